@@ -3,6 +3,7 @@ package publisher
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,6 +16,9 @@ type fakeOpens struct {
 	ignored map[string]bool
 	pending []func()
 	refuses bool
+	// reads is how many drains there were, and slow has the next ones fail.
+	reads uint64
+	slow  bool
 	// onID is called at the end of ID.
 	onID func() error
 }
@@ -76,11 +80,23 @@ func (o *fakeOpens) setIgnored(file int, to bool) error {
 	return err
 }
 
-// Drain tells of the opens that are queued.
-func (o *fakeOpens) Drain() error {
+// Reads counts the drains: nobody else reads.
+func (o *fakeOpens) Reads() uint64 {
 	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.reads
+}
+
+// Drain tells of the opens that are queued.
+func (o *fakeOpens) Drain(time.Duration) error {
+	o.mu.Lock()
+	if o.slow {
+		o.mu.Unlock()
+		return errFault
+	}
 	pending := o.pending
 	o.pending = nil
+	o.reads++
 	o.mu.Unlock()
 	for _, tell := range pending {
 		tell()

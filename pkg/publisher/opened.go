@@ -64,6 +64,8 @@ type shownFile struct {
 	id string
 	// missed says that opens may have been missed, as long as it has no receipt.
 	missed bool
+	// reported is how many reads of Opens have ended when all opens of before it was ignored are reported; 0: it is not ignored.
+	reported uint64
 }
 
 // add takes in a file.

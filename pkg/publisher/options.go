@@ -114,7 +114,8 @@ type Opens interface {
 	Watch(dir int, opened func(ids []string), lost func(err error)) (stop func(), err error)
 	Unmark(dir int) error
 	ID(dir int, path string) (string, error)
-	Drain() error
+	Drain(within time.Duration) error
+	Reads() uint64
 	Ignore(file int) error
 	Listen(file int) error
 }

@@ -22,6 +22,8 @@ const (
 	// comes back with the next write after such a time.
 	rewatchMin = 10 * time.Second
 	rewatchMax = time.Hour
+	// drainTime is how long a rewrite in place waits for the opens of before. Then receipts are unknown: files are not late.
+	drainTime = 100 * time.Millisecond
 )
 
 // errTooManyFiles is why a volume has no receipts.
@@ -192,7 +194,11 @@ func (r *openReceipts) setReceipts(root *os.Root, files []*shownFile) error {
 	}
 	defer g.Close()
 	for _, file := range files {
-		err = errors.Join(err, g.SetReceipt(file.Path, file.Opened, r.opens.Ignore))
+		if failed := g.SetReceipt(file.Path, file.Opened, r.opens.Ignore); failed != nil {
+			err = errors.Join(err, failed)
+			continue
+		}
+		file.reported = r.opens.Reads() + 2
 	}
 	return err
 }
@@ -248,6 +254,7 @@ func (r *openReceipts) read(g *writer.Generation, missed bool) error {
 		if receipt.Opened.IsZero() {
 			return nil
 		}
+		known.reported = r.opens.Reads() + 2
 		return r.opens.Ignore(file)
 	})
 	r.generation, r.files = g.Name, files
@@ -323,10 +330,13 @@ func (r *openReceipts) unmark(ctx context.Context, g *writer.Generation) {
 }
 
 // rewritten notes that a file has another content, and forgets opens of it from before the last byte; see
-// writer.Options.Rewritten.
+// writer.Options.Rewritten. Of a file that was ignored for long enough none is queued.
 func (r *openReceipts) rewritten(path string, file int) {
 	id, err := r.opens.ID(file, "")
-	err = errors.Join(err, r.opens.Drain(), r.opens.Listen(file))
+	if known := r.files[path]; known == nil || known.reported == 0 || r.opens.Reads() < known.reported {
+		err = errors.Join(err, r.opens.Drain(drainTime))
+	}
+	err = errors.Join(err, r.opens.Listen(file))
 	r.inbox.forget(id, err)
 	delete(r.files, path) // it is read after the write
 }

@@ -190,3 +190,54 @@ func TestAWriteAfterFilesThatCantBeRead(t *testing.T) {
 		e.unpublish(r)
 	})
 }
+
+// TestARewriteWaitsForNoStorm: opens that others have queued hold up no rewrite in place. A file that was opened, and that the
+// kernel has not reported since, can get its receipt for the new content; of another one receipts are unknown.
+func TestARewriteWaitsForNoStorm(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1", "b", "1")
+		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
+		e.publish(r)
+		e.read(r, opens, "a", "b")
+		after(receiptTime)
+		e.read(r, opens) // what was queued when they came to be ignored is reported
+		e.read(r, opens)
+		opens.set(func() { opens.slow = true })
+		e.objects.put(app, "a", "2", "b", "1")
+		e.rest()
+		e.wantFiles(r, "a", "2", "b", "1")
+		e.wantOpened(app, OpenNo, "a")
+		e.objects.put(app, "a", "3", "b", "1")
+		e.rest()
+		e.wantFiles(r, "a", "3", "b", "1")
+		e.wantOpened(app, OpenUnknown, "a")
+		opens.set(func() { opens.slow = false })
+		e.read(r, opens, "a")
+		after(receiptTime)
+		e.wantOpened(app, OpenYes)
+		e.unpublish(r)
+	})
+}
+
+// TestAnOpenThatIsStillQueued, from before a file had its receipt, is none of what the file shows after a rewrite.
+func TestAnOpenThatIsStillQueued(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1")
+		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
+		e.publish(r)
+		e.read(r, opens, "a")
+		if err := opens.open(e.realPath(r, "a")); err != nil {
+			t.Fatal(err)
+		}
+		after(receiptTime)
+		e.wantOpened(app, OpenYes)
+		e.objects.put(app, "a", "2")
+		e.rest()
+		e.read(r, opens) // reports what is queued
+		after(receiptTime)
+		e.wantOpened(app, OpenNo, "a")
+		e.unpublish(r)
+	})
+}

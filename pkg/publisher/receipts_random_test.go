@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // TestRandomOpens has files opened, changed, withdrawn from the plugin's sight by kills, and lost by overflows, in random order.
@@ -101,7 +102,7 @@ func (m *openModel) step() {
 		what = m.open()
 	}
 	if m.log = append(m.log, what); m.dice.IntN(3) > 0 {
-		if err := m.opens.Drain(); err != nil {
+		if err := m.opens.Drain(time.Minute); err != nil {
 			m.Fatal(err)
 		}
 		m.rest()

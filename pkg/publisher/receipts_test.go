@@ -31,7 +31,7 @@ func (e *env) read(r Request, opens *fakeOpens, paths ...string) {
 			e.Fatal(err)
 		}
 	}
-	if err := opens.Drain(); err != nil {
+	if err := opens.Drain(time.Minute); err != nil {
 		e.Fatal(err)
 	}
 	e.rest()
@@ -177,7 +177,7 @@ func TestReceiptsOfFilesInPlace(t *testing.T) {
 		e.objects.put(app, "a", "4", "b", "1", "c", "1")
 		e.settle()
 		opens.set(func() { opens.onID = nil })
-		if err := opens.Drain(); err != nil {
+		if err := opens.Drain(time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		e.rest()
@@ -229,7 +229,7 @@ func TestAnOpenOfALostVolume(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.mounts.vanish(r.Target)
-		if err := opens.Drain(); err != nil {
+		if err := opens.Drain(time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		e.rest()

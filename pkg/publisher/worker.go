@@ -60,7 +60,7 @@ func (w *worker) run(ctx context.Context, opens Opens) {
 // end saves the receipts that have come, and closes the handles that are kept.
 func (w *worker) end(ctx context.Context, opens Opens) {
 	if opens != nil {
-		_ = opens.Drain() // what it can't report is unknown to the next process
+		_ = opens.Drain(drainTime) // what it can't report is unknown to the next process
 	}
 	w.table.mu.Lock()
 	all := slices.Collect(maps.Keys(w.all))

@@ -48,11 +48,11 @@ func TestAnOverflowIsTold(t *testing.T) {
 	v.numbered(limit + 100)
 	_, r := v.watch()
 	run(t, job("burst", v.path+"/1", strconv.Itoa(limit+100)))
-	v.must(v.group.Drain())
+	v.must(v.group.Drain(drainTime))
 	if paths, _ := r.take(); len(paths) < limit-1 || len(paths) > limit || v.overflows != 1 {
 		t.Errorf("got %d files and %d overflows, want about %d and 1", len(paths), v.overflows, limit)
 	}
-	_, err = v.group.read(true) // a pause has passed
+	_, err = v.group.read(true, nil) // a pause has passed
 	v.must(err)
 	v.cat("1/1")
 	v.want(r, "1/1")
@@ -153,7 +153,7 @@ func TestNothingWorksAfterClose(t *testing.T) {
 		"Watch":  watchErr,
 		"Ignore": v.group.Ignore(dir),
 		"Listen": v.group.Listen(dir),
-		"Drain":  v.group.Drain(),
+		"Drain":  v.group.Drain(drainTime),
 		"Close":  v.group.Close(),
 	} {
 		if err == nil {
@@ -179,7 +179,7 @@ func TestConcurrentUse(t *testing.T) {
 				v.dir(path, "key")
 				stop, _ := v.watch()
 				file := int(v.open(path + "/key").Fd())
-				if err := errors.Join(v.group.Ignore(file), v.group.Drain(), v.group.Listen(file)); err != nil {
+				if err := errors.Join(v.group.Ignore(file), v.group.Drain(drainTime), v.group.Listen(file)); err != nil {
 					t.Error(err)
 				}
 				stop()
@@ -204,7 +204,7 @@ func TestAReadThatFails(t *testing.T) {
 	v.group.fd = null
 	v.group.mu.Unlock()
 	v.must(err)
-	if err := v.group.Drain(); err == nil || r.end() == nil {
+	if err := v.group.Drain(drainTime); err == nil || r.end() == nil {
 		t.Errorf("got %v, and the watch was ended: %v", err, r.end())
 	}
 	_, r = v.watch()

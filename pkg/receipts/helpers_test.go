@@ -13,11 +13,15 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/internal/sandbox"
 )
+
+// drainTime is more than a drain takes.
+const drainTime = time.Minute
 
 // jobVariable has this program do what another process is to do, instead of testing.
 const jobVariable = "REFVOL_RECEIPTS_JOB"
@@ -324,7 +328,7 @@ func (v *volume) want(r *recorder, paths ...string) {
 	for _, path := range paths {
 		ids = append(ids, v.id(path))
 	}
-	v.must(v.group.Drain())
+	v.must(v.group.Drain(drainTime))
 	got, _ := r.take()
 	slices.Sort(got)
 	slices.Sort(ids)

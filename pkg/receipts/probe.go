@@ -3,12 +3,17 @@ package receipts
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// probeName is the file that Probe makes for a moment.
-const probeName = "receipts-probe"
+const (
+	// probeName is the file that Probe makes for a moment.
+	probeName = "receipts-probe"
+	// probeTime is how long Probe waits for its own opens.
+	probeTime = 10 * time.Second
+)
 
 // Probe returns nil if opens of files on a directory's file system can be watched, or else why not. It watches and opens a
 // file that it makes there. dir is the descriptor of a writable directory, not of O_PATH.
@@ -33,7 +38,7 @@ func Probe(dir int) (err error) {
 			return err
 		}
 		unix.Close(fd)
-		if err := g.Drain(); err != nil {
+		if err := g.Drain(probeTime); err != nil {
 			return err
 		}
 		if seen != 1 {

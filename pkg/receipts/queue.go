@@ -24,7 +24,7 @@ func (g *Group) Run(ctx context.Context) {
 		}
 		empty++
 		for first, n := true, busy; n >= busy && ctx.Err() == nil; first = false {
-			if n, _ = g.read(first); n > 0 {
+			if n, _ = g.read(first, nil); n > 0 {
 				empty = 0
 			}
 		}
@@ -34,12 +34,21 @@ func (g *Group) Run(ctx context.Context) {
 	}
 }
 
+// errSlow is why a Drain has not reported all.
+var errSlow = errors.New("the opens that are queued can't be read in time")
+
 // Drain reports all opens until now before it returns. So what is reported later was opened later: who rewrites a file in
-// place and then drains knows which opens may have been of the old content.
-func (g *Group) Drain() error {
-	_, err := g.read(false)
+// place and then drains knows which opens may have been of the old content. It fails if that takes longer than a time.
+func (g *Group) Drain(within time.Duration) error {
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	_, err := g.read(false, timer.C)
 	return err
 }
+
+// Reads returns how many reads of the queue have ended. What was queued at a moment is reported once there are two more: the
+// first of them may have begun before.
+func (g *Group) Reads() uint64 { return g.reads.Load() }
 
 // batch is what one read has found.
 type batch struct {
@@ -50,10 +59,14 @@ type batch struct {
 
 // read takes what is queued off the queue, reports it, and returns how many events these were. What comes meanwhile is left
 // to the next read, so nobody's opens keep it from its end. A later read begins when all of this is reported. anew says that
-// a pause has passed.
-func (g *Group) read(anew bool) (events int, err error) {
-	g.reading.Lock()
-	defer g.reading.Unlock()
+// a pause has passed. It gives up with errSlow after late.
+func (g *Group) read(anew bool, late <-chan time.Time) (events int, err error) {
+	select {
+	case g.reading <- struct{}{}:
+		defer func() { <-g.reading }()
+	case <-late:
+		return 0, errSlow
+	}
 	if anew {
 		if g.latePauses++; g.late <= maxEvents {
 			g.latePauses = 0
@@ -79,7 +92,14 @@ func (g *Group) read(anew bool) (events int, err error) {
 		return 0, g.discard(errTooMany)
 	}
 	b := batch{opened: make(map[*watch]map[string]bool)}
-	for b.events < queued && err == nil {
+	var slow error
+	for b.events < queued && err == nil && slow == nil {
+		select {
+		case <-late:
+			slow = errSlow
+			continue
+		default:
+		}
 		var n int
 		if n, err = unix.Read(fd, g.buffer); errors.Is(err, unix.EAGAIN) {
 			err = nil
@@ -102,7 +122,10 @@ func (g *Group) read(anew bool) (events int, err error) {
 	if b.lost {
 		g.overflow()
 	}
-	return b.events, nil
+	if slow == nil {
+		g.reads.Add(1)
+	}
+	return b.events, slow
 }
 
 // take adds the events of a buffer to a batch, and ends the noisiest watch when there are too many.

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -66,14 +67,16 @@ type Group struct {
 	flags    uint
 	overflow func()
 
-	// reading is held by who takes events off the queue, until they are reported. It is taken before mu, and guards what
+	// reading has a token of who takes events off the queue, until they are reported. It is taken before mu, and guards what
 	// follows: the events since the last pause, of each watch, of all and of none, and in how many pauses in a row the latter
 	// were too many.
-	reading     sync.Mutex
+	reading     chan struct{}
 	buffer      []byte
 	counts      map[*watch]int
 	total, late int
 	latePauses  int
+	// reads counts the reads that have reported all that was queued when they began.
+	reads atomic.Uint64
 
 	// mu guards the fields below. It is held over no read and no callback.
 	mu      sync.Mutex
@@ -96,7 +99,7 @@ type watch struct {
 // New returns a Group without a watch. It calls overflow when opens may have been lost, of any file.
 func New(overflow func()) *Group {
 	return &Group{
-		pid: int32(os.Getpid()), flags: groupFlags, overflow: overflow, fd: -1,
+		pid: int32(os.Getpid()), flags: groupFlags, overflow: overflow, fd: -1, reading: make(chan struct{}, 1),
 		watches: make(map[string]*watch), counts: make(map[*watch]int), buffer: make([]byte, bufferSize),
 	}
 }
@@ -125,8 +128,8 @@ func (g *Group) make() error {
 
 // Close ends the group, and with it all marks.
 func (g *Group) Close() error {
-	g.reading.Lock()
-	defer g.reading.Unlock()
+	g.reading <- struct{}{}
+	defer func() { <-g.reading }()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {

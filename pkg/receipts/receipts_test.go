@@ -218,7 +218,7 @@ func TestMarksHinderNoUnmount(t *testing.T) {
 	id := v.id("3/key")
 	v.must(unix.Unmount(v.path, 0))
 	marks(0)
-	v.must(v.group.Drain())
+	v.must(v.group.Drain(drainTime))
 	if got, _ := r.take(); !slices.Equal(got, []string{id}) {
 		t.Errorf("reported as opened: %q, want %q", got, id)
 	}

@@ -39,7 +39,7 @@ func TestAStormCostsItsOwnVolume(t *testing.T) {
 	}
 	for range 10 {
 		begin := time.Now()
-		v.must(v.group.Drain())
+		v.must(v.group.Drain(drainTime))
 		if took := time.Since(begin); took > 10*time.Second {
 			t.Errorf("a read took %s", took)
 		}
@@ -62,13 +62,13 @@ func TestAReadEnds(t *testing.T) {
 	_, r := v.watch()
 	for range 5 {
 		begin := time.Now()
-		v.must(v.group.Drain())
+		v.must(v.group.Drain(drainTime))
 		if took := time.Since(begin); took > 10*time.Second {
 			t.Fatalf("a read took %s", took)
 		}
 	}
 	if r.end() == nil {
-		waitFor(t, func() bool { v.must(v.group.Drain()); return r.end() != nil }) // nobody says that a pause has passed
+		waitFor(t, func() bool { v.must(v.group.Drain(drainTime)); return r.end() != nil }) // nobody says that a pause has passed
 	}
 }
 
@@ -84,7 +84,7 @@ func TestAMarkThatStays(t *testing.T) {
 			n, err := unix.IoctlGetInt(v.group.fd, unix.TIOCINQ)
 			return err != nil || n > (maxEvents+busy)*metadataSize
 		})
-		_, _ = v.group.read(true) // a pause has passed
+		_, _ = v.group.read(true, nil) // a pause has passed
 	}
 	if !errors.Is(noisy.end(), ErrNoisy) || !errors.Is(quiet.end(), errTooMany) {
 		t.Errorf("the watches were ended: %v, %v", noisy.end(), quiet.end())
@@ -96,11 +96,11 @@ func TestALongQueueIsThrownAway(t *testing.T) {
 	v := newVolume(t)
 	v.dir("1", "key")
 	_, r := v.watch()
-	v.group.reading.Lock()
+	v.group.reading <- struct{}{}
 	if err := v.group.discard(errTooMany); !errors.Is(err, errTooMany) {
 		t.Error(err)
 	}
-	v.group.reading.Unlock()
+	<-v.group.reading
 	if r.end() == nil || errors.Is(r.end(), ErrNoisy) {
 		t.Errorf("the watch was ended: %v", r.end())
 	}
@@ -108,10 +108,36 @@ func TestALongQueueIsThrownAway(t *testing.T) {
 		t.Errorf("%d watches are left", n)
 	}
 	file := int(v.open("1/key").Fd())
-	v.must(errors.Join(v.group.Drain(), v.group.Ignore(file), v.group.Listen(file))) // there is nothing to do
+	v.must(errors.Join(v.group.Drain(drainTime), v.group.Ignore(file), v.group.Listen(file))) // there is nothing to do
 	_, r = v.watch()
 	v.cat("1/key")
 	v.want(r, "1/key")
+}
+
+// TestADrainIsBounded: whoever rewrites a file doesn't wait for what others have queued.
+func TestADrainIsBounded(t *testing.T) {
+	v := newVolume(t)
+	v.dir("1", "key")
+	_, r := v.watch()
+	v.cat("1/key")
+	v.group.reading <- struct{}{} // somebody reads
+	reads := v.group.Reads()
+	if err := v.group.Drain(10 * time.Millisecond); !errors.Is(err, errSlow) {
+		t.Errorf("while another reader reads: %v", err)
+	}
+	<-v.group.reading
+	late := make(chan time.Time)
+	close(late)
+	if n, err := v.group.read(false, late); !errors.Is(err, errSlow) || n > 0 {
+		t.Errorf("%d events were read in no time: %v", n, err)
+	}
+	if n := v.group.Reads() - reads; n > 0 {
+		t.Errorf("%d reads count that have left something", n)
+	}
+	v.want(r, "1/key")
+	if v.group.Reads() == reads {
+		t.Error("a read that has left nothing does not count")
+	}
 }
 
 // TestADrainWaitsForReports: an open that another reader has taken off the queue is reported before Drain returns. Else who
@@ -130,11 +156,11 @@ func TestADrainWaitsForReports(t *testing.T) {
 	v.must(err)
 	v.cat("1/key")
 	first := make(chan error)
-	go func() { first <- v.group.Drain() }()
+	go func() { first <- v.group.Drain(drainTime) }()
 	<-taken
 	second := make(chan error)
 	go func() {
-		err := v.group.Drain()
+		err := v.group.Drain(drainTime)
 		if !reported {
 			err = errors.Join(err, errors.New("it returned before the open was reported"))
 		}

@@ -55,8 +55,8 @@ func storm(dir string) error {
 	}
 }
 
-// stormsAt starts processes that storm a directory, until the returned function is called.
-func (n *node) stormsAt(dir string, processes int) (stop func()) {
+// stormsAt starts processes that storm a directory, each of which join is called with, until the returned function is called.
+func (n *node) stormsAt(dir string, processes int, join func(pid int)) (stop func()) {
 	n.t.Helper()
 	var stops []func()
 	for range processes {
@@ -73,6 +73,7 @@ func (n *node) stormsAt(dir string, processes int) (stop func()) {
 		if err := cmd.Start(); err != nil {
 			n.t.Fatal(err)
 		}
+		join(cmd.Process.Pid)
 		bufio.NewScanner(out).Scan()
 		stops = append(stops, func() {
 			in.Close()
@@ -109,17 +110,20 @@ func slab(t *testing.T) int {
 func TestAStormOfOpens(t *testing.T) {
 	needsReceipts(t)
 	for _, processes := range harness.Scaled([]int{8}, []int{1, 8, 40}) {
-		for _, nice := range harness.Scaled([]int{19}, []int{0, 19}) {
+		for _, low := range harness.Scaled([]bool{true}, []bool{false, true}) {
 			for _, receipts := range harness.Scaled([]bool{true}, []bool{true, false}) {
-				t.Run(fmt.Sprintf("%d processes, nice %d, receipts %t", processes, nice, receipts), func(t *testing.T) {
-					testStorm(t, processes, nice, receipts)
+				t.Run(fmt.Sprintf("%d processes, low priority %t, receipts %t", processes, low, receipts), func(t *testing.T) {
+					testStorm(t, processes, low, receipts)
 				})
 			}
 		}
 	}
 }
 
-func testStorm(t *testing.T, processes, nice int, receipts bool) {
+// pluginShare and podShare are what the kubelet gives a container that requests 10m of processor, and one that requests 2.
+const pluginShare, podShare = 10, 2048
+
+func testStorm(t *testing.T, processes int, low, receipts bool) {
 	n := newPlain(t, anyStatusPort, fmt.Sprint("--open-receipts=", receipts))
 	many := map[string]string{}
 	for i := range 400 {
@@ -133,7 +137,11 @@ func testStorm(t *testing.T, processes, nice int, receipts bool) {
 	inPlace := n.volume(map[string]string{"configMap": "rewritten", "writeStrategy": "InPlace"})
 	n.mustPublish(inPlace)
 
-	stop := n.stormsAt(n.Target(attacked), processes)
+	joinPod, joinPlugin := func(int) {}, func(int) {}
+	if low {
+		joinPod, joinPlugin = cpuGroup(t, "pod", podShare), cpuGroup(t, "plugin", pluginShare)
+	}
+	stop := n.stormsAt(n.Target(attacked), processes, joinPod)
 	defer func() { stop() }()
 	for key := range many {
 		many[key] = "2"
@@ -143,11 +151,7 @@ func testStorm(t *testing.T, processes, nice int, receipts bool) {
 	n.mustKill()
 	n.mustStart()
 	before := slab(t)
-	for _, thread := range threads(t, n.PID()) {
-		if err := unix.Setpriority(unix.PRIO_PROCESS, thread, nice); err != nil {
-			t.Fatal(err)
-		}
-	}
+	joinPlugin(n.PID())
 	n.configMap("app", map[string]string{"a": "2", "b": "2", "c": "2"}) // of these it is known who opens them
 	n.arrives(quiet, "b", "2", 20*soon)
 	var publishes, updates []time.Duration
@@ -192,19 +196,27 @@ func testStorm(t *testing.T, processes, nice int, receipts bool) {
 	n.mustUnpublish(attacked)
 }
 
-// threads returns the ids of a process's threads.
-func threads(t *testing.T, pid int) (ids []int) {
+// cpuGroup makes a control group with so many shares of the processors, until the test ends. The returned function puts a
+// process into it.
+func cpuGroup(t *testing.T, name string, shares int) (join func(pid int)) {
 	t.Helper()
-	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	root, file, value := "/sys/fs/cgroup/cpu", "cpu.shares", shares
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil { // version 2, with the kubelet's conversion
+		root, file, value = "/sys/fs/cgroup", "cpu.weight", 1+(shares-2)*9999/262142
+	}
+	dir, err := os.MkdirTemp(root, "refvol-"+name+"-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range entries {
-		id, err := strconv.Atoi(e.Name())
-		if err != nil {
+	write := func(file string, value int) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(value)), 0); err != nil {
 			t.Fatal(err)
 		}
-		ids = append(ids, id)
 	}
-	return ids
+	t.Cleanup(func() {
+		harness.Eventually(t, soon, func() error { return unix.Rmdir(dir) }) // when its last process is gone
+	})
+	write(file, value)
+	return func(pid int) { t.Helper(); write("cgroup.procs", pid) }
 }
