@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -227,11 +228,11 @@ func TestAnOpenThatIsStillQueued(t *testing.T) {
 		e.objects.put(app, "a", "1")
 		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
 		e.publish(r)
-		e.read(r, opens, "a")
-		if err := opens.open(e.realPath(r, "a")); err != nil {
+		file := e.realPath(r, "a")
+		if err := errors.Join(opens.open(file), opens.Drain(time.Minute), opens.open(file)); err != nil {
 			t.Fatal(err)
 		}
-		after(receiptTime)
+		e.rest()
 		e.wantOpened(app, OpenYes)
 		e.objects.put(app, "a", "2")
 		e.rest()
