@@ -51,7 +51,7 @@ func (b *binding) answers(has func(volume.Ref) bool) *answers {
 	got.isAsking = len(b.spec.consents) > 0 && b.shared.access != nil && b.shared.access.Asks(b.request.Pod.Account(), b.spec.consent)
 	var unknown, outdated []*failure
 	var may []volume.Ref
-	unproven := b.prove(b.entry.since)
+	unproven := b.rights.prove(b.entry.since)
 	if unproven != nil {
 		unknown = append(unknown, unproven)
 	}
@@ -59,7 +59,7 @@ func (b *binding) answers(has func(volume.Ref) bool) *answers {
 		if unproven != nil && b.spec.consent[ref] {
 			continue
 		}
-		switch verdict, f := b.mayKeep(ref); {
+		switch verdict, f := b.rights.mayKeep(ref); {
 		case verdict == access.Allowed:
 			may = append(may, ref)
 		case verdict == access.Unknown, verdict == access.Suspected && has(ref):

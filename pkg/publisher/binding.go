@@ -55,19 +55,6 @@ type binding struct {
 	refreshEvery time.Duration
 }
 
-// spec is what a request asks for.
-type spec struct {
-	*volume.Spec
-	// resolved is the same with what the pod's own spec adds to it, and leftOut names what that sets and a volume can't
-	// know.
-	resolved *volume.Spec
-	leftOut  string
-	refs     []volume.Ref
-	// consent is the objects that the pod needs a right to, and consents the same with where the spec first names each.
-	consent  map[volume.Ref]bool
-	consents []volume.Reference
-}
-
 // find reads the pod that a mounted volume names.
 func (b *binding) find(root *os.Root) {
 	b.hint.UID = b.entry.worker.uid
@@ -186,9 +173,9 @@ func (b *binding) bind(ctx context.Context, request *Request, urgent bool) (isNe
 	if isNew {
 		// The index is there before the first answer is read, so none is overlooked.
 		b.entry.follow(b.spec.refs)
-		b.rights = rights{token: request.Token, isProven: request.Derived}
+		b.rights = rights{shared: b.shared, entry: b.entry, request: request, spec: b.spec, token: request.Token, isProven: request.Derived}
 	}
-	b.offer(ctx, request)
+	b.rights.offer(ctx, request)
 	return isNew, nil
 }
 
@@ -290,16 +277,6 @@ func unnamed(uses []volume.Reference, refs []volume.Ref) error {
 			" itself, and this node's plugin runs with --identity=node: add a volume of the pod that names it, and show that by a volume source"))
 	}
 	return utilerrors.NewAggregate(errs)
-}
-
-// versionsPath returns that of the file of versions, "" for none.
-func (s *spec) versionsPath() string {
-	for i := range s.resolved.Sources {
-		if source := &s.resolved.Sources[i]; source.Versions {
-			return source.Path
-		}
-	}
-	return ""
 }
 
 // keepObjects says that the volume is mounted: its objects are kept whatever they take.

@@ -237,7 +237,7 @@ func (t *table) unwant(volumeID, target string) (e *entry, tries int) {
 		e.notify()
 	}
 	e.wakeLocked(time.Now())
-	return e, e.unmounts
+	return e, e.unmounts.tries
 }
 
 // unpublished says whether an unpublish is done.
@@ -245,10 +245,10 @@ func (e *entry) unpublished(tries int) (changed <-chan struct{}, done bool, err 
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
 	switch {
-	case e.unmounts > tries && errors.Is(e.unmountErr, mount.ErrOutside):
-		return nil, true, fail(ReasonInvalid, "target_path: %w", e.unmountErr)
-	case e.unmounts > tries && e.unmountErr != nil:
-		return nil, true, fmt.Errorf("unmount volume %s from %s: %w", e.id, e.target, e.unmountErr)
+	case e.unmounts.tries > tries && errors.Is(e.unmounts.last, mount.ErrOutside):
+		return nil, true, fail(ReasonInvalid, "target_path: %w", e.unmounts.last)
+	case e.unmounts.tries > tries && e.unmounts.last != nil:
+		return nil, true, fmt.Errorf("unmount volume %s from %s: %w", e.id, e.target, e.unmounts.last)
 	}
 	return e.changed, e.phase == removed, nil
 }

@@ -19,8 +19,12 @@ import (
 // as a fault: the kubelet publishes again within one and a half minutes.
 const tokenTime = 3 * time.Minute
 
-// rights are what is known of a pod's rights and of its token.
+// rights are what is known of a pod's rights to what a volume is bound to, and of its token.
 type rights struct {
+	shared  *shared
+	entry   *entry
+	request *Request
+	spec    *spec
 	// isAdmitted says that the pod had all its rights when its publish asked.
 	isAdmitted bool
 	// token is the last one that a request brought, and isProven says that the pod is of the account that it claims.
@@ -31,19 +35,19 @@ type rights struct {
 // admit returns nil once the pod of a new volume, whose publish began at a time, may have all objects that it needs a right
 // to. It asks for what is not known, and all answers are waited for, so that a refusal names all objects. A refusal is
 // final, and has the same text whether the object exists or not: nothing was asked of it yet.
-func (b *binding) admit(began time.Time) *failure {
-	if b.rights.isAdmitted {
+func (r *rights) admit(began time.Time) *failure {
+	if r.isAdmitted {
 		return nil // it may wait for an object for long
 	}
-	if f := b.prove(began); f != nil {
+	if f := r.prove(began); f != nil {
 		return f
 	}
 	refused, waits := map[volume.Ref]bool{}, error(nil)
 	var errs []error
-	for _, use := range b.spec.consents {
+	for _, use := range r.spec.consents {
 		verdict, err := access.Refused, error(nil)
-		if !b.isSwitchedOff(use.Ref) {
-			verdict, err = b.shared.access.Admit(b.request.Pod, use.Ref, began)
+		if !r.isSwitchedOff(use.Ref) {
+			verdict, err = r.shared.access.Admit(r.request.Pod, use.Ref, began)
 		}
 		switch {
 		case verdict == access.Refused:
@@ -58,19 +62,19 @@ func (b *binding) admit(began time.Time) *failure {
 	case waits != nil:
 		return waiting(waits)
 	case len(refused) > 0:
-		return b.refusal(refused)
+		return r.refusal(refused)
 	}
-	f := b.unreviewed(errors.Join(errs...))
-	b.rights.isAdmitted = f == nil
+	f := r.unreviewed(errors.Join(errs...))
+	r.isAdmitted = f == nil
 	return f
 }
 
 // unreviewed returns why a right is not known, nil for nil.
-func (b *binding) unreviewed(err error) *failure {
+func (r *rights) unreviewed(err error) *failure {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, access.ErrPending), errors.Is(err, authz.ErrNoToken) && b.entry.isMounted() && time.Since(b.entry.since) < tokenTime:
+	case errors.Is(err, access.ErrPending), errors.Is(err, authz.ErrNoToken) && r.entry.isMounted() && time.Since(r.entry.since) < tokenTime:
 		return waiting(err)
 	}
 	return unreviewed(err)
@@ -80,84 +84,85 @@ func (b *binding) unreviewed(err error) *failure {
 // a request says of a pod is not enough where objects are shared by all pods of an account: without podInfoOnMount it is
 // what the pod's author wrote, and without tokenRequests the token is. So a question is sent with that very token, and
 // its answer has it used.
-func (b *binding) prove(began time.Time) *failure {
-	identity := b.shared.opts.Identity
-	if identity == nil || len(b.spec.consents) == 0 || b.rights.isProven {
+func (r *rights) prove(began time.Time) *failure {
+	identity := r.shared.opts.Identity
+	if identity == nil || len(r.spec.consents) == 0 || r.isProven {
 		return nil
 	}
-	pod, token := b.request.Pod, b.rights.token
+	pod, token := r.request.Pod, r.token
 	if token.Reveal() == "" {
-		return b.unreviewed(fmt.Errorf("service account %s: %w", pod.Account(), authz.ErrNoToken))
+		return r.unreviewed(fmt.Errorf("service account %s: %w", pod.Account(), authz.ErrNoToken))
 	}
 	if err := identity.Check(pod, token); err != nil {
 		return forbidden(err, false)
 	}
-	verdict, err := b.shared.access.Prove(pod, b.spec.consents[0].Ref, began, token)
+	verdict, err := r.shared.access.Prove(pod, r.spec.consents[0].Ref, began, token)
 	if apierrors.IsUnauthorized(err) {
 		err = fmt.Errorf("the API server does not accept the token of pod %s (it may have expired; the kubelet brings another one): %w", pod, err)
 	}
 	if verdict == access.Unknown {
-		return b.unreviewed(err)
+		return r.unreviewed(err)
 	}
-	b.use(token)
+	r.use(token)
 	return nil
 }
 
 // offer takes the token that a republish brought. It can't fail: without a new one the volume goes on with the one before.
-func (b *binding) offer(ctx context.Context, request *Request) {
-	identity := b.shared.opts.Identity
-	if identity == nil || len(b.spec.consents) == 0 || request.Token.Reveal() == "" || request.Token.Same(b.rights.token) {
+func (r *rights) offer(ctx context.Context, request *Request) {
+	r.request = request
+	identity := r.shared.opts.Identity
+	if identity == nil || len(r.spec.consents) == 0 || request.Token.Reveal() == "" || request.Token.Same(r.token) {
 		return
 	}
-	b.rights.token = request.Token
-	if !b.rights.isProven {
+	r.token = request.Token
+	if !r.isProven {
 		return // what comes next proves it
 	}
 	if err := identity.Check(request.Pod, request.Token); err != nil {
 		klog.FromContext(ctx).Error(err, "The token of a republish is not used")
 		return
 	}
-	b.use(request.Token)
+	r.use(request.Token)
 }
 
 // use has a token used for requests of the pod's account. Whatever waited for one goes on.
-func (b *binding) use(token volume.Token) {
-	account := b.request.Pod.Account()
-	b.shared.opts.Identity.Put(b.request.Pod, b.entry.id, token)
-	b.rights.isProven = true
-	b.shared.opts.Objects.Renewed(account)
-	b.shared.access.Renewed(account)
+func (r *rights) use(token volume.Token) {
+	account := r.request.Pod.Account()
+	r.shared.opts.Identity.Put(r.request.Pod, r.entry.id, token)
+	r.isProven = true
+	r.shared.opts.Objects.Renewed(account)
+	r.shared.access.Renewed(account)
 }
 
 // mayKeep returns whether the pod of a mounted volume may have an object, by answers of half a resync. Unknown and Suspected
 // come with the reason.
-func (b *binding) mayKeep(ref volume.Ref) (access.Verdict, *failure) {
-	if !b.spec.consent[ref] {
+func (r *rights) mayKeep(ref volume.Ref) (access.Verdict, *failure) {
+	if !r.spec.consent[ref] {
 		return access.Allowed, nil
 	}
-	if b.isSwitchedOff(ref) {
+	if r.isSwitchedOff(ref) {
 		return access.Refused, nil
 	}
-	verdict, err := b.shared.access.Keeps(b.request.Pod, ref, b.entry.isMounted())
-	return verdict, b.unreviewed(err)
+	verdict, err := r.shared.access.Keeps(r.request.Pod, ref, r.entry.isMounted())
+	return verdict, r.unreviewed(err)
 }
 
 // isSwitchedOff says whether an object is of another namespace and these were switched off since the publish.
-func (b *binding) isSwitchedOff(ref volume.Ref) bool {
-	return !b.shared.opts.CrossNamespace && ref.Namespace != b.request.Pod.Namespace
+func (r *rights) isSwitchedOff(ref volume.Ref) bool {
+	return !r.shared.opts.CrossNamespace && ref.Namespace != r.request.Pod.Namespace
 }
 
 // refusal names refused objects, nil if there is none. Its text does not say whether they exist.
-func (b *binding) refusal(refused map[volume.Ref]bool) *failure {
+func (r *rights) refusal(refused map[volume.Ref]bool) *failure {
 	if len(refused) == 0 {
 		return nil
 	}
 	needs := "get" // where reviews were switched off since the publish, nobody is asked
-	if b.shared.opts.Reviews != nil {
-		needs = authz.Phrase(b.shared.opts.Reviews.Verbs)
+	if r.shared.opts.Reviews != nil {
+		needs = authz.Phrase(r.shared.opts.Reviews.Verbs)
 	}
 	var texts []string
-	for _, use := range b.spec.consents {
+	for _, use := range r.spec.consents {
 		if !refused[use.Ref] {
 			continue
 		}
@@ -165,12 +170,12 @@ func (b *binding) refusal(refused map[volume.Ref]bool) *failure {
 			texts = append(texts, fmt.Sprintf("and %d more of the objects that it names", len(refused)-fewNames))
 			break
 		}
-		if b.isSwitchedOff(use.Ref) {
+		if r.isSwitchedOff(use.Ref) {
 			texts = append(texts, fmt.Sprintf("%s: Forbidden: this node shows no objects of other namespaces (its plugin runs without --cross-namespace)", use.Field))
 			continue
 		}
 		texts = append(texts, fmt.Sprintf("%s: Forbidden: service account %q of the pod may not %s %s; whoever owns namespace %q consents by a Role and a RoleBinding there",
-			use.Field, b.request.Pod.ServiceAccount, needs, use.Ref, use.Ref.Namespace))
+			use.Field, r.request.Pod.ServiceAccount, needs, use.Ref, use.Ref.Namespace))
 	}
 	f := forbidden(errors.New(strings.Join(texts, "; ")), false)
 	f.kind = f.Error()

@@ -129,7 +129,7 @@ func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, got 
 	case err == nil:
 		f.shown, f.withdrawn, f.verified = got.at, got.refused, true
 		size := writer.Measure(tree)
-		f.entry.set(func() { f.entry.tree = memoryOf(size.Bytes, size.Inodes+overhead(tree.Record)) })
+		f.entry.set(func() { f.entry.memory.tree = memoryOf(size.Bytes, size.Inodes+overhead(tree.Record)) })
 	case result.Changed:
 		// Some files may still be those of before, where they are rewritten in place. So nothing older
 		// may follow, and the status goes on to report what was shown by all files.
@@ -189,7 +189,7 @@ func (f *files) measure(mnt Mount) error {
 	defer f.entry.table.mu.Unlock()
 	f.entry.charge(size)
 	if !f.generations.isAnyLeft() {
-		f.entry.tree = min(f.entry.tree, size) // of a volume that was found, less than was known
+		f.entry.memory.tree = min(f.entry.memory.tree, size) // of a volume that was found, less than was known
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/pkg/receipts"
-	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
 
@@ -32,18 +31,6 @@ const (
 
 // OpenStates returns all of them.
 func OpenStates() []OpenState { return []OpenState{OpenYes, OpenNo, OpenUnknown, OpenUnsupported} }
-
-// OpenState returns that of an object.
-func (s *VolumeStatus) OpenState(ref volume.Ref) OpenState {
-	switch o := s.Opened[ref]; {
-	case !s.OpensWatched:
-		return OpenUnsupported
-	case o == nil:
-		return OpenUnknown
-	default:
-		return o.State
-	}
-}
 
 // Opened describes the receipts of an object's files in a volume.
 type Opened struct {

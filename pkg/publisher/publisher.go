@@ -8,8 +8,9 @@
 // A part owns its state, and no other part reaches into it: an entry of the table (what the calls and the worker know
 // together), the binding (what is asked for), the files, the receipts, the spread and the report.
 //
-// Files, from the top: publisher, restart, calls, worker, volume and show (the steps), then the parts: binding, consent and
-// answers, files and generations, receipts, spread, table, report, failure.
+// A file uses files below it only. From the top: run, restart, calls and publisher (what others call), reconcile, show and volume
+// (the steps), worker, then the parts: answers, binding and consent, files and generations, receipts, spread, table, report,
+// failure.
 package publisher
 
 import (
@@ -17,7 +18,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,9 +28,6 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
-
-// stopTimeout is how long the end of the plugin waits for the reconciles that are under way.
-const stopTimeout = 5 * time.Second
 
 // Publisher publishes volumes and keeps them current. All methods are safe for concurrent use.
 //
@@ -87,29 +84,6 @@ func New(opts Options) (*Publisher, error) {
 	}
 	opts.Objects.Subscribe(p.table.objectChanged)
 	return p, nil
-}
-
-// Run reconciles volumes until ctx ends. It returns when its goroutines have ended, but waits at most 5 seconds for a
-// reconcile that hangs. It is called once.
-func (p *Publisher) Run(ctx context.Context) {
-	p.table.startWorkers(func(w *worker) { p.running.Go(func() { w.run(ctx, p.opts.Opens) }) })
-	p.running.Go(func() { p.pods.Run(ctx) })
-	if p.access != nil {
-		p.running.Go(func() { p.access.Run(ctx) })
-	}
-	for _, m := range p.orphans {
-		p.running.Go(func() { p.unmountOrphan(ctx, m) })
-	}
-	<-ctx.Done()
-	p.StopWaiting()
-	p.table.stopWorkers()
-	ended := make(chan struct{})
-	go func() { p.running.Wait(); close(ended) }()
-	select {
-	case <-ended:
-	case <-time.After(stopTimeout):
-	}
-	close(p.ended)
 }
 
 // StopWaiting ends every publish that waits for an object, with ReasonUnavailable, and lets no later one wait. It is

@@ -63,6 +63,18 @@ type VolumeStatus struct {
 	WithoutToken bool
 }
 
+// OpenState returns that of an object.
+func (s *VolumeStatus) OpenState(ref volume.Ref) OpenState {
+	switch o := s.Opened[ref]; {
+	case !s.OpensWatched:
+		return OpenUnsupported
+	case o == nil:
+		return OpenUnknown
+	default:
+		return o.State
+	}
+}
+
 // report is what is reported of a volume. Only the worker changes it, with table.mu, so it may read it as it is. Its maps do
 // not change.
 type report struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -19,7 +20,7 @@ import (
 // show makes the files show the answers. The order of the steps is that of their cost, and nothing is written before all of
 // them are known. What the pod may not have is part of what it returns, whatever comes of the rest.
 func (v *vol) show(ctx context.Context, got *answers) *failure {
-	refusal := v.binding.refusal(got.refused)
+	refusal := v.binding.rights.refusal(got.refused)
 	if !v.entry.isMounted() {
 		if f := got.first(refusal); f != nil {
 			return f
@@ -63,7 +64,7 @@ func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering
 			Refused:        got.refused,
 			Pod:            v.binding.request.Pod,
 			NodeName:       v.shared.opts.NodeName,
-			MaxFiles:       int(max(v.shared.limits.files, v.entry.tree/inodeSize)), // what is mounted may go on to hold what it holds
+			MaxFiles:       int(max(v.shared.limits.files, v.entry.memory.tree/inodeSize)), // what is mounted may go on to hold what it holds
 			ForgiveDeleted: isMounted && spec.RemoveDeleted(),
 		})
 	})
@@ -127,7 +128,7 @@ func (v *vol) hold(ctx context.Context, next *payload.Rendering, got *answers) *
 // other pods' do.
 func (v *vol) reserve(ctx context.Context, tree *volume.Payload) *failure {
 	size := writer.Measure(tree)
-	if v.entry.isMounted() && memoryOf(size.Bytes, size.Inodes) <= v.entry.tree {
+	if v.entry.isMounted() && memoryOf(size.Bytes, size.Inodes) <= v.entry.memory.tree {
 		return nil
 	}
 	if f := v.shared.limits.check(size); f != nil {
@@ -294,7 +295,7 @@ func (v *vol) settle(mnt Mount) *failure {
 	if err := v.files.measure(mnt); err != nil {
 		return broken(err)
 	}
-	f := v.shared.fits(v.entry, v.entry.size)
+	f := v.shared.fits(v.entry, v.entry.memory.size)
 	if f == nil || !v.entry.isMounted() {
 		return f
 	}
@@ -334,4 +335,27 @@ func (v *vol) logUpdate(ctx context.Context, before record.Versions) {
 		refs := v.binding.spec.refs
 		logger.Info("Updated volume", "refs", describe(refs, v.files.shown), "reason", v.files.whatChanged(refs, before))
 	}
+}
+
+// whatChanged says in one line which objects differ between the files and an earlier state of them.
+func (f *files) whatChanged(refs []volume.Ref, before record.Versions) string {
+	now := f.shown
+	changed := slices.DeleteFunc(slices.Clone(refs), func(ref volume.Ref) bool { return before[ref] == now[ref] })
+	if len(changed) == 0 {
+		return "the files differed from what they should show"
+	}
+	return enumerate(changed, func(ref volume.Ref) string {
+		was, is := before[ref], now[ref]
+		switch {
+		case is.UID == "" && f.withdrawn[ref]:
+			return "is refused to the pod, or may be in the files of what is: its files were removed"
+		case is.UID == "":
+			return "was deleted, its files were removed"
+		case was.UID == "":
+			return "was not shown before"
+		case was.UID != is.UID:
+			return "was deleted and created again"
+		}
+		return "changed, it was at " + was.ResourceVersion
+	})
 }

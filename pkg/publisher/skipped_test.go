@@ -39,12 +39,12 @@ func TestSkippedTextIsShort(t *testing.T) {
 // A refusal names the first objects and counts the others.
 func TestRefusalOfManyObjects(t *testing.T) {
 	e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = (&fakeAccess{}).reviews(), true })
-	b, refused := &binding{shared: e.p.shared, spec: &spec{}, request: &Request{}}, map[volume.Ref]bool{}
+	rights, refused := &rights{shared: e.p.shared, spec: &spec{}, request: &Request{}}, map[volume.Ref]bool{}
 	for i := range 12 {
 		ref := volume.Ref{Kind: volume.Secret, Namespace: "other", Name: fmt.Sprint("s", i)}
-		b.spec.consents, refused[ref] = append(b.spec.consents, volume.Reference{Ref: ref, Field: "f"}), true
+		rights.spec.consents, refused[ref] = append(rights.spec.consents, volume.Reference{Ref: ref, Field: "f"}), true
 	}
-	text := b.refusal(refused).Error()
+	text := rights.refusal(refused).Error()
 	if n := strings.Count(text, "f: Forbidden: "); n != 10 || !strings.HasSuffix(text, "; and 2 more of the objects that it names") {
 		t.Errorf("%d are named: %s", n, text)
 	}

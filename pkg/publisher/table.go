@@ -70,19 +70,26 @@ type entry struct {
 	wanted wanted
 	phase  phase
 	// failure is why the volume does not show what is wanted.
-	failure *failure
-	// unmounts counts the tries to unmount, and unmountErr is the last one's error.
-	unmounts   int
-	unmountErr error
+	failure  *failure
+	unmounts unmounts
 	// rounds counts the reconciles that began.
 	rounds int
 	// changed is closed at each change of the above.
 	changed chan struct{}
-	// size is what its file system holds, which table.used has, and tree what the files take that are shown.
-	size, tree int64
+	memory  memory
 	// changedAt is when the first change came that no reconcile has taken up; zero for none.
 	changedAt time.Time
 	report    report
+}
+
+// memory is what a volume takes, in bytes: size is what its file system holds, which table.used has, and tree what the files
+// take that are shown.
+type memory struct{ size, tree int64 }
+
+// unmounts counts the tries to unmount a volume. last is the last one's error.
+type unmounts struct {
+	tries int
+	last  error
 }
 
 // wanted is what the calls want of a volume.
@@ -287,8 +294,8 @@ func (e *entry) isMounted() bool { return e.phase == mounted }
 
 // charge counts what a volume holds. The caller holds mu.
 func (e *entry) charge(size int64) {
-	e.table.used += size - e.size
-	e.size = size
+	e.table.used += size - e.memory.size
+	e.memory.size = size
 }
 
 // held returns what the pod's other volumes hold, and the node's.
@@ -296,14 +303,14 @@ func (e *entry) held() (pod, node int64) {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
 	for other := range e.worker.all {
-		pod += other.size
+		pod += other.memory.size
 	}
-	return pod - e.size, e.table.used - e.size
+	return pod - e.memory.size, e.table.used - e.memory.size
 }
 
 // holdsOld says whether a volume holds much more than its files take: readers had old ones open when it was measured. Attributes
 // of files take a little too. It is for the worker, or the caller holds mu.
-func (e *entry) holdsOld() bool { return e.size > e.tree+e.tree/4+64<<10 }
+func (e *entry) holdsOld() bool { return e.memory.size > e.memory.tree+e.memory.tree/4+64<<10 }
 
 // siblings returns all volumes of the pod.
 func (e *entry) siblings() []*entry {
@@ -332,5 +339,5 @@ func (t *table) measureAll() {
 
 // noteUnmount notes how an unmount ended. The caller holds mu.
 func (e *entry) noteUnmount(err error) {
-	e.unmounts, e.unmountErr, e.wanted.going = e.unmounts+1, err, err == nil
+	e.unmounts, e.wanted.going = unmounts{e.unmounts.tries + 1, err}, err == nil
 }

@@ -47,92 +47,6 @@ func newVolume(s *shared, e *entry) *vol {
 	}
 }
 
-// reconcile brings a volume to what is wanted of it. A publish, a change, a resync, a restart and a withdrawal are this function.
-// It takes the latest state, so the order of events does not matter, and doing it twice is doing it once. In order:
-//
-//  1. What an unpublish wants away is unmounted, and forgotten.
-//  2. What is mounted is looked at, once. What is not, and nobody waits for, is forgotten.
-//  3. The volume is bound to a request: the kubelet's, or what its pod's spec says.
-//  4. The pod of a new volume is admitted.
-//  5. The answers about the objects are taken.
-//  6. The files show them: see show. If that fails, at least the files of refused objects go.
-//  7. The objects are asked for again, if that is due.
-//  8. Superseded generations are pruned, receipts saved, and what the volume holds is measured, as far as these are due,
-//     whatever came before.
-func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
-	done.request = now.request
-	if now.lost {
-		v.seen = false
-	}
-	if v.changedAt.IsZero() {
-		v.changedAt = now.changedAt
-	}
-	if now.going { // 1
-		v.unmount(ctx)
-		return result{request: now.request, again: time.Now(), failure: waiting(errUnpublished)}
-	}
-	f := v.look(ctx) // 2
-	if !v.entry.isMounted() && !now.waits {
-		v.forget(ctx, false)
-		return result{request: now.request, failure: waiting(errNobody)}
-	}
-	hasLooked := v.seen
-	if f == nil {
-		f = v.update(ctx, now, &done) // 3 to 7
-	}
-	if v.entry.isMounted() { // 8
-		due, more := v.tidy(ctx, now.measure)
-		f, done.again = also(f, more), earlier(done.again, due)
-	}
-	if hasLooked && !v.seen && v.entry.isMounted() {
-		done.again = time.Now() // the mount was lost meanwhile: what is there then is looked at now
-	}
-	done.failure = f
-	return done
-}
-
-// update does steps 3 to 7 of reconcile.
-func (v *vol) update(ctx context.Context, now snapshot, done *result) (f *failure) {
-	if done.request, f = v.binding.derive(now.request); f != nil {
-		return f
-	}
-	isNew, f := v.binding.bind(ctx, done.request, now.waits)
-	if f != nil {
-		return f
-	}
-	if isNew {
-		v.takeOver(ctx)
-	}
-	if v.entry.isMounted() && v.binding.spec.Pinned() {
-		v.binding.release() // it is never written again
-		return nil
-	}
-	if !v.entry.isMounted() {
-		if f := v.binding.admit(done.request.came); f != nil { // 4
-			return f
-		}
-	}
-	got := v.binding.answers(v.files.has) // 5
-	done.partial = got.isPartial()
-	v.reportWithdrawn(got.refused)
-	switch next := v.files.generations.nextSwitch(); {
-	case v.entry.isMounted() && !v.files.isCurrent(got) && time.Now().Before(next):
-		done.again, f = next, waiting(errPutOff)
-	default:
-		f = v.show(ctx, got) // 6
-		if f != nil && v.entry.isMounted() && v.files.showsAny(got.refused) {
-			f = also(f, v.withdraw(ctx, got.refused)) // whatever keeps the files from being updated must not keep these
-		}
-	}
-	v.reportWithdrawn(got.refused)
-	v.settleChange(f)
-	if f != nil {
-		done.again = earlier(done.again, f.until)
-	}
-	done.again = earlier(done.again, v.binding.refresh()) // 7
-	return f
-}
-
 // settleChange forgets what a change was waiting for, unless it goes on waiting.
 func (v *vol) settleChange(f *failure) {
 	if f != nil && (f.retry || f.unanswered || !f.until.IsZero()) {
@@ -248,7 +162,7 @@ func (v *vol) look(ctx context.Context) *failure {
 			e.phase = mounted
 		}
 		e.charge(memoryOf(usage.Used, usage.InodesUsed))
-		e.tree = e.size // at most
+		e.memory.tree = e.memory.size // at most
 		e.report.withdrawn, e.report.opened = nil, nil
 		if e.wanted.request == nil {
 			e.report.pod = v.binding.hint

@@ -6,13 +6,11 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"k8s.io/klog/v2"
 )
 
 const (
-	// Retries after a failure start at retryMin and double up to retryMax, so that a volume recovers soon after the cause
-	// of the failure has gone.
-	retryMin = 50 * time.Millisecond
-	retryMax = 5 * time.Second
 	// restTime is how long a worker waits for which nothing is due.
 	restTime = time.Hour
 	// reconcileTimeout is how long a reconcile may write.
@@ -162,4 +160,16 @@ func (w *worker) conclude(run context.Context, e *entry, done result) {
 	if isNews {
 		e.vol.reportNews(run, f)
 	}
+}
+
+// logged returns ctx with a logger that names the volume: by its id, by its name in the spec of its pod, and by that.
+func (e *entry) logged(ctx context.Context) context.Context {
+	logger := klog.FromContext(ctx).WithValues("volumeID", e.id)
+	if pod := e.report.pod; pod.Name != "" {
+		logger = logger.WithValues("pod", klog.KRef(pod.Namespace, pod.Name))
+	}
+	if _, name := targetParts(e.table.kubeletDir, e.target); isElement(name) {
+		logger = logger.WithValues("volume", name)
+	}
+	return klog.NewContext(ctx, logger)
 }

@@ -1,0 +1,32 @@
+package publisher
+
+import (
+	"context"
+	"time"
+)
+
+// stopTimeout is how long the end of the plugin waits for the reconciles that are under way.
+const stopTimeout = 5 * time.Second
+
+// Run reconciles volumes until ctx ends. It returns when its goroutines have ended, but waits at most 5 seconds for a
+// reconcile that hangs. It is called once.
+func (p *Publisher) Run(ctx context.Context) {
+	p.table.startWorkers(func(w *worker) { p.running.Go(func() { w.run(ctx, p.opts.Opens) }) })
+	p.running.Go(func() { p.pods.Run(ctx) })
+	if p.access != nil {
+		p.running.Go(func() { p.access.Run(ctx) })
+	}
+	for _, m := range p.orphans {
+		p.running.Go(func() { p.unmountOrphan(ctx, m) })
+	}
+	<-ctx.Done()
+	p.StopWaiting()
+	p.table.stopWorkers()
+	ended := make(chan struct{})
+	go func() { p.running.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(stopTimeout):
+	}
+	close(p.ended)
+}
