@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// monitor is what the probe and the metrics say. It is safe for concurrent use.
+type monitor struct {
+	wake chan<- struct{} // after the first probe that succeeds
+
+	mu             sync.Mutex
+	ready, pending bool
+	probed         bool // the kubelet goes on to start the containers
+	counts         counts
+}
+
+func (m *monitor) set(pending bool, c counts) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ready, m.pending, m.counts = true, pending, c
+}
+
+func (m *monitor) isProbed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.probed
+}
+
+func socketIn(state string) string { return filepath.Join(state, "probe.sock") }
+
+// serve answers at the probe's socket and the address of --http, until stop is called.
+func (m *monitor) serve(o *options) (stop func(), err error) {
+	servers := sync.WaitGroup{}
+	var running []*http.Server
+	stop = func() {
+		for _, s := range running {
+			_ = s.Close()
+		}
+		servers.Wait()
+	}
+	listen := func(network, address string, ready http.HandlerFunc) error {
+		listener, err := net.Listen(network, address)
+		if err != nil {
+			return err
+		}
+		server := &http.Server{Handler: m.handler(ready), ReadHeaderTimeout: 5 * time.Second}
+		running = append(running, server)
+		servers.Go(func() { _ = server.Serve(listener) })
+		return nil
+	}
+	if o.state != "" {
+		_ = os.Remove(socketIn(o.state)) // that of the process before
+		if err := listen("unix", socketIn(o.state), m.probe); err != nil {
+			return nil, fmt.Errorf("--state: %w: mount an emptyDir there that user %d may write to", err, os.Geteuid())
+		}
+	}
+	if o.http != "" {
+		if err := listen("tcp", o.http, m.readyz); err != nil {
+			stop()
+			return nil, fmt.Errorf("--http: %w", err)
+		}
+	}
+	return stop, nil
+}
+
+func (m *monitor) handler(ready http.HandlerFunc) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("/readyz", ready)
+	mux.HandleFunc("/metrics", m.metrics)
+	return mux
+}
+
+func (m *monitor) readyz(w http.ResponseWriter, _ *http.Request) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.ready {
+		http.Error(w, "not ready: the files have not been looked at", http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = io.WriteString(w, "ok\n")
+}
+
+// probe is readyz for the startup probe, after which the containers start.
+func (m *monitor) probe(w http.ResponseWriter, r *http.Request) {
+	m.readyz(w, r)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ready && !m.probed {
+		m.probed = true
+		signalTo(m.wake)
+	}
+}
+
+func (m *monitor) metrics(w http.ResponseWriter, _ *http.Request) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c, pending, last := m.counts, 0, int64(0)
+	if m.pending {
+		pending = 1
+	}
+	if !c.LastChangeAt.IsZero() {
+		last = c.LastChangeAt.Unix()
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+	fmt.Fprintf(w, `# HELP refvol_notify_changes_total Changes that were acted on; a burst is one.
+# TYPE refvol_notify_changes_total counter
+refvol_notify_changes_total %d
+# HELP refvol_notify_actions_total Actions by their result.
+# TYPE refvol_notify_actions_total counter
+refvol_notify_actions_total{result="done"} %d
+refvol_notify_actions_total{result="failed"} %d
+# HELP refvol_notify_old_environments_total Starts with variables older than the file.
+# TYPE refvol_notify_old_environments_total counter
+refvol_notify_old_environments_total %d
+# HELP refvol_notify_pending 1 while the application has not been told of a change.
+# TYPE refvol_notify_pending gauge
+refvol_notify_pending %d
+# HELP refvol_notify_last_change_timestamp_seconds When the last change was acted on; 0: never.
+# TYPE refvol_notify_last_change_timestamp_seconds gauge
+refvol_notify_last_change_timestamp_seconds %d
+`, c.Changes, c.Done, c.Failed, c.OldEnvironments, pending, last)
+}
+
+// probe asks the process with the same --state whether it is ready. It is for exec probes, which need no port.
+func probe(ctx context.Context, args []string, stdout, _ io.Writer) error {
+	var dir string
+	f := flag.NewFlagSet("refvol-notify probe", flag.ContinueOnError)
+	f.Func("state", "the `directory` of the other process's --state", withFix(one(&dir, isAbsolute), "an absolute path, such as /run/refvol-notify"))
+	if err := parseFlags(f, args, stdout); err != nil {
+		return err
+	}
+	if dir == "" {
+		return usagef("probe needs --state: the directory that the other process has")
+	}
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socketIn(dir))
+		},
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1/readyz", http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return errors.New("not ready")
+	}
+	return nil
+}
