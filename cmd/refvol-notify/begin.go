@@ -24,15 +24,14 @@ func (n *notifier) begin(ctx context.Context, now files) error {
 		}
 	}
 	n.state.Running, n.state.Old, n.state.Because = now, nil, ""
-	n.save()
+	n.save(n.state)
 	return nil
 }
 
 // compare judges this process's variables by the file want. It returns an exitError to start anew; nothing else has started.
 func (n *notifier) compare(ctx context.Context, now files) error {
 	names, _, is, err := n.env.differing()
-	n.note("can't compare the variables with the file: its next change restarts", err)
-	if err != nil {
+	if n.note("can't compare the variables with the file: its next change restarts", err) {
 		return nil
 	}
 	now[n.want()] = is
@@ -51,9 +50,8 @@ func (n *notifier) compare(ctx context.Context, now files) error {
 		}
 		next := n.state
 		next.Tries, next.Because = tries+1, ""
-		if err := next.save(n.options.state); err != nil {
-			n.note("a restart of this container will not know of this", err)
-			return nil // never again and again
+		if n.save(next) {
+			return nil // else it would start again for ever
 		}
 		return &exitError{n.exitCode}
 	default:
@@ -78,7 +76,7 @@ func (n *notifier) changed(now files) []string {
 		names, _, is, err := n.env.differing()
 		if err == nil && len(names) == 0 {
 			n.state.Running[want], n.state.Equal, n.state.DoubtEndsAt, n.state.Tries = is, true, time.Time{}, 0
-			n.save()
+			n.save(n.state)
 			return differences(n.state.Running, now)
 		}
 	}

@@ -103,7 +103,7 @@ func (e *environment) sum(m *mark) byte {
 	hash := hmac.New(sha256.New, m.Key)
 	for _, name := range m.Names {
 		value, ok := e.lookup(name)
-		fmt.Fprintf(hash, "%s=%q %t\n", name, value, ok)
+		_, _ = fmt.Fprintf(hash, "%s=%q %t\n", name, value, ok)
 	}
 	return hash.Sum(nil)[0]
 }

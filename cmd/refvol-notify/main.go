@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.As(err, &end):
 		return end.code
 	}
-	fmt.Fprintln(stderr, "refvol-notify:", err)
+	_, _ = fmt.Fprintln(stderr, "refvol-notify:", err)
 	if errors.As(err, &usage) {
 		return statusUsage
 	}

@@ -159,7 +159,7 @@ func (n *notifier) take(ctx context.Context, now files, changed []string) error 
 		return end
 	}
 	n.state.Running = now
-	n.save()
+	n.save(n.state)
 	return nil
 }
 
@@ -184,8 +184,8 @@ func (n *notifier) noteRestart(changed []string) error {
 	return next.save(n.options.state)
 }
 
-// note logs an error once until another or none takes its place.
-func (n *notifier) note(what string, err error) {
+// note logs an error, once until another or none takes its place, and returns whether there is one.
+func (n *notifier) note(what string, err error) bool {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -194,10 +194,12 @@ func (n *notifier) note(what string, err error) {
 		n.log.Error(what, "err", text)
 	}
 	n.said[what] = text
+	return text != ""
 }
 
-func (n *notifier) save() {
-	n.note("a restart of this container will not know of this", n.state.save(n.options.state))
+// save returns whether it failed.
+func (n *notifier) save(s state) bool {
+	return n.note("a restart of this container will not know of this", s.save(n.options.state))
 }
 
 // wait waits for a notice of the kernel's.

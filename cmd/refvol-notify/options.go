@@ -103,7 +103,9 @@ func needs() [][3]string {
 		{"grace", "exit-code", "such as 42"},
 		{"env", "exit-code", "only a restart changes a process's variables"},
 		{"patience", "env", "the directory of the volume with want and applied"},
-		{"method", "url", url}, {"status", "url", url}, {"timeout", "url", url},
+		{"method", "url", url},
+		{"status", "url", url},
+		{"timeout", "url", url},
 	}
 }
 

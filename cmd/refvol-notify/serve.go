@@ -113,7 +113,7 @@ func (m *monitor) metrics(w http.ResponseWriter, _ *http.Request) {
 		last = c.LastChangeAt.Unix()
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-	fmt.Fprintf(w, `# HELP refvol_notify_changes_total Changes that were acted on; a burst is one.
+	_, _ = fmt.Fprintf(w, `# HELP refvol_notify_changes_total Changes that were acted on; a burst is one.
 # TYPE refvol_notify_changes_total counter
 refvol_notify_changes_total %d
 # HELP refvol_notify_actions_total Actions by their result.
