@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -202,26 +203,64 @@ func TestNoEnvFile(t *testing.T) {
 	})
 }
 
+// An earlier or a later generation's applied is never opened, and none twice.
+func TestAppliedOfAnotherGeneration(t *testing.T) {
+	v := newVolume(t, false)
+	v.writeEnv("one")
+	e := &environment{dir: v.path, lookup: os.LookupEnv}
+	_, _, one, err := e.differing()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.writeEnv("two")
+	seen := watchOpens(t, v.path)
+	_, _, two, err := e.differing()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		for is, want := range map[string]int{one: 0, two: 1} {
+			before := seen.of(appliedFile)
+			if err := e.openApplied(is); err != nil {
+				t.Fatal(err)
+			}
+			if is == one && seen.of(appliedFile) != before || is == two && seen.of(appliedFile) != want {
+				t.Errorf("%d opens after those of %s", seen.of(appliedFile), is)
+			}
+		}
+	}
+}
+
 // applied is opened once the startup probe has succeeded with equal variables, and never for other ones.
 func TestApplied(t *testing.T) {
 	v, state := newVolume(t, false), t.TempDir()
 	v.writeEnv("one")
 	opens := watchOpens(t, v.path)
 	t.Setenv("VALUE", "zero")
-	args := []string{"--env=" + v.path, "--exit-code=42", "--settle=0s", "--patience=0s", "--state=" + state}
-	p := start(t, append(args, "--state="+t.TempDir())...) // the next has no restart before it, after which it would wait
-	status := <-p.done                                     // the variables are older than the file
-	if status != 42 || opens.of(appliedFile) > 0 {
-		t.Fatalf("status %d, %d opens of applied", status, opens.of(appliedFile))
+	args := []string{"--env=" + v.path, "--exit-code=42", "--settle=0s", "--state=" + state}
+	probes := func() {
+		t.Helper()
+		if status := run(t.Context(), []string{"probe", "--state=" + state}, os.Stderr, os.Stderr); status != 0 {
+			t.Fatalf("the probe ends with %d", status)
+		}
+	}
+	p := start(t, args...) // the variables are older than the file, or newer
+	compared := opens.of(wantFile)
+	probes()
+	waitFor(t, "it compares again after the probe", func() bool { return opens.of(wantFile) > compared })
+	p.stop()
+	if n := opens.of(appliedFile); n > 0 {
+		t.Fatalf("%d opens of applied", n)
+	}
+	if err := os.Remove(filepath.Join(state, stateFile)); err != nil {
+		t.Fatal(err)
 	}
 	t.Setenv("VALUE", "one")
 	p = start(t, args...)
 	if opens.of(appliedFile) > 0 {
 		t.Fatal("applied is opened before the containers start")
 	}
-	if status := run(t.Context(), []string{"probe", "--state=" + state}, os.Stderr, os.Stderr); status != 0 {
-		t.Fatalf("the probe ends with %d", status)
-	}
+	probes()
 	waitFor(t, "applied is opened", func() bool { return opens.of(appliedFile) == 1 })
 	v.writeEnv("two")
 	if status := <-p.done; status != 42 {

@@ -117,7 +117,7 @@ func (b *buffer) String() string {
 // waitFor waits until a condition holds.
 func waitFor(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(lookEvery * 2 / 3) // so that notices count, not the looks without them
 	for !holds() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)

@@ -39,14 +39,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == "probe" {
 		start, args = probe, args[1:]
 	}
-	err := start(ctx, args, stdout, stderr)
-	var end *exitError
+	return exitStatus(ctx, start(ctx, args, stdout, stderr), stderr)
+}
+
+func exitStatus(ctx context.Context, err error, stderr io.Writer) int {
 	var usage *usageError
+	var end *exitError
 	switch {
-	case err == nil || ctx.Err() != nil || errors.Is(err, flag.ErrHelp):
-		return 0
-	case errors.As(err, &end):
+	case errors.As(err, &end): // first: it is noted that the containers restart
 		return end.code
+	case err == nil || errors.Is(err, flag.ErrHelp) || ctx.Err() != nil:
+		return 0
 	}
 	_, _ = fmt.Fprintln(stderr, "refvol-notify:", err)
 	if errors.As(err, &usage) {

@@ -80,6 +80,8 @@ func (n *notifier) step(ctx context.Context, now files) (time.Duration, error) {
 		if err := n.begin(ctx, now); err != nil {
 			return 0, err
 		}
+	}
+	if n.seen == nil {
 		n.log.Info("watches", "dirs", brief(n.watched()), "files", len(now), "action", n.action())
 	}
 	n.observe(now)

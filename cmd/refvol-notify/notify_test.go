@@ -99,9 +99,12 @@ func TestBackoffOfRestarts(t *testing.T) {
 		}
 		p.expectActed("0 10 30 70 150 310 610 910")
 		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
-		p.set("/v/a", "last")
-		time.Sleep(time.Second) //nolint:forbidigo // Fake time.
-		p.expectActed("0 10 30 70 150 310 610 910 1210 4600")
+		for _, is := range []string{"after a pause", "soon again"} {
+			p.set("/v/a", is)
+			time.Sleep(time.Second) //nolint:forbidigo // Fake time.
+		}
+		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
+		p.expectActed("0 10 30 70 150 310 610 910 1210 4600 4610")
 	})
 }
 

@@ -255,7 +255,9 @@ func TestIsBeside(t *testing.T) {
 
 // As the only process of its namespace it says what the pod's spec lacks.
 func TestAlone(t *testing.T) {
-	cmd := self(t.Context(), "program", "--dir=/a", "--signal=HUP", "--process=x")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := self(ctx, "program", "--dir=/a", "--signal=HUP", "--process=x")
 	cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID
 	output, err := cmd.CombinedOutput()
 	var exit *exec.ExitError

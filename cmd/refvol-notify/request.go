@@ -20,7 +20,7 @@ func loopback(host string) []string {
 	return nil
 }
 
-// request calls the URL once. Neither a proxy nor a redirect leads it elsewhere. The answer's text reaches no log: it may
+// request calls the URL once. No redirect leads it elsewhere. The answer's text reaches no log: it may
 // quote a value.
 func request(ctx context.Context, o *options) error {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)

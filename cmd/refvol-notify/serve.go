@@ -105,7 +105,7 @@ func (m *monitor) probe(w http.ResponseWriter, r *http.Request) {
 func (m *monitor) metrics(w http.ResponseWriter, _ *http.Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c, pending, last := m.counts, 0, int64(0)
+	c, pending, last := m.counts, int64(0), int64(0)
 	if m.pending {
 		pending = 1
 	}
@@ -113,23 +113,22 @@ func (m *monitor) metrics(w http.ResponseWriter, _ *http.Request) {
 		last = c.LastChangeAt.Unix()
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-	_, _ = fmt.Fprintf(w, `# HELP refvol_notify_changes_total Changes that were acted on; a burst is one.
-# TYPE refvol_notify_changes_total counter
-refvol_notify_changes_total %d
-# HELP refvol_notify_actions_total Actions by their result.
-# TYPE refvol_notify_actions_total counter
-refvol_notify_actions_total{result="done"} %d
-refvol_notify_actions_total{result="failed"} %d
-# HELP refvol_notify_old_environments_total Starts with variables older than the file.
-# TYPE refvol_notify_old_environments_total counter
-refvol_notify_old_environments_total %d
-# HELP refvol_notify_pending 1 while the application has not been told of a change.
-# TYPE refvol_notify_pending gauge
-refvol_notify_pending %d
-# HELP refvol_notify_last_change_timestamp_seconds When the last change was acted on; 0: never.
-# TYPE refvol_notify_last_change_timestamp_seconds gauge
-refvol_notify_last_change_timestamp_seconds %d
-`, c.Changes, c.Done, c.Failed, c.OldEnvironments, pending, last)
+	for _, row := range []struct {
+		name, labels, kind, help string
+		value                    int64
+	}{
+		{"changes_total", "", "counter", "Changes that were acted on; a burst is one.", c.Changes},
+		{"actions_total", `{result="done"}`, "counter", "Actions by their result.", c.Done},
+		{"actions_total", `{result="failed"}`, "", "", c.Failed},
+		{"old_environments_total", "", "counter", "Starts with variables older than the file.", c.OldEnvironments},
+		{"pending", "", "gauge", "1 while the application has not been told of a change.", pending},
+		{"last_change_timestamp_seconds", "", "gauge", "When the last change was acted on; 0: never.", last},
+	} {
+		if row.kind != "" {
+			_, _ = fmt.Fprintf(w, "# HELP refvol_notify_%s %s\n# TYPE refvol_notify_%s %s\n", row.name, row.help, row.name, row.kind)
+		}
+		_, _ = fmt.Fprintf(w, "refvol_notify_%s%s %d\n", row.name, row.labels, row.value)
+	}
 }
 
 // probe asks the process with the same --state whether it is ready. It is for exec probes, which need no port.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -125,6 +126,18 @@ func TestExitCode(t *testing.T) {
 	}
 	if status := p.stop(); status != 0 {
 		t.Errorf("status %d after its context's end", status)
+	}
+}
+
+// A restart that is noted happens, also if the process is told to end at that moment: else its change would be lost.
+func TestNotedRestartHappens(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if status := exitStatus(ctx, &exitError{42}, io.Discard); status != 42 {
+		t.Errorf("status %d", status)
+	}
+	if status := exitStatus(ctx, ctx.Err(), io.Discard); status != 0 {
+		t.Errorf("status %d without a restart", status)
 	}
 }
 
