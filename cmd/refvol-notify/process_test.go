@@ -106,11 +106,10 @@ func TestSignal(t *testing.T) {
 	app.expect(t, "gets hangup")
 	v.write("a", "3")
 	app.expect(t, "gets hangup")
+	said := `msg=acted action="send HUP to ` + name + `"`
+	waitFor(t, "the log says it twice", func() bool { return strings.Count(p.log.String(), said) == 2 })
 	if status := p.stop(); status != 0 {
 		t.Errorf("status %d", status)
-	}
-	if want := `msg=acted action="send HUP to ` + name + `"`; strings.Count(p.log.String(), want) != 2 {
-		t.Errorf("the log does not say it twice:\n%s", p.log)
 	}
 	select {
 	case line := <-app.lines:
