@@ -48,17 +48,20 @@ build-program:
 	$(STATIC) -C cmd/$(PROGRAM) build $(BUILD_FLAGS) $(PLUGIN_TAGS) -ldflags '$(LDFLAGS)' -o '$(abspath $(OUT))' .
 
 .PHONY: image
-image: build-program pack ## Pack bin/refvol-plugin.tar, a container image called IMAGE=..., without an engine; PROGRAM=kubectl-refvol packs that one
+image: build-program pack ## Pack bin/refvol-plugin.tar, a container image called IMAGE=..., without an engine; PROGRAM=refvol-notify packs that one
 
 # One binary for each architecture. The tool runs here, whatever GOARCH these are for.
 BINARIES ?= bin/$(PROGRAM)
 ARCHIVE ?= bin/$(PROGRAM).tar
 DESCRIPTION_refvol-plugin := CSI node plugin that shows ConfigMaps and Secrets as live files
+DESCRIPTION_refvol-notify := Has an application pick up a change of its files: by a signal, a URL or a restart in place
 DESCRIPTION_kubectl-refvol := Tells which refvol volumes show what on all nodes, and waits for a version
+# The user that runs it. The plugin mounts and needs root; kubectl-refvol reads its caller's kubeconfig.
+USER_refvol-notify := 65532
 .PHONY: pack
 pack:
 	GOOS= GOARCH= $(STATIC) -C tools run $(BUILD_FLAGS) ./image \
-		$(foreach binary,$(BINARIES),-binary '$(abspath $(binary))') -entrypoint '/$(PROGRAM)' \
+		$(foreach binary,$(BINARIES),-binary '$(abspath $(binary))') -entrypoint '/$(PROGRAM)' -user '$(or $(USER_$(PROGRAM)),0)' \
 		-reference '$(IMAGE)' -output '$(abspath $(ARCHIVE))' \
 		-label org.opencontainers.image.title='$(PROGRAM)' \
 		-label 'org.opencontainers.image.description=$(DESCRIPTION_$(PROGRAM))' \
@@ -108,7 +111,7 @@ BENCHED := grep -rl --include='*_test.go' '^func Benchmark' pkg | xargs -n 1 dir
 # Prints the packages whose tests have fake time. Their tests get one processor: Go's race detector keeps
 # one state for all timers of a bubble, and breaks ("ThreadSanitizer: CHECK failed", go.dev/issue/78156) if two
 # processors run such timers at the same moment.
-BUBBLED := grep -rl --include='*_test.go' '"testing/synctest"' cmd/refvol-plugin pkg | xargs -n 1 dirname | sort -u | sed 's|^|./|'
+BUBBLED := grep -rl --include='*_test.go' '"testing/synctest"' cmd/refvol-plugin cmd/refvol-notify pkg | xargs -n 1 dirname | sort -u | sed 's|^|./|'
 
 # Each benchmark runs once too, so that none rots; with -race, as all is compiled for that.
 .PHONY: test-unit

@@ -44,7 +44,7 @@ func buildAll(opts *options) ([]v1.Image, error) {
 	return images, nil
 }
 
-// build returns an image that holds nothing but the binary, and runs it as root.
+// build returns an image that holds nothing but the binary, and runs it as the user.
 func build(opts *options, binary []byte, architecture string) (v1.Image, error) {
 	files, err := layerOf(binary, opts.entrypoint)
 	if err != nil {
@@ -63,7 +63,7 @@ func build(opts *options, binary []byte, architecture string) (v1.Image, error) 
 		Created:      v1.Time{Time: epoch()},
 		RootFS:       v1.RootFS{Type: "layers"},
 		Config: v1.Config{
-			User:       "0",
+			User:       opts.user,
 			WorkingDir: "/",
 			Entrypoint: []string{opts.entrypoint},
 			Labels:     opts.labels,

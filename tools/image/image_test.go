@@ -116,6 +116,21 @@ func TestBothReadersFindTheSameImage(t *testing.T) {
 	}
 }
 
+func TestUser(t *testing.T) {
+	archive, err := makeImage(t, binaryOf(elf.EM_X86_64, 0), "-user", "65532")
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := tarball.ImageFromPath(archive, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil || config.Config.User != "65532" {
+		t.Errorf("config = %+v, error %v, want user 65532", config, err)
+	}
+}
+
 // An archive of several architectures has one name, for an index of their images.
 func TestIndexOfSeveralArchitectures(t *testing.T) {
 	dir := t.TempDir()
@@ -236,6 +251,7 @@ func TestRefusals(t *testing.T) {
 		{"unknown machine", binaryOf(elf.EM_68K, 0), nil, "unsupported machine EM_68K"},
 		{"reference without a tag", static, []string{"-reference", "registry.example/team/tool"}, "-reference"},
 		{"reference without a registry", static, []string{"-reference", "tool:v1"}, "-reference"},
+		{"name of a user", static, []string{"-user", "nobody"}, "-user"},
 		{"relative entry point", static, []string{"-entrypoint", "tool"}, "-entrypoint"},
 		{"entry point with dots", static, []string{"-entrypoint", "/a/../tool"}, "-entrypoint"},
 		{"label without a value", static, []string{"-label", "a"}, "must be key=value"},

@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -39,6 +40,8 @@ type options struct {
 	reference string
 	// output is the archive to write.
 	output string
+	// user is the number of the user that runs it.
+	user   string
 	labels map[string]string
 }
 
@@ -71,6 +74,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	flags.StringVar(&opts.entrypoint, "entrypoint", "", "its absolute `path` in the image")
 	flags.StringVar(&opts.reference, "reference", "", "the image's `name`, with a registry and a tag")
 	flags.StringVar(&opts.output, "output", "", "the archive `file` to write")
+	flags.StringVar(&opts.user, "user", "0", "the `number` of the user that runs it")
 	flags.Func("label", "a `key=value` to label the image with; may repeat", func(label string) error {
 		key, value, ok := strings.Cut(label, "=")
 		if !ok || key == "" {
@@ -96,6 +100,9 @@ func (o *options) validate(rest []string) error {
 	}
 	if !path.IsAbs(o.entrypoint) || path.Clean(o.entrypoint) != o.entrypoint || o.entrypoint == "/" {
 		return fmt.Errorf("-entrypoint: %q must be a clean absolute path of a file", o.entrypoint)
+	}
+	if _, err := strconv.ParseUint(o.user, 10, 31); err != nil {
+		return fmt.Errorf("-user: %q must be a number: the image has no names of users", o.user)
 	}
 	if _, err := name.NewTag(o.reference, name.StrictValidation); err != nil {
 		return fmt.Errorf("-reference: %w", err)

@@ -71,6 +71,7 @@ func programs() []program {
 	linux := []platform{{"linux", "amd64"}, {"linux", "arm64"}}
 	return []program{
 		{name: "kubectl-refvol", platforms: append(linux, platform{"darwin", "amd64"}, platform{"darwin", "arm64"}, platform{"windows", "amd64"}), krew: true},
+		{name: "refvol-notify", platforms: linux},
 		{name: "refvol-plugin", platforms: linux},
 	}
 }

@@ -28,7 +28,7 @@ func TestTwoReleasesAreTheSame(t *testing.T) {
 		t.Errorf("two releases differ:\n%s\n%s", sums, other)
 	}
 	t.Logf("twice the same:\n%s", sums)
-	for _, name := range []string{"refvol-9.8.7-rc.1.tgz", "refvol-plugin_linux_arm64.cdx.json", "krew.yaml", "kubectl-refvol_windows_amd64.tar.gz", "refvol-plugin-image.tar", "kubectl-refvol-image.tar"} {
+	for _, name := range []string{"refvol-9.8.7-rc.1.tgz", "refvol-plugin_linux_arm64.cdx.json", "krew.yaml", "kubectl-refvol_windows_amd64.tar.gz", "refvol-plugin-image.tar", "kubectl-refvol-image.tar", "refvol-notify-image.tar"} {
 		if !strings.Contains(string(sums), "  "+name+"\n") {
 			t.Errorf("there is no %s", name)
 		}

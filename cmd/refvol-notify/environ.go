@@ -1,0 +1,145 @@
+package main
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// The files of --env, both made of the references of this container's variables. The receipt of applied says with which
+// variables the containers started, so it is opened only once they have.
+const (
+	wantFile    = "want"
+	appliedFile = "applied"
+)
+
+// environment compares this process's variables with the file want. The containers that start after this process have the
+// same, or newer ones.
+type environment struct {
+	dir    string
+	lookup func(name string) (string, bool)
+	opened string // the identity of the last applied that was opened
+}
+
+// differing returns the names of the variables that want has another value for, all of its names, and its identity.
+func (e *environment) differing() (names, all []string, is string, err error) {
+	file, err := os.Open(filepath.Join(e.dir, wantFile))
+	if err != nil {
+		return nil, nil, "", err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, nil, "", err
+	}
+	text, err := io.ReadAll(file)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	want, err := readShell(string(text))
+	if err != nil {
+		return nil, nil, "", fmt.Errorf("%s: %w", file.Name(), err)
+	}
+	for name, value := range want {
+		all = append(all, name)
+		if have, ok := e.lookup(name); !ok || have != value {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	slices.Sort(all)
+	return names, all, identity(info), nil
+}
+
+// openApplied opens applied of the generation that has the file want of this identity. An earlier or later one would give
+// a receipt to other variables.
+func (e *environment) openApplied(want string) error {
+	root, err := generationOf(e.dir)
+	if err != nil {
+		return err
+	}
+	beside, err := os.Lstat(filepath.Join(root, wantFile))
+	if err != nil {
+		return err
+	}
+	info, err := os.Lstat(filepath.Join(root, appliedFile))
+	if err != nil || identity(beside) != want || identity(info) == e.opened {
+		return err
+	}
+	file, err := os.Open(filepath.Join(root, appliedFile))
+	if err != nil {
+		return err
+	}
+	e.opened = identity(info)
+	return file.Close()
+}
+
+// mark tells old variables from newer ones after a restart. One byte under a key of its own is right in all but one of
+// 256 cases, and says too little to guess a value by.
+type mark struct {
+	Names []string `json:"names"`
+	Key   []byte   `json:"key"`
+	Sum   byte     `json:"sum"`
+}
+
+func (e *environment) mark(names []string) *mark {
+	m := &mark{Names: names, Key: make([]byte, 16)}
+	_, _ = rand.Read(m.Key) // never fails
+	m.Sum = e.sum(m)
+	return m
+}
+
+// stillHas says whether the variables are those that were marked.
+func (e *environment) stillHas(m *mark) bool { return m != nil && e.sum(m) == m.Sum }
+
+func (e *environment) sum(m *mark) byte {
+	hash := hmac.New(sha256.New, m.Key)
+	for _, name := range m.Names {
+		value, ok := e.lookup(name)
+		_, _ = fmt.Fprintf(hash, "%s=%q %t\n", name, value, ok)
+	}
+	return hash.Sum(nil)[0]
+}
+
+// readShell reads an env file of format: shell: NAME='value', with '\” for a quote. Errors hold no values.
+func readShell(text string) (map[string]string, error) {
+	all := map[string]string{}
+	for n := 1; text != ""; n++ {
+		name, rest, ok := strings.Cut(text, "='")
+		if !ok || name == "" || strings.ContainsAny(name, "\n'") {
+			return nil, fmt.Errorf("variable %d is not of the form NAME='value': set format: shell", n)
+		}
+		value, rest, err := readQuoted(rest)
+		if err != nil {
+			return nil, fmt.Errorf("variable %d: %w", n, err)
+		}
+		all[name], text = value, rest
+	}
+	return all, nil
+}
+
+// readQuoted reads a value up to its quote and line feed, and returns what comes after.
+func readQuoted(text string) (value, rest string, err error) {
+	for {
+		part, after, ok := strings.Cut(text, "'")
+		if !ok {
+			return "", "", errors.New("no quote at its end")
+		}
+		value += part
+		if text, ok = strings.CutPrefix(after, `\''`); ok {
+			value += "'"
+			continue
+		}
+		if rest, ok = strings.CutPrefix(after, "\n"); !ok {
+			return "", "", errors.New("no line feed at its end")
+		}
+		return value, rest, nil
+	}
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// Each wrong command line is refused with status 2 and a text that has the flag, the value and what to do.
+func TestWrongFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                                    "nothing to watch: add --dir with the directory of a volume, or --env",
+		"--url=http://127.0.0.1/":             "nothing to watch: add --dir with the directory of a volume, or --env",
+		"--dir=/a":                            "nothing to do after a change: add --exit-code with --state, --signal with --process, or --url",
+		"--dir=/a --settel=1s":                "flag provided but not defined: -settel; refvol-notify --help lists the flags",
+		"--url":                               "flag needs an argument: -url; refvol-notify --help lists the flags",
+		"--dir=/a extra":                      `unexpected argument "extra": each flag begins with --`,
+		"--dir=etc/app":                       `invalid value "etc/app" for flag -dir: write the absolute path of a directory, such as /etc/app`,
+		"--dir=/a/":                           `invalid value "/a/" for flag -dir: write the absolute path of a directory, such as /etc/app`,
+		"--env=want":                          `invalid value "want" for flag -env: write the absolute path of a directory, such as /etc/app`,
+		"--state=":                            `invalid value "" for flag -state: write the absolute path of a directory, such as /etc/app`,
+		"--only=[":                            `invalid value "[" for flag -only: write a path in the volume, with * and ? for what may vary, such as conf.d/*.conf`,
+		"--ignore=/etc/x":                     `invalid value "/etc/x" for flag -ignore: write a path in the volume, with * and ? for what may vary, such as conf.d/*.conf`,
+		"--settle=soon":                       `invalid value "soon" for flag -settle: write a time up to 10s, such as 2s`,
+		"--settle=11s":                        `invalid value "11s" for flag -settle: write a time up to 10s, such as 2s`,
+		"--settle=-1s":                        `invalid value "-1s" for flag -settle: write a time up to 10s, such as 2s`,
+		"--patience=5":                        `invalid value "5" for flag -patience: write a time up to 24h, such as 6m`,
+		"--grace=2h":                          `invalid value "2h" for flag -grace: write a time up to 1h, such as 30s`,
+		"--timeout=11m":                       `invalid value "11m" for flag -timeout: write a time up to 10m, such as 30s`,
+		"--exit-code=1":                       `invalid value "1" for flag -exit-code: write a number from 3 to 125, such as 42: 1 and 2 are this program's own failures`,
+		"--exit-code=126":                     `invalid value "126" for flag -exit-code: write a number from 3 to 125, such as 42: 1 and 2 are this program's own failures`,
+		"--exit-code=x":                       `invalid value "x" for flag -exit-code: write a number from 3 to 125, such as 42: 1 and 2 are this program's own failures`,
+		"--signal=RELOAD":                     `invalid value "RELOAD" for flag -signal: write the name of a signal, such as HUP, TERM or USR1`,
+		"--process=/usr/sbin/nginx":           `invalid value "/usr/sbin/nginx" for flag -process: write the name of the program's file without directories, such as nginx`,
+		"--url=http://example.com/":           `invalid value "http://example.com/" for flag -url: write a URL with http:// and 127.0.0.1, [::1] or localhost, such as http://127.0.0.1:9090/-/reload`,
+		"--url=http://127.0.0.1.example.com":  `invalid value "http://127.0.0.1.example.com" for flag -url: write a URL with http:// and 127.0.0.1, [::1] or localhost, such as http://127.0.0.1:9090/-/reload`,
+		"--url=http://u:p@127.0.0.1/":         `invalid value "http://u:p@127.0.0.1/" for flag -url: write a URL with http:// and 127.0.0.1, [::1] or localhost, such as http://127.0.0.1:9090/-/reload`,
+		"--url=https://127.0.0.1/":            `invalid value "https://127.0.0.1/" for flag -url: write a URL with http:// and 127.0.0.1, [::1] or localhost, such as http://127.0.0.1:9090/-/reload`,
+		"--method=post":                       `invalid value "post" for flag -method: write a method of HTTP in capital letters, such as POST`,
+		"--status=99":                         `invalid value "99" for flag -status: write a status from 100 to 599, or a range, such as 200-299`,
+		"--status=300-200":                    `invalid value "300-200" for flag -status: write a status from 100 to 599, or a range, such as 200-299`,
+		"--status=2xx":                        `invalid value "2xx" for flag -status: write a status from 100 to 599, or a range, such as 200-299`,
+		"--http=9811":                         `invalid value "9811" for flag -http: write a port after a colon, with or without an address before it, such as :9811`,
+		"--http=:port":                        `invalid value ":port" for flag -http: write a port after a colon, with or without an address before it, such as :9811`,
+		"--exit-code=42":                      "--exit-code needs --state: a directory of an emptyDir with medium: Memory, for what the containers run with",
+		"--signal=HUP":                        "--signal needs --process: the name of the program to signal",
+		"--process=nginx":                     "--process needs --signal: such as HUP",
+		"--grace=1s":                          "--grace needs --signal: such as TERM",
+		"--signal=HUP --process=x --grace=1s": "--grace needs --exit-code: such as 42",
+		"--env=/e":                            "--env needs --exit-code: only a restart changes a process's variables",
+		"--patience=1m":                       "--patience needs --env: the directory of the volume with want and applied",
+		"--method=GET":                        "--method needs --url: such as http://127.0.0.1:9090/-/reload",
+		"--status=204":                        "--status needs --url: such as http://127.0.0.1:9090/-/reload",
+		"--timeout=1s":                        "--timeout needs --url: such as http://127.0.0.1:9090/-/reload",
+		"--dir=/a --url=http://[::1]/ --exit-code=4":                "--exit-code needs --state: a directory of an emptyDir with medium: Memory, for what the containers run with",
+		"--dir=/a --url=http://[::1]/ --exit-code=4 --state=/s":     "--url is one action, --exit-code or --signal another: remove one of them",
+		"--dir=/a --url=http://localhost/ --signal=HUP --process=x": "--url is one action, --exit-code or --signal another: remove one of them",
+		"probe":           "probe needs --state: the directory that the other process has",
+		"probe --state=x": `invalid value "x" for flag -state: write an absolute path, such as /run/refvol-notify`,
+		"probe --foo":     "flag provided but not defined: -foo; refvol-notify probe --help lists the flags",
+	} {
+		if !strings.Contains(want, "--help") && strings.HasPrefix(want, "invalid value") {
+			command := "refvol-notify"
+			if strings.HasPrefix(args, "probe") {
+				command += " probe"
+			}
+			want += "; " + command + " --help lists the flags"
+		}
+		var stdout, stderr buffer
+		status := run(t.Context(), strings.Fields(args), &stdout, &stderr)
+		if got := stderr.String(); status != 2 || got != "refvol-notify: "+want+"\n" || stdout.String() != "" {
+			t.Errorf("%s: status %d, %s", args, status, got)
+		}
+	}
+}
+
+func TestRightFlags(t *testing.T) {
+	for _, args := range []string{
+		"--dir=/a --dir=/b --url=http://127.0.0.1:9090/-/reload --method=PUT --status=204 --timeout=1s --http=:9811",
+		"--dir=/a --url=http://[::1]:9090/ --state=/s --settle=10s",
+		"--dir=/a --signal=SIGUSR1 --process=nginx",
+		"--dir /a --signal hup --process nginx --only *.conf --ignore a.conf",
+		"--env=/e --state=/s --exit-code=42 --patience=6m",
+		"--dir=/a --state=/s --exit-code=125 --signal=TERM --process=app --grace=0s",
+	} {
+		mustParse(t, strings.Fields(args)...)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range []string{"--help", "-h", "probe --help"} {
+		var stdout, stderr buffer
+		status := run(t.Context(), strings.Fields(args), &stdout, &stderr)
+		if status != 0 || !strings.Contains(stdout.String(), "-state") || stderr.String() != "" {
+			t.Errorf("%s: status %d, %s%s", args, status, &stdout, &stderr)
+		}
+	}
+}
+
+// A query may hold a secret, which reaches no log.
+func TestActionHasNoQuery(t *testing.T) {
+	if got := mustParse(t, "--dir=/a", "--url=http://127.0.0.1/x?token=secret").action(); got != "POST http://127.0.0.1/x" {
+		t.Error(got)
+	}
+}

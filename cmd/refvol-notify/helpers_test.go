@@ -1,0 +1,264 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/refvol/refvol/internal/sandbox"
+	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
+)
+
+// role is what a process of this binary is instead of the tests.
+const role = "REFVOL_NOTIFY_ROLE"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(role) {
+	case "":
+		os.Exit(sandbox.Main(m))
+	case "target":
+		os.Exit(target())
+	case "program without inotify":
+		if err := os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("0"), 0); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(99)
+		}
+		fallthrough
+	default:
+		main()
+	}
+}
+
+// self is this binary in a role.
+func self(ctx context.Context, as string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), role+"="+as)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// liveVolume is a volume on tmpfs that pkg/writer writes.
+type liveVolume struct {
+	testing.TB
+	path   string
+	root   *os.Root
+	writer *writer.Writer
+}
+
+func newVolume(t testing.TB, inPlace bool) *liveVolume {
+	t.Helper()
+	path, err := os.MkdirTemp("/dev/shm", "refvol-notify-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close(); os.RemoveAll(path) })
+	return &liveVolume{t, path, root, writer.New(writer.Options{InPlace: inPlace})}
+}
+
+// write shows files of paths and contents, in turn.
+func (v *liveVolume) write(pairs ...string) {
+	v.Helper()
+	tree := &volume.Payload{DirMode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
+	for pair := range slices.Chunk(pairs, 2) {
+		tree.Files = append(tree.Files, volume.File{Path: pair[0], Data: []byte(pair[1]), Mode: 0o400})
+	}
+	if _, err := v.writer.Write(v.Context(), v.root, tree); err != nil {
+		v.Fatal(err)
+	}
+}
+
+func (v *liveVolume) at(name string) string { return filepath.Join(v.path, name) }
+
+func mustParse(t testing.TB, args ...string) *options {
+	t.Helper()
+	o, err := parse(args, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// buffer is a log that may be read while it is written.
+type buffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// waitFor waits until a condition holds.
+func waitFor(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(lookEvery * 2 / 3) // so that notices count, not the looks without them
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal(what)
+		}
+	}
+}
+
+// started is the program in this process.
+type started struct {
+	log  *buffer
+	stop func() int
+	done <-chan int
+}
+
+// start runs the program until the test ends, and waits until it watches.
+func start(t testing.TB, args ...string) *started {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan int, 1)
+	p := &started{log: &buffer{}, done: done}
+	go func() { done <- run(ctx, args, io.Discard, p.log) }()
+	p.stop = sync.OnceValue(func() int { cancel(); return <-done })
+	t.Cleanup(func() { cancel() })
+	waitFor(t, "it watches: "+strings.Join(args, " "), func() bool { return strings.Contains(p.log.String(), "msg=watches") || len(done) > 0 })
+	return p
+}
+
+// pod is one in fake time, whose containers run as long as the sidecar does not exit.
+type pod struct {
+	*testing.T
+	options *options
+	began   time.Time
+	log     *buffer
+	wake    chan struct{}
+	monitor *monitor
+
+	mu        sync.Mutex
+	files     files
+	variables map[string]string
+	// acted are the times of all actions, starts of all processes of the sidecar.
+	acted, starts []time.Duration
+	fails         func() error
+}
+
+func newPod(t *testing.T, args ...string) *pod {
+	return &pod{
+		T: t, options: mustParse(t, args...), began: time.Now(), log: &buffer{}, wake: make(chan struct{}, 1),
+		files: files{"/v/a": "1"}, variables: map[string]string{}, fails: func() error { return nil },
+	}
+}
+
+func (p *pod) set(name, is string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.files[name] = is
+	signalTo(p.wake)
+}
+
+func (p *pod) setVariable(name, value string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.variables[name] = value
+}
+
+func (p *pod) times() (acted, starts []time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.acted), slices.Clone(p.starts)
+}
+
+// process is the sidecar's next one. Its variables are those that the kubelet has at its start.
+func (p *pod) process() *notifier {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.starts = append(p.starts, time.Since(p.began))
+	p.monitor = &monitor{wake: p.wake}
+	n := &notifier{options: p.options, log: slog.New(slog.NewTextHandler(p.log, nil)), m: p.monitor, said: map[string]string{}}
+	variables := maps.Clone(p.variables)
+	if p.options.env != "" {
+		n.env = &environment{dir: p.options.env, lookup: func(name string) (string, bool) { value, ok := variables[name]; return value, ok }}
+	}
+	n.look = func() (files, error) {
+		if p.options.env != "" {
+			return look(p.options, func(string) {})
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return maps.Clone(p.files), nil
+	}
+	n.act = func(context.Context) error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.acted = append(p.acted, time.Since(p.began))
+		if err := p.fails(); err != nil || p.options.exitCode == 0 {
+			return err
+		}
+		return &exitError{p.options.exitCode}
+	}
+	n.wait = func(ctx context.Context, longest time.Duration) error {
+		timer := time.NewTimer(longest)
+		defer timer.Stop()
+		select {
+		case <-p.wake:
+		case <-timer.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return nil
+	}
+	return n
+}
+
+// run starts one process after another, as the kubelet does, until ctx ends.
+func (p *pod) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := p.process().run(ctx)
+		var end *exitError
+		if !errors.As(err, &end) && ctx.Err() == nil {
+			p.Error(err)
+			return
+		}
+	}
+}
+
+// start runs the pod until stop is called.
+func (p *pod) start() (stop func()) {
+	ctx, cancel := context.WithCancel(p.Context())
+	var group sync.WaitGroup
+	group.Go(func() { p.run(ctx) })
+	return func() { cancel(); group.Wait() }
+}
+
+func seconds(all []time.Duration) string {
+	var text []string
+	for _, d := range all {
+		text = append(text, fmt.Sprintf("%.4g", d.Seconds()))
+	}
+	return strings.Join(text, " ")
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// opens counts how often files below a directory were opened, by their last names.
+type opens struct {
+	t      testing.TB
+	fd     int
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+// watchOpens watches what is there, and generations that come: those of add.
+func watchOpens(t testing.TB, dir string) *opens {
+	t.Helper()
+	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	o := &opens{t: t, fd: fd, counts: map[string]int{}}
+	o.add(dir)
+	return o
+}
+
+func (o *opens) add(dir string) {
+	o.t.Helper()
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return err
+		}
+		_, err = unix.InotifyAddWatch(o.fd, path, unix.IN_OPEN)
+		return err
+	})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// of returns how often files of a name were opened; directories are none.
+func (o *opens) of(name string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := unix.Read(o.fd, buffer)
+		if err != nil || n <= 0 {
+			return o.counts[name]
+		}
+		for rest := buffer[:n]; len(rest) > 0; {
+			event := (*unix.InotifyEvent)(unsafe.Pointer(&rest[0]))
+			text := rest[unix.SizeofInotifyEvent : unix.SizeofInotifyEvent+int(event.Len)]
+			if event.Mask&unix.IN_ISDIR == 0 {
+				o.counts[strings.TrimRight(string(text), "\x00")]++
+			}
+			rest = rest[unix.SizeofInotifyEvent+int(event.Len):]
+		}
+	}
+}
+
+// called is a server that counts its requests.
+func called(t testing.TB) (url string, count *atomic.Int64) {
+	t.Helper()
+	count = &atomic.Int64{}
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { count.Add(1) }))
+	t.Cleanup(server.Close)
+	return server.URL, count
+}
+
+// A watched file is never opened, whatever happens to it: only its reader gets a receipt.
+func TestNeverOpensAWatchedFile(t *testing.T) {
+	for name, inPlace := range map[string]bool{"Atomic": false, "InPlace": true} {
+		t.Run(name, func(t *testing.T) {
+			v := newVolume(t, inPlace)
+			v.write("conf/b", "one", "watched", "one")
+			seen := watchOpens(t, v.path)
+			url, count := called(t)
+			p := start(t, "--dir="+v.path, "--url="+url, "--settle=0s")
+			for i, text := range []string{"two", "three"} {
+				before := seen.of("b") // the writer has opened some
+				v.write("conf/b", text, "watched", "one")
+				seen.add(v.path)
+				writes := seen.of("b") - before
+				if inPlace && writes == 0 {
+					t.Error("an open is not noticed")
+				}
+				waitFor(t, "the change is acted on", func() bool { return count.Load() == int64(i+1) })
+			}
+			before := seen.of("b") + seen.of("watched")
+			if err := os.Chtimes(v.at("conf/b"), time.Unix(1, 0), time.Unix(1, 0)); err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, "another time is acted on", func() bool { return count.Load() == 3 })
+			p.stop()
+			if n := seen.of("b") + seen.of("watched") - before; n != 0 {
+				t.Errorf("files were opened %d times", n)
+			}
+			if n := seen.of("watched"); n != 0 && !inPlace {
+				t.Errorf("a file was opened %d times", n)
+			}
+			if _, err := os.ReadFile(v.at("conf/b")); err != nil {
+				t.Fatal(err)
+			}
+			if n := seen.of("b") + seen.of("watched") - before; n != 1 {
+				t.Errorf("the open of a reader was noticed %d times", n)
+			}
+		})
+	}
+}
+
+// Where an update changes no file that counts, nothing is done.
+func TestWhatCounts(t *testing.T) {
+	v := newVolume(t, false)
+	v.write("conf/a.yaml", "1", "other", "1", "versions", "1")
+	for _, c := range []struct {
+		args string
+		want string
+	}{
+		{"", "conf/a.yaml other"},
+		{"--only=*.yaml", "conf/a.yaml"},
+		{"--only=conf/a.*", "conf/a.yaml"},
+		{"--only=other --only=none", "other"},
+		{"--ignore=other", "conf/a.yaml"},
+		{"--only=versions", "versions"},
+		{"--only=* --ignore=versions", "conf/a.yaml other"},
+	} {
+		o := mustParse(t, append(strings.Fields(c.args), "--dir="+v.path, "--url=http://127.0.0.1/")...)
+		before := mustLook(t, o)
+		if got := strings.Join(names(v, differences(files{}, before)), " "); got != c.want {
+			t.Errorf("%s: %s, not %s", c.args, got, c.want)
+		}
+	}
+	o := mustParse(t, "--dir="+v.path, "--url=http://127.0.0.1/")
+	before := mustLook(t, o)
+	for _, step := range []struct{ want, a, other, versions string }{
+		{"", "1", "1", "2"}, {"other", "1", "2", "3"}, {"conf/a.yaml other", "2", "3", "3"},
+	} {
+		v.write("conf/a.yaml", step.a, "other", step.other, "versions", step.versions)
+		after := mustLook(t, o)
+		if got := strings.Join(names(v, differences(before, after)), " "); got != step.want {
+			t.Errorf("%+v: %s differ", step, got)
+		}
+		before = after
+	}
+	v.write("other", "3")
+	if got := strings.Join(names(v, differences(before, mustLook(t, o))), " "); got != "conf/a.yaml" {
+		t.Errorf("%s differ after the removal of a file", got)
+	}
+}
+
+func names(v *liveVolume, paths []string) []string {
+	var all []string
+	for _, path := range paths {
+		all = append(all, strings.TrimPrefix(path, v.path+"/"))
+	}
+	return all
+}
+
+func mustLook(t testing.TB, o *options) files {
+	t.Helper()
+	all, err := look(o, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// A directory without ..data, as of a subPath mount, is watched too; one that isn't there is waited for.
+func TestPlainDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "later")
+	url, count := called(t)
+	p := &started{log: &buffer{}}
+	done := make(chan int, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer func() { cancel(); <-done }()
+	go func() { done <- run(ctx, []string{"--dir=" + dir, "--url=" + url, "--settle=0s"}, p.log, p.log) }()
+	waitFor(t, "it says that there is no directory", func() bool { return strings.Contains(p.log.String(), "no such file or directory") })
+	if err := os.MkdirAll(filepath.Join(dir, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "it watches", func() bool { return strings.Contains(p.log.String(), "msg=watches") })
+	if err := os.WriteFile(filepath.Join(dir, "sub", "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the file is acted on", func() bool { return count.Load() > 0 })
+}
+
+// Without an inotify instance the files are looked at each second. The limit is of a user namespace of the process's own.
+func TestNoInotifyInstanceIsLeft(t *testing.T) {
+	v := newVolume(t, false)
+	v.write("a", "1")
+	url, count := called(t)
+	log := &buffer{}
+	cmd := self(t.Context(), "program without inotify", "--dir="+v.path, "--url="+url, "--settle=0s")
+	cmd.Stderr = log
+	cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
+	cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{Size: 1, HostID: os.Getuid()}}
+	cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{Size: 1, HostID: os.Getgid()}}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "it watches", func() bool { return strings.Contains(log.String(), "msg=watches") })
+	v.write("a", "2")
+	waitFor(t, "the change is acted on", func() bool { return count.Load() == 1 })
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("SIGTERM ends it with %v", err)
+	}
+	if !strings.Contains(log.String(), "fs.inotify.max_user_instances") {
+		t.Errorf("the log does not say what to raise:\n%s", log)
+	}
+}

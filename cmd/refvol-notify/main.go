@@ -1,0 +1,85 @@
+// Command refvol-notify makes an application pick up a change of its files: it watches volumes, and after a change it
+// restarts the pod's containers in place, signals a process, or calls a URL of the pod.
+//
+// It runs in a container beside the application, without rights. It never opens a file of a volume that it watches with
+// --dir: inode numbers, sizes and times say what differs. So it leaves no receipt for a file that the application has not
+// opened, and needs no right to read.
+//
+// It must not know refvol: no package of this repository is linked, and it works on any directory in the kubelet's layout.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Exit statuses. --exit-code is none of them, so that no fault of this program restarts the other containers.
+const (
+	statusFailed = 1
+	statusUsage  = 2 // also that of a Go program that panics
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(status)
+}
+
+// run is the program without its process. It returns the exit status.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	start := watchAndAct
+	if len(args) > 0 && args[0] == "probe" {
+		start, args = probe, args[1:]
+	}
+	return exitStatus(ctx, start(ctx, args, stdout, stderr), stderr)
+}
+
+func exitStatus(ctx context.Context, err error, stderr io.Writer) int {
+	var usage *usageError
+	var end *exitError
+	switch {
+	case errors.As(err, &end): // first: it is noted that the containers restart
+		return end.code
+	case err == nil || errors.Is(err, flag.ErrHelp) || ctx.Err() != nil:
+		return 0
+	}
+	_, _ = fmt.Fprintln(stderr, "refvol-notify:", err)
+	if errors.As(err, &usage) {
+		return statusUsage
+	}
+	return statusFailed
+}
+
+func watchAndAct(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	o, err := parse(args, stdout)
+	if err != nil {
+		return err
+	}
+	if o.signal != 0 && os.Getpid() == 1 {
+		return errAlone
+	}
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	wake := make(chan struct{}, 1)
+	m := &monitor{wake: wake}
+	stop, err := m.serve(o)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	w := newWatcher(wake, log)
+	defer w.close()
+	return newNotifier(o, log, m, w).run(ctx)
+}
+
+// exitError asks for the end of this process with a code that the pod's restartPolicyRules name.
+type exitError struct{ code int }
+
+func (e *exitError) Error() string { return fmt.Sprintf("exit with code %d", e.code) }

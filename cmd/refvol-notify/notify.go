@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+)
+
+const (
+	longestSettle = 10 * time.Second
+	// lookEvery is how often the files are looked at without a notice of the kernel's; pollEvery, where it gives none.
+	lookEvery = 30 * time.Second
+	pollEvery = time.Second
+)
+
+// notifier acts on changes. Its functions are fields, so that tests have time and files of their own.
+type notifier struct {
+	*options
+	log  *slog.Logger
+	look func() (files, error)
+	act  func(ctx context.Context) error
+	// wait waits for so long, or for a notice that something may have changed.
+	wait func(ctx context.Context, longest time.Duration) error
+	m    *monitor
+	env  *environment // nil without --env
+
+	state state
+	// began says that this process started with the containers, so that its variables are theirs.
+	began bool
+
+	// The burst: what was seen last, when it was, and when the first change came.
+	seen            files
+	firstAt, lastAt time.Time
+	// A failed action is tried again at retryAt.
+	failures int
+	retryAt  time.Time
+	// said holds the last error of each kind, which is logged once.
+	said map[string]string
+}
+
+func newNotifier(o *options, log *slog.Logger, m *monitor, w *watcher) *notifier {
+	n := &notifier{options: o, log: log, m: m, said: map[string]string{}}
+	n.look = func() (files, error) { return look(o, w.add) }
+	n.act = func(ctx context.Context) error { return act(ctx, o) }
+	n.wait = w.wait
+	if o.env != "" {
+		n.env = &environment{dir: o.env, lookup: os.LookupEnv}
+	}
+	return n
+}
+
+// run acts until ctx ends or an action ends this process.
+func (n *notifier) run(ctx context.Context) error {
+	var err error
+	n.state, err = loadState(n.options.state)
+	n.note("what the containers run with is unknown: the files that are there count", err)
+	for {
+		longest := pollEvery
+		now, err := n.look()
+		n.note("can't look at the files: tries again each second", err)
+		if err == nil {
+			if longest, err = n.step(ctx, now); err != nil {
+				return err
+			}
+		}
+		n.m.set(n.pending(), n.state.counts) // also after an error: nothing keeps the application from its start
+		n.apply()
+		if err := n.wait(ctx, longest); err != nil {
+			return err
+		}
+	}
+}
+
+// step acts on what has changed, if it is time, and returns when to look again at the latest.
+func (n *notifier) step(ctx context.Context, now files) (time.Duration, error) {
+	if n.state.Running == nil {
+		if err := n.begin(ctx, now); err != nil {
+			return 0, err
+		}
+	}
+	if n.seen == nil {
+		n.log.Info("watches", "dirs", brief(n.watched()), "files", len(now), "action", n.action())
+	}
+	n.observe(now)
+	changed := n.changed(now)
+	if len(changed) == 0 {
+		n.firstAt = time.Time{}
+		if ends := n.state.DoubtEndsAt; !ends.IsZero() {
+			return min(lookEvery, time.Until(ends)), nil
+		}
+		return lookEvery, nil
+	}
+	if wait := time.Until(n.dueAt()); wait > 0 {
+		return min(lookEvery, wait), nil
+	}
+	return 0, n.take(ctx, now, changed)
+}
+
+// observe notes when the burst began and when the last of it came. What is new is tried at once.
+func (n *notifier) observe(now files) {
+	if n.seen != nil && len(differences(n.seen, now)) == 0 {
+		return
+	}
+	n.seen, n.lastAt = now, time.Now()
+	if n.firstAt.IsZero() {
+		n.firstAt = n.lastAt
+	}
+	n.failures, n.retryAt = 0, time.Time{}
+}
+
+func (n *notifier) dueAt() time.Time {
+	due := n.lastAt.Add(n.settle)
+	if latest := n.firstAt.Add(longestSettle); !n.firstAt.IsZero() && latest.Before(due) {
+		due = latest
+	}
+	if n.exitCode != 0 {
+		due = later(due, n.state.nextRestartAt(time.Now()))
+	}
+	return later(due, n.retryAt)
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+func (n *notifier) pending() bool {
+	return n.state.Running != nil && n.seen != nil && len(differences(n.state.Running, n.seen)) > 0
+}
+
+// take acts, and notes it.
+func (n *notifier) take(ctx context.Context, now files, changed []string) error {
+	if n.failures == 0 {
+		n.state.Changes++
+		n.state.LastChangeAt = time.Now()
+	}
+	begin := time.Now()
+	err := n.act(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var end *exitError
+	restarts := errors.As(err, &end)
+	if restarts {
+		err = n.noteRestart(changed)
+	}
+	if err != nil {
+		n.failed(err)
+		return nil
+	}
+	n.state.Done++
+	n.log.Info("acted", "action", n.action(), "changed", brief(changed), "took", time.Since(begin).Round(time.Millisecond))
+	n.failures, n.retryAt, n.firstAt = 0, time.Time{}, time.Time{}
+	n.note("the action failed: tries again", nil)
+	if restarts {
+		return end
+	}
+	n.state.Running = now
+	n.save(n.state)
+	return nil
+}
+
+func (n *notifier) failed(err error) {
+	n.state.Failed++
+	n.failures++
+	n.retryAt = time.Now().Add(backoff(time.Second, n.failures-1, 30*time.Second))
+	n.note("the action failed: tries again", err)
+}
+
+// noteRestart leaves for the next process that the containers start anew. Without that note nothing may restart.
+func (n *notifier) noteRestart(changed []string) error {
+	next := n.state
+	next.Running, next.Because, next.Equal, next.DoubtEndsAt, next.Old = nil, brief(changed), false, time.Time{}, nil
+	next.InRow, next.LastAt = n.state.InRow+1, time.Now()
+	next.Done++
+	if n.env != nil && slices.Contains(changed, n.want()) {
+		if _, all, _, err := n.env.differing(); err == nil {
+			next.Old = n.env.mark(all)
+		}
+	}
+	return next.save(n.options.state)
+}
+
+// note logs an error, once until another or none takes its place, and returns whether there is one.
+func (n *notifier) note(what string, err error) bool {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if n.said[what] != text && text != "" {
+		n.log.Error(what, "err", text)
+	}
+	n.said[what] = text
+	return text != ""
+}
+
+// save returns whether it failed.
+func (n *notifier) save(s state) bool {
+	return n.note("a restart of this container will not know of this", s.save(n.options.state))
+}
+
+// wait waits for a notice of the kernel's.
+func (w *watcher) wait(ctx context.Context, longest time.Duration) error {
+	if !w.works() {
+		longest = min(longest, pollEvery)
+	}
+	timer := time.NewTimer(longest)
+	defer timer.Stop()
+	select {
+	case <-w.wake:
+		return nil
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

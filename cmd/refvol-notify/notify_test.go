@@ -1,0 +1,173 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func (p *pod) expectActed(want string) {
+	p.Helper()
+	if acted, _ := p.times(); seconds(acted) != want {
+		p.Errorf("acted at %q s, not %q\n%s", seconds(acted), want, p.log)
+	}
+}
+
+// A burst is one change, which waits until it is over, for 10 seconds at most.
+func TestSettle(t *testing.T) {
+	for name, c := range map[string]struct {
+		every time.Duration
+		count int
+		want  string
+	}{
+		"one change":   {time.Second, 1, "2"},
+		"a burst":      {500 * time.Millisecond, 4, "3.5"},
+		"an endless":   {900 * time.Millisecond, 15, "11 14.6"}, // from 1 s to 13.6 s
+		"two of them":  {3 * time.Second, 2, "2 5"},
+		"none at last": {time.Second, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPod(t, "--dir=/v", "--url=http://127.0.0.1/")
+				stop := p.start()
+				defer stop()
+				time.Sleep(time.Second) //nolint:forbidigo // Fake time.
+				for i := range c.count {
+					p.set("/v/a", "change "+strconv.Itoa(i))
+					time.Sleep(c.every) //nolint:forbidigo // Fake time.
+				}
+				time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
+				p.expectActed(c.want)
+			})
+		})
+	}
+}
+
+// A change that is taken back before it was acted on is none.
+func TestTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t, "--dir=/v", "--url=http://127.0.0.1/")
+		defer p.start()()
+		synctest.Wait()
+		p.set("/v/a", "2")
+		time.Sleep(500 * time.Millisecond) //nolint:forbidigo // Fake time.
+		p.set("/v/a", "1")
+		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
+		p.expectActed("")
+	})
+}
+
+// A failed action is tried again with back-off, and the log says it once. A new change is tried at once.
+func TestRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t, "--dir=/v", "--url=http://127.0.0.1/", "--settle=0s")
+		p.fails = func() error { return errors.New("it is down") }
+		defer p.start()()
+		synctest.Wait()
+		p.set("/v/a", "2")
+		time.Sleep(100 * time.Second) //nolint:forbidigo // Fake time.
+		p.expectActed("0 1 3 7 15 31 61 91")
+		if n := strings.Count(p.log.String(), "it is down"); n != 1 {
+			t.Errorf("the log says %d times that it is down:\n%s", n, p.log)
+		}
+		p.fails = func() error { return nil }
+		p.set("/v/a", "3")
+		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
+		p.expectActed("0 1 3 7 15 31 61 91 100")
+		if !strings.Contains(p.log.String(), "msg=acted") {
+			t.Errorf("the log does not say that it acted:\n%s", p.log)
+		}
+	})
+}
+
+// Restarts come 10 s after each other, then 20, up to 5 minutes, and after a long pause at once.
+func TestBackoffOfRestarts(t *testing.T) {
+	state := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t, "--dir=/v", "--exit-code=42", "--settle=0s", "--state="+state)
+		stop := p.start()
+		defer stop()
+		synctest.Wait()
+		for i := range 1000 { // for 1000 s
+			p.set("/v/a", strconv.Itoa(i+2))
+			time.Sleep(time.Second) //nolint:forbidigo // Fake time.
+		}
+		p.expectActed("0 10 30 70 150 310 610 910")
+		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
+		for _, is := range []string{"after a pause", "soon again"} {
+			p.set("/v/a", is)
+			time.Sleep(time.Second) //nolint:forbidigo // Fake time.
+		}
+		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
+		p.expectActed("0 10 30 70 150 310 610 910 1210 4600 4610")
+	})
+}
+
+// A crash of the sidecar alone restarts nothing, and forgets no change that came meanwhile.
+func TestSidecarCrashes(t *testing.T) {
+	state := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t, "--dir=/v", "--exit-code=42", "--state="+state)
+		stop := p.start()
+		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
+		stop()
+		stop = p.start()
+		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
+		stop()
+		p.expectActed("")
+		p.set("/v/a", "2")
+		defer p.start()()
+		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
+		p.expectActed("121")
+		if !strings.Contains(p.log.String(), `msg="restarted the containers" changed=/v/a restarts=1`) {
+			t.Errorf("the process after the restart does not say why:\n%s", p.log)
+		}
+	})
+}
+
+// Without a note of the restart in the state nothing restarts: the next process would restart again.
+func TestStateCannotBeSaved(t *testing.T) {
+	state := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t, "--dir=/v", "--exit-code=42", "--state="+state)
+		defer p.start()()
+		synctest.Wait()
+		if err := os.Mkdir(filepath.Join(state, stateFile+".new"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p.set("/v/a", "2")
+		time.Sleep(10 * time.Second) //nolint:forbidigo // Fake time.
+		if _, starts := p.times(); len(starts) != 1 {
+			t.Errorf("%d starts", len(starts))
+		}
+		if err := os.Remove(filepath.Join(state, stateFile+".new")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
+		if _, starts := p.times(); len(starts) != 2 {
+			t.Errorf("%d starts after the mend", len(starts))
+		}
+	})
+}
+
+// A state that can't be read counts as none, and says so.
+func TestDamagedState(t *testing.T) {
+	state := t.TempDir()
+	if err := os.WriteFile(filepath.Join(state, stateFile), []byte(`{"running":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t, "--dir=/v", "--exit-code=42", "--state="+state)
+		defer p.start()()
+		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
+		p.expectActed("")
+		if !strings.Contains(p.log.String(), "read the state") {
+			t.Errorf("the log does not say it:\n%s", p.log)
+		}
+	})
+}

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// target prints each HUP, and ends after a TERM and the time of its first argument. Further arguments are processes to
+// start, of the same name.
+func target() int {
+	signals := make(chan os.Signal, 10)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM)
+	delay, err := time.ParseDuration(os.Args[1])
+	if err != nil {
+		return 3
+	}
+	if len(os.Args) > 2 {
+		child := self(context.Background(), "target", os.Args[1])
+		child.Args[0], child.Stdout = os.Args[2], os.Stdout
+		if err := child.Start(); err != nil {
+			return 4
+		}
+	}
+	fmt.Println("runs", os.Getpid()) //nolint:forbidigo // It is a program.
+	for s := range signals {
+		fmt.Println("gets", s) //nolint:forbidigo // It is a program.
+		if s == syscall.SIGTERM {
+			<-time.After(delay)
+			return 0
+		}
+	}
+	return 0
+}
+
+// application is a real process of a name, and the lines that it prints.
+type application struct {
+	*exec.Cmd
+	lines chan string
+}
+
+func startApplication(t *testing.T, name string, credential *syscall.Credential, args ...string) *application {
+	t.Helper()
+	cmd := self(t.Context(), "target", args...)
+	cmd.Args[0] = "/usr/bin/" + name
+	cmd.SysProcAttr.Credential = credential
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &application{cmd, make(chan string, 10)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for scanner := bufio.NewScanner(out); scanner.Scan(); {
+			a.lines <- scanner.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		out.Close()
+		<-done
+		_ = cmd.Wait()
+	})
+	for range max(1, len(args)) {
+		a.expect(t, "runs")
+	}
+	return a
+}
+
+func (a *application) expect(t *testing.T, prefix string) {
+	t.Helper()
+	select {
+	case line := <-a.lines:
+		if !strings.HasPrefix(line, prefix) {
+			t.Fatalf("the application says %q, not %q", line, prefix)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatalf("the application does not say %q", prefix)
+	}
+}
+
+// A change signals the topmost process of the name.
+func TestSignal(t *testing.T) {
+	v := newVolume(t, false)
+	v.write("a", "1")
+	name := "app-" + strconv.Itoa(os.Getpid()) + "-with-a-long-name"
+	app := startApplication(t, name, nil, "0s", name)
+	p := start(t, "--dir="+v.path, "--signal=HUP", "--process="+name, "--settle=0s")
+	v.write("a", "2")
+	app.expect(t, "gets hangup")
+	v.write("a", "3")
+	app.expect(t, "gets hangup")
+	said := `msg=acted action="send HUP to ` + name + `"`
+	waitFor(t, "the log says it twice", func() bool { return strings.Count(p.log.String(), said) == 2 })
+	if status := p.stop(); status != 0 {
+		t.Errorf("status %d", status)
+	}
+	select {
+	case line := <-app.lines:
+		t.Errorf("another process of the name says %q", line)
+	default:
+	}
+}
+
+func TestNoSuchProcess(t *testing.T) {
+	v := newVolume(t, false)
+	v.write("a", "1")
+	p := start(t, "--dir="+v.path, "--signal=HUP", "--process=nobody", "--settle=0s")
+	v.write("a", "2")
+	waitFor(t, "the log says it", func() bool { return strings.Contains(p.log.String(), `none is named \"nobody\"`) })
+}
+
+// TERM, the time that the process takes, then the exit; after the grace the exit comes anyway.
+func TestTermBeforeExit(t *testing.T) {
+	for name, c := range map[string]struct{ takes, grace string }{"in time": {"100ms", "1h"}, "never": {"1h", "10ms"}} {
+		t.Run(name, func(t *testing.T) {
+			v := newVolume(t, false)
+			v.write("a", "1")
+			process := "app-" + strconv.Itoa(os.Getpid())
+			app := startApplication(t, process, nil, c.takes)
+			p := start(t, "--dir="+v.path, "--state="+t.TempDir(), "--exit-code=42", "--signal=TERM", "--process="+process, "--grace="+c.grace, "--settle=0s")
+			v.write("a", "2")
+			app.expect(t, "gets terminated")
+			if status := <-p.done; status != 42 {
+				t.Errorf("status %d", status)
+			}
+			ended := process != "" && process0(app).hasEnded()
+			if want := name == "in time"; ended != want {
+				t.Errorf("has ended: %t", ended)
+			}
+		})
+	}
+}
+
+func process0(a *application) process { return process{a.Process.Pid, a.Process} }
+
+// The text says which user, or which capability, is missing.
+func TestRefusals(t *testing.T) {
+	if os.Getuid() != 0 || !mapped(65532) {
+		t.Skip("needs a second user: the sandbox of a user has one")
+	}
+	name := "app-" + strconv.Itoa(os.Getpid())
+	for what, c := range map[string]struct {
+		owner uint32
+		drop  func() error
+		want  string
+	}{
+		"another user": {0, func() error { return setUser(65532) }, "of user 0: this container runs as user 65532: set securityContext.runAsUser: 0, or runAsUser: 0 with capabilities.add: [KILL]"},
+		"no KILL":      {65532, dropKill, "of user 65532: this container runs as user 0, but lacks the capability KILL: set securityContext.capabilities.add: [KILL]"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			startApplication(t, name, &syscall.Credential{Uid: c.owner, Gid: c.owner}, "0s")
+			done := make(chan error)
+			go func() {
+				runtime.LockOSThread() // never unlocked: the thread ends with its rights
+				err := c.drop()
+				if err == nil {
+					_, err = sendSignal(mustParse(t, "--dir=/a", "--signal=HUP", "--process="+name))
+				}
+				done <- err
+			}()
+			if err := <-done; err == nil || !strings.HasSuffix(err.Error(), c.want) {
+				t.Errorf("%v, not %s", err, c.want)
+			}
+		})
+	}
+}
+
+func mapped(uid int) bool {
+	text, err := os.ReadFile("/proc/self/uid_map")
+	fields := strings.Fields(string(text))
+	if err != nil || len(fields) < 3 {
+		return false
+	}
+	count, err := strconv.Atoi(fields[2])
+	return err == nil && count > uid
+}
+
+// setUser is of this thread only, as the call of the kernel is.
+func setUser(uid uintptr) error {
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func dropKill() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return err
+	}
+	data[0].Effective &^= 1 << unix.CAP_KILL
+	return unix.Capset(&header, &data[0])
+}
+
+// Only processes of this pod are signalled: with hostPID all of the node's are visible.
+func TestIsBeside(t *testing.T) {
+	v1 := func(path string) map[string]string {
+		return map[string]string{"cpu,cpuacct": path, "memory": path, "rdma": "/"}
+	}
+	v2 := func(path string) map[string]string { return map[string]string{"": path} }
+	for name, c := range map[string]struct {
+		own, other map[string]string
+		want       bool
+	}{
+		"v2: this container":                  {v2("/"), v2("/"), true},
+		"v2: a cgroup in it":                  {v2("/"), v2("/sub"), false},
+		"v2: beside it":                       {v2("/"), v2("/../other"), true},
+		"v2: below what is beside it":         {v2("/"), v2("/../cri-containerd-b.scope/init"), true},
+		"v2: another pod":                     {v2("/"), v2("/../../pod2/a"), false},
+		"v2: the node":                        {v2("/"), v2("/../../../../system.slice/sshd.service"), false},
+		"v2: above it":                        {v2("/"), v2("/.."), false},
+		"v2: the pod above":                   {v2("/"), v2("/../.."), false},
+		"v2: no namespace, beside it":         {v2("/kubepods/pod1/a"), v2("/kubepods/pod1/b"), true},
+		"v2: no namespace, another pod":       {v2("/kubepods/pod1/a"), v2("/kubepods/pod2/b"), false},
+		"v2: no namespace, a longer name":     {v2("/kubepods/pod1/a"), v2("/kubepods/pod11/b"), false},
+		"v2: no cgroup of a pod":              {v2("/a"), v2("/b"), false},
+		"v1: this container":                  {v1("/kubepods/pod1/a"), v1("/kubepods/pod1/a"), true},
+		"v1: beside it":                       {v1("/kubepods/pod1/a"), v1("/kubepods/pod1/b"), true},
+		"v1: another pod":                     {v1("/kubepods/pod1/a"), v1("/kubepods/pod2/a"), false},
+		"v1: the node":                        {v1("/kubepods/pod1/a"), v1("/"), false},
+		"v1: one controller is another pod's": {v1("/p/pod1/a"), map[string]string{"cpu,cpuacct": "/p/pod1/b", "memory": "/p/pod2/b", "rdma": "/"}, false},
+		"v1: one controller is missing":       {v1("/p/pod1/a"), map[string]string{"cpu,cpuacct": "/p/pod1/b", "rdma": "/"}, false},
+		"v1: a namespace, beside it":          {v1("/"), map[string]string{"cpu,cpuacct": "/../b", "memory": "/../b", "rdma": "/"}, true},
+		"v1: a namespace, another pod":        {v1("/"), map[string]string{"cpu,cpuacct": "/../../pod2/b", "memory": "/../../pod2/b", "rdma": "/"}, false},
+		"no cgroups at all":                   {nil, nil, false},
+		"the other process has ended":         {v2("/"), nil, false},
+	} {
+		if got := isBeside(c.own, c.other); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	if own := cgroupsOf("self"); !isBeside(own, own) {
+		t.Errorf("%v is not beside itself", own)
+	}
+}
+
+// As the only process of its namespace it says what the pod's spec lacks.
+func TestAlone(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := self(ctx, "program", "--dir=/a", "--signal=HUP", "--process=x")
+	cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID
+	output, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(output), "shareProcessNamespace: true") {
+		t.Errorf("%v: %s", err, output)
+	}
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// monitor is what the probe and the metrics say. It is safe for concurrent use.
+type monitor struct {
+	wake chan<- struct{} // after the first probe that succeeds
+
+	mu             sync.Mutex
+	ready, pending bool
+	probed         bool // the kubelet goes on to start the containers
+	counts         counts
+}
+
+func (m *monitor) set(pending bool, c counts) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ready, m.pending, m.counts = true, pending, c
+}
+
+func (m *monitor) isProbed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.probed
+}
+
+func socketIn(state string) string { return filepath.Join(state, "probe.sock") }
+
+// serve answers at the probe's socket and the address of --http, until stop is called.
+func (m *monitor) serve(o *options) (stop func(), err error) {
+	servers := sync.WaitGroup{}
+	var running []*http.Server
+	stop = func() {
+		for _, s := range running {
+			_ = s.Close()
+		}
+		servers.Wait()
+	}
+	listen := func(network, address string, ready http.HandlerFunc) error {
+		listener, err := net.Listen(network, address)
+		if err != nil {
+			return err
+		}
+		server := &http.Server{Handler: m.handler(ready), ReadHeaderTimeout: 5 * time.Second}
+		running = append(running, server)
+		servers.Go(func() { _ = server.Serve(listener) })
+		return nil
+	}
+	if o.state != "" {
+		_ = os.Remove(socketIn(o.state)) // that of the process before
+		if err := listen("unix", socketIn(o.state), m.probe); err != nil {
+			return nil, fmt.Errorf("--state: %w: mount an emptyDir there that user %d may write to", err, os.Geteuid())
+		}
+	}
+	if o.http != "" {
+		if err := listen("tcp", o.http, m.readyz); err != nil {
+			stop()
+			return nil, fmt.Errorf("--http: %w", err)
+		}
+	}
+	return stop, nil
+}
+
+func (m *monitor) handler(ready http.HandlerFunc) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("/readyz", ready)
+	mux.HandleFunc("/metrics", m.metrics)
+	return mux
+}
+
+func (m *monitor) readyz(w http.ResponseWriter, _ *http.Request) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.ready {
+		http.Error(w, "not ready: the files have not been looked at", http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = io.WriteString(w, "ok\n")
+}
+
+// probe is readyz for the startup probe, after which the containers start.
+func (m *monitor) probe(w http.ResponseWriter, r *http.Request) {
+	m.readyz(w, r)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ready && !m.probed {
+		m.probed = true
+		signalTo(m.wake)
+	}
+}
+
+func (m *monitor) metrics(w http.ResponseWriter, _ *http.Request) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c, pending, last := m.counts, int64(0), int64(0)
+	if m.pending {
+		pending = 1
+	}
+	if !c.LastChangeAt.IsZero() {
+		last = c.LastChangeAt.Unix()
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+	for _, row := range []struct {
+		name, labels, kind, help string
+		value                    int64
+	}{
+		{"changes_total", "", "counter", "Changes that were acted on; a burst is one.", c.Changes},
+		{"actions_total", `{result="done"}`, "counter", "Actions by their result.", c.Done},
+		{"actions_total", `{result="failed"}`, "", "", c.Failed},
+		{"old_environments_total", "", "counter", "Starts with variables older than the file.", c.OldEnvironments},
+		{"pending", "", "gauge", "1 while the application has not been told of a change.", pending},
+		{"last_change_timestamp_seconds", "", "gauge", "When the last change was acted on; 0: never.", last},
+	} {
+		if row.kind != "" {
+			_, _ = fmt.Fprintf(w, "# HELP refvol_notify_%s %s\n# TYPE refvol_notify_%s %s\n", row.name, row.help, row.name, row.kind)
+		}
+		_, _ = fmt.Fprintf(w, "refvol_notify_%s%s %d\n", row.name, row.labels, row.value)
+	}
+}
+
+// probe asks the process with the same --state whether it is ready. It is for exec probes, which need no port.
+func probe(ctx context.Context, args []string, stdout, _ io.Writer) error {
+	var dir string
+	f := flag.NewFlagSet("refvol-notify probe", flag.ContinueOnError)
+	f.Func("state", "the `directory` of the other process's --state", withFix(one(&dir, isAbsolute), "an absolute path, such as /run/refvol-notify"))
+	if err := parseFlags(f, args, stdout); err != nil {
+		return err
+	}
+	if dir == "" {
+		return usagef("probe needs --state: the directory that the other process has")
+	}
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socketIn(dir))
+		},
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1/readyz", http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return errors.New("not ready")
+	}
+	return nil
+}

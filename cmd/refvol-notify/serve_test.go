@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func get(t testing.TB, url string) (int, string) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+func TestEndpoints(t *testing.T) {
+	v := newVolume(t, false)
+	v.write("a", "1")
+	url, count := called(t)
+	at := freeAddress(t)
+	p := start(t, "--dir="+v.path, "--url="+url, "--settle=0s", "--http="+at)
+	v.write("a", "2")
+	waitFor(t, "the change is acted on", func() bool { return count.Load() == 1 && strings.Contains(p.log.String(), "msg=acted") })
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if status, text := get(t, "http://"+at+path); status != http.StatusOK || text != "ok\n" {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+	var text string
+	waitFor(t, "the metrics have the action", func() bool {
+		_, text = get(t, "http://"+at+"/metrics")
+		return strings.Contains(text, `refvol_notify_actions_total{result="done"} 1`)
+	})
+	for _, line := range []string{"refvol_notify_changes_total 1", `refvol_notify_actions_total{result="failed"} 0`, "refvol_notify_old_environments_total 0", "refvol_notify_pending 0"} {
+		if !strings.Contains(text, "\n"+line+"\n") {
+			t.Errorf("the metrics have no %s:\n%s", line, text)
+		}
+	}
+	if strings.Contains(text, "last_change_timestamp_seconds 0\n") {
+		t.Errorf("no time of the last change:\n%s", text)
+	}
+}
+
+// Before the files were looked at the probe fails: the application does not start yet.
+func TestProbe(t *testing.T) {
+	state := t.TempDir()
+	args := []string{"probe", "--state=" + state}
+	var log buffer
+	if status := run(t.Context(), args, &log, &log); status != 1 || !strings.Contains(log.String(), "probe.sock") {
+		t.Errorf("without a process: status %d, %s", status, &log)
+	}
+	wake := make(chan struct{}, 1)
+	m := &monitor{wake: wake}
+	stop, err := m.serve(mustParse(t, "--dir=/a", "--url=http://127.0.0.1/", "--state="+state))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	log = buffer{}
+	if status := run(t.Context(), args, &log, &log); status != 1 || log.String() != "refvol-notify: not ready\n" || m.isProbed() {
+		t.Errorf("before it is ready: status %d, %s", status, &log)
+	}
+	m.set(false, counts{LastChangeAt: time.Now()})
+	if status := run(t.Context(), args, &log, &log); status != 0 || !m.isProbed() || len(wake) != 1 {
+		t.Errorf("once it is ready: status %d, %s", status, &log)
+	}
+}
+
+// What can't be listened at ends the program, and says what to do.
+func TestCannotListen(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for args, want := range map[string]string{
+		"--http=" + listener.Addr().String():               "--http: ",
+		"--state=" + filepath.Join(t.TempDir(), "missing"): "mount an emptyDir there that user",
+	} {
+		var log buffer
+		status := run(t.Context(), append([]string{"--dir=/a", "--url=http://127.0.0.1/"}, args), &log, &log)
+		if status != 1 || !strings.Contains(log.String(), want) {
+			t.Errorf("%s: status %d, %s", args, status, &log)
+		}
+	}
+}
+
+// A change ends the program with the code, and the next one says why, and watches on.
+func TestExitCode(t *testing.T) {
+	v, state := newVolume(t, false), t.TempDir()
+	v.write("a", "1")
+	args := []string{"--dir=" + v.path, "--exit-code=42", "--state=" + state, "--settle=0s"}
+	p := start(t, args...)
+	v.write("a", "2")
+	if status := <-p.done; status != 42 {
+		t.Fatalf("status %d\n%s", status, p.log)
+	}
+	p = start(t, args...)
+	if want := `msg="restarted the containers" changed=` + v.at("a"); !strings.Contains(p.log.String(), want) {
+		t.Errorf("the log does not say why:\n%s", p.log)
+	}
+	if status := p.stop(); status != 0 {
+		t.Errorf("status %d after its context's end", status)
+	}
+}
+
+// A restart that is noted happens, also if the process is told to end at that moment: else its change would be lost.
+func TestNotedRestartHappens(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if status := exitStatus(ctx, &exitError{42}, io.Discard); status != 42 {
+		t.Errorf("status %d", status)
+	}
+	if status := exitStatus(ctx, ctx.Err(), io.Discard); status != 0 {
+		t.Errorf("status %d without a restart", status)
+	}
+}
+
+// The program links the standard library and golang.org/x/sys: its image stays small.
+func TestWhatIsLinked(t *testing.T) {
+	output, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
+	if err != nil {
+		var exit *exec.ExitError
+		errors.As(err, &exit)
+		t.Fatalf("%v", err)
+	}
+	if got := strings.Join(strings.Fields(string(output)), " "); got != "golang.org/x/sys/unix github.com/refvol/refvol/cmd/refvol-notify" {
+		t.Errorf("it links %s", got)
+	}
+}

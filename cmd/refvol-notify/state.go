@@ -1,0 +1,103 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// state is what a process leaves for the one after it. The directory outlives containers, and goes with the pod or the
+// node's memory. It holds no value of a variable.
+type state struct {
+	// Running are the files that the containers run with, or were last told of. nil: the containers have been told to
+	// restart, or never ran: they start with the files that are there now.
+	Running files `json:"running,omitempty"`
+	// Because are the changed files of a restart. The log of the process before is gone with its container.
+	Because string `json:"because,omitempty"`
+
+	// Old marks the variables that a restart was to change; nil if it was for other files. Tries counts the restarts that
+	// have not changed them.
+	Old   *mark `json:"old,omitempty"`
+	Tries int   `json:"tries,omitempty"`
+	// Equal says that the containers started with the variables of the file want in Running.
+	Equal bool `json:"equal,omitempty"`
+	// DoubtEndsAt is zero unless the variables differ from the file: until then it may catch up.
+	DoubtEndsAt time.Time `json:"doubtEndsAt,omitzero"`
+
+	// InRow counts actions without a long pause, the last of them at LastAt.
+	InRow  int       `json:"inRow,omitempty"`
+	LastAt time.Time `json:"lastAt,omitzero"`
+	counts
+}
+
+// counts are for metrics, over all restarts.
+type counts struct {
+	Changes, Done, Failed, OldEnvironments int64
+	LastChangeAt                           time.Time
+}
+
+const stateFile = "state.json"
+
+func loadState(dir string) (state, error) {
+	var s state
+	if dir == "" {
+		return s, nil
+	}
+	text, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil {
+		return state{}, fmt.Errorf("read the state: %w", err)
+	}
+	return s, nil
+}
+
+// save replaces the file in one step.
+func (s *state) save(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	text, err := json.Marshal(s)
+	name := filepath.Join(dir, stateFile)
+	if err == nil {
+		err = os.WriteFile(name+".new", text, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(name+".new", name)
+	}
+	if err != nil {
+		return fmt.Errorf("save the state: %w", err)
+	}
+	return nil
+}
+
+const (
+	firstBackoff   = 10 * time.Second
+	longestBackoff = 5 * time.Minute
+	longPause      = 10 * time.Minute
+)
+
+// nextRestartAt returns when the containers may restart again: Kubernetes has no back-off for restarts in place.
+func (s *state) nextRestartAt(now time.Time) time.Time {
+	if s.InRow == 0 || now.Sub(s.LastAt) > longPause {
+		s.InRow = 0
+		return now
+	}
+	return s.LastAt.Add(backoff(firstBackoff, s.InRow-1, longestBackoff))
+}
+
+// backoff returns the first wait, doubled.
+func backoff(first time.Duration, doubled int, longest time.Duration) time.Duration {
+	for ; doubled > 0 && first < longest; doubled-- {
+		first *= 2
+	}
+	return min(first, longest)
+}
