@@ -41,6 +41,9 @@ func Resolve(
 			if added, err = shown(source.Volume); err != nil {
 				return nil, nil, fmt.Errorf("%s: %w", source.PodField(), err)
 			}
+			for i := range added {
+				added[i] = added[i].In(source.Below)
+			}
 		}
 		copied.Sources = append(copied.Sources, added...)
 	}
