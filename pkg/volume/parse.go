@@ -246,10 +246,11 @@ func (p *parser) oneKey(at *field.Path, from *joinSource) *Reference {
 
 // expand reads a text and its variables.
 func (p *parser) expand(at *field.Path, from *expand) *Expand {
-	e := &Expand{Env: *p.env(at, &env{EnvFrom: from.EnvFrom, Env: from.Env}, true)}
+	e := &Expand{}
 	if text := p.oneKey(at, &joinSource{ConfigMap: from.ConfigMap, Secret: from.Secret}); text != nil {
 		e.Text = *text
 	}
+	e.Env = *p.env(at, &env{EnvFrom: from.EnvFrom, Env: from.Env}, true)
 	if len(from.EnvFrom)+len(from.Env) == 0 {
 		p.add(field.Required(at.Child("env"), "must have at least one variable, or envFrom an object"))
 	}

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -294,7 +295,7 @@ func refusedSourcesCases() []refusedSources {
 }
 
 func TestParseRefusesSources(t *testing.T) {
-	for _, c := range append(refusedSourcesCases(), refusedEnvCases()...) {
+	for _, c := range slices.Concat(refusedSourcesCases(), refusedEnvCases(), refusedExpandCases()) {
 		t.Run(c.name, func(t *testing.T) {
 			spec, err := Parse(map[string]string{"sources": c.sources}, testPod())
 			if spec != nil {
