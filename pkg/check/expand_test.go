@@ -1,8 +1,17 @@
 package check
 
 import (
+	"bytes"
 	"context"
+	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -72,5 +81,63 @@ func TestLiveTextsThatAreMissing(t *testing.T) {
 	for _, object := range []Object{{Exists: No}, {Exists: Unknown}, having("other"), having("t")} {
 		cluster := &textCluster{fakeCluster{objects: map[string]Object{`ConfigMap "ns/app"`: object, `Secret "ns/db"`: having("c")}}, nil}
 		lines(t, "warnings", texts(add(t, cluster, expanding).Warnings), nil)
+	}
+}
+
+// What a mount by subPath mounts is known of directories of sources and of a text that may be missing.
+func TestSubPathsOfNewSources(t *testing.T) {
+	const (
+		at      = "f.yaml, document 1: Pod ns/p: spec.containers[0].volumeMounts[0].subPath: "
+		sources = `{writeStrategy: %s, sources: "[{configMap: {name: app, path: rules.d, optional: true}}, {expand: {path: app.yaml, configMap: {name: app, key: t, optional: true}, env: [{name: A}]}}]"}`
+	)
+	for _, test := range []struct {
+		part, strategy string
+		object         Object
+		want           []string
+	}{
+		{"rules.d", "Atomic", having("t"), []string{at + dirEmpties}},
+		{"rules.d/a", "Atomic", having("a", "t"), []string{at + fileStays}},
+		{"rules.d/a", "InPlace", having("a", "t"), nil},
+		{"rules.d/a", "InPlace", having("rules.d/a", "t"), []string{at + mayBeAbsent}},
+		{"app.yaml", "InPlace", having("t"), nil},
+		{"app.yaml", "InPlace", having(), []string{at + mayBeAbsent}},
+	} {
+		cluster := &textCluster{fakeCluster{objects: map[string]Object{`ConfigMap "ns/app"`: test.object}}, map[string]string{`ConfigMap "ns/app" t`: "$(A)"}}
+		r := add(t, cluster, podWith(strings.Replace(sources, "%s", test.strategy, 1), "[{name: c, volumeMounts: [{name: v, mountPath: /v, subPath: "+test.part+"}]}]"))
+		lines(t, test.strategy+" "+test.part, texts(r.Warnings), test.want)
+	}
+}
+
+// An API server's text is a key of data or binaryData; what isn't there, or may not be read, is none.
+func TestTextOfAnAPIServer(t *testing.T) {
+	client := fake.NewClientset(
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "app"}, Data: map[string]string{"text": "a", "empty": ""}, BinaryData: map[string][]byte{"raw": {0xff}}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db"}, Data: map[string][]byte{"text": []byte("b")}})
+	client.PrependReactor("get", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		name := action.(clienttesting.GetAction).GetName() //nolint:forcetypeassert // It is a get.
+		return name == "forbidden", nil, apierrors.NewForbidden(corev1.Resource("secrets"), name, nil)
+	})
+	server := &APIServer{
+		ConfigMaps: func(namespace string) ConfigMaps { return client.CoreV1().ConfigMaps(namespace) },
+		Secrets:    func(namespace string) Secrets { return client.CoreV1().Secrets(namespace) },
+	}
+	for _, test := range []struct {
+		kind      volume.Kind
+		name, key string
+		want      []byte
+	}{
+		{volume.ConfigMap, "app", "text", []byte("a")},
+		{volume.ConfigMap, "app", "empty", []byte{}},
+		{volume.ConfigMap, "app", "raw", []byte{0xff}},
+		{volume.ConfigMap, "app", "none", nil},
+		{volume.ConfigMap, "none", "text", nil},
+		{volume.Secret, "db", "text", []byte("b")},
+		{volume.Secret, "db", "none", nil},
+		{volume.Secret, "forbidden", "text", nil},
+	} {
+		got, err := server.Text(t.Context(), volume.Ref{Kind: test.kind, Namespace: "ns", Name: test.name}, test.key)
+		if err != nil || !bytes.Equal(got, test.want) || (got == nil) != (test.want == nil) {
+			t.Errorf("%s %s %s: got %q, %v", test.kind, test.name, test.key, got, err)
+		}
 	}
 }

@@ -217,7 +217,7 @@ func TestExpandOfManyObjects(t *testing.T) {
 
 // What grows is counted while it grows.
 func TestExpandIsBounded(t *testing.T) {
-	large := strings.Repeat("\x00", 1<<20)
+	large, half := strings.Repeat("\x00", 1<<20), strings.Repeat("\x00", MaxEnvBytes/2)
 	for name, test := range map[string]struct {
 		text      string
 		variables []variable
@@ -225,6 +225,8 @@ func TestExpandIsBounded(t *testing.T) {
 		"one value often":    {strings.Repeat("$(A)", 200_000), []variable{{"A", "", large}}},
 		"escaped for JSON":   {strings.Repeat("$(A)", 200_000), []variable{{"A", "json", large}}},
 		"escaped for a URL":  {strings.Repeat("$(A)", 200_000), []variable{{"A", "url", large}}},
+		"one large for JSON": {"$(A)", []variable{{"A", "json", half}}},
+		"one large for URLs": {"$(A)", []variable{{"A", "url", half}}},
 		"many values":        {"", []variable{{"A", "", large}, {"B", "", large}, {"C", "", large}, {"D", "", large}}},
 		"a little too large": {"$(A)", []variable{{"A", "", strings.Repeat("x", MaxEnvBytes/2-32)}}},
 	} {
