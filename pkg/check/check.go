@@ -124,6 +124,9 @@ func (c *Checker) workload(ctx context.Context, at Location, template podTemplat
 		if err := c.ask(ctx, &w); err != nil {
 			return err
 		}
+		if err := c.texts(ctx, w.Location, volumes); err != nil {
+			return err
+		}
 	}
 	for _, v := range volumes {
 		c.subPaths(w.Location, template, v)

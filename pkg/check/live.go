@@ -19,6 +19,8 @@ type Cluster interface {
 	// CanI says whether a service account has the right to a verb on an object. If the caller
 	// may not ask, the answer is Unknown and the error nil.
 	CanI(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string) (Answer, error)
+	// Text returns the value of a key, nil if there is none, or the caller may not read it. It is not kept.
+	Text(ctx context.Context, ref volume.Ref, key string) ([]byte, error)
 }
 
 // Object is what is kept of an object: never a value.

@@ -73,11 +73,17 @@ func partOf(v driverVolume, mount *corev1.VolumeMount) part {
 	for i := range spec.Sources {
 		s := &spec.Sources[i]
 		switch {
+		case s.Expand != nil && s.Expand.Text.Optional:
+			use(s.Path, s.Expand.Text)
 		case s.Projection == nil:
 			use(s.Path)
 		case len(s.Projection.Items) == 0:
-			whole.isOptional = whole.isOptional && s.Projection.Optional
-			whole.keys = append(whole.keys, volume.Reference{Ref: s.Projection.Ref, Key: p})
+			dir := s.Below.Path
+			use(dir + "/")
+			if key := strings.TrimPrefix(p, dir+"/"); dir == "" || key != p {
+				whole.isOptional = whole.isOptional && s.Projection.Optional
+				whole.keys = append(whole.keys, volume.Reference{Ref: s.Projection.Ref, Key: key})
+			}
 		}
 		for j := 0; s.Projection != nil && j < len(s.Projection.Items); j++ {
 			item := &s.Projection.Items[j]

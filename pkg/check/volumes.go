@@ -196,6 +196,12 @@ func (c *Checker) source(w *Workload, template podTemplate, v driverVolume, s *v
 			r.Field = nameField(v, r.Field)
 			w.add(r)
 		}
+	case s.Expand != nil:
+		text := referencesOf([]volume.Reference{s.Expand.Text}, false)
+		for _, r := range append(text, referencesOf(s.Expand.Env.References(), true)...) {
+			r.Field = nameField(v, r.Field)
+			w.add(r)
+		}
 	case s.PodEnv != nil:
 		c.podEnv(w, template, v, s)
 	case s.Volume != "":

@@ -45,6 +45,14 @@ func TestVolumes(t *testing.T) {
 			warnings:   []string{v + "sources[0].join.sources[1].secret.namespace: an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to get it"},
 		},
 		{
+			name: "expand", attributes: `{sources: "[{expand: {path: p, configMap: {name: app, key: t}, envFrom: [{secretRef: {name: b, optional: true}}], env: [{name: A, valueFrom: {secretKeyRef: {name: c, key: k}}, escape: json}]}}]"}`,
+			references: []string{
+				v + "sources[0].expand.configMap.name: ConfigMap ns/app t refvol",
+				v + "sources[0].expand.envFrom[0].secretRef.name: Secret ns/b optional refvol",
+				v + "sources[0].expand.env[0].valueFrom.secretKeyRef.name: Secret ns/c k refvol",
+			},
+		},
+		{
 			name: "env",
 			attributes: `{sources: "[{env: {path: e, envFrom: [{configMapRef: {name: a}}, {prefix: P_, secretRef: {name: b, optional: true}}],
 				env: [{name: A, value: x}, {name: B, valueFrom: {secretKeyRef: {name: c, key: k}}}]}}]"}`,
@@ -115,7 +123,7 @@ func TestVolumes(t *testing.T) {
 			problems: []string{
 				v + `defaultMode: Invalid value: "9": must be an octal number with a leading zero, from "0000" to "0777"`,
 				v + `sources[0].configMap.items[0].path: Invalid value: "../k": must not contain ".."`,
-				v + "sources[1].secret.nam: Forbidden: unknown field; known are items, name, namespace, optional",
+				v + "sources[1].secret.nam: Forbidden: unknown field; known are items, name, namespace, optional, path",
 			},
 		},
 		{

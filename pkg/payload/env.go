@@ -11,13 +11,7 @@ import (
 
 // addEnv adds an env file.
 func (r *renderer) addEnv(source *volume.Source) error {
-	e := environment{renderer: r, file: volume.File{Path: source.Path}, values: map[string][]byte{}, unknown: map[string]bool{}}
-	for i := range source.Env.From {
-		e.addAll(&source.Env.From[i])
-	}
-	for i := range source.Env.Vars {
-		e.add(&source.Env.Vars[i])
-	}
+	e := r.environment(source.Path, source.Env)
 	if err := r.check(source.Field); err != nil {
 		return err
 	}
@@ -35,7 +29,23 @@ func (r *renderer) addEnv(source *volume.Source) error {
 	return nil
 }
 
-// environment is what the variables of one env file are set to, by the rules by which
+// environment sets the variables of the file at a path.
+func (r *renderer) environment(file string, from *volume.Env) *environment {
+	e := &environment{
+		renderer: r, file: volume.File{Path: file},
+		values: map[string][]byte{}, unknown: map[string]bool{}, escapes: map[string]volume.Escape{},
+	}
+	for i := range from.From {
+		e.addAll(&from.From[i])
+	}
+	for i := range from.Vars {
+		e.escape = from.Vars[i].Escape
+		e.add(&from.Vars[i])
+	}
+	return e
+}
+
+// environment is what the variables of one env file, or of one text, are set to, by the rules by which
 // the kubelet sets those of a container.
 type environment struct {
 	*renderer
@@ -44,6 +54,9 @@ type environment struct {
 	// unknown holds the variables that have a value which a volume can't know, and whether that is for what they refer
 	// to: of the others the spec itself says so.
 	unknown map[string]bool
+	// escapes has how each value is written into a text, and escape how that of the variable is which is set just now.
+	escapes map[string]volume.Escape
+	escape  volume.Escape
 	file    volume.File
 }
 
@@ -53,7 +66,7 @@ func (e *environment) set(name string, value []byte) {
 		return
 	}
 	delete(e.unknown, name)
-	e.values[name] = value
+	e.values[name], e.escapes[name] = value, e.escape
 }
 
 // forget takes a variable out whose value can't be known.

@@ -49,7 +49,7 @@ func TestRenderIsBounded(t *testing.T) {
 		}
 		return []volume.Source{envSource(0, "e", env)}
 	}
-	const tooLong = "sources[0].env: Too long: the joined files of a volume and the names and values of its env files may take 4194304 bytes together, with 64 for each variable, counted as often as it is set"
+	const tooLong = "sources[0].env: Too long: the joined and expanded files of a volume and the names and values of its variables may take 4194304 bytes together, with 64 for each variable, counted as often as it is set"
 	for _, c := range []struct {
 		name    string
 		object  *volume.Object

@@ -59,7 +59,7 @@ func TestRenderJoinRefuses(t *testing.T) {
 	}
 	var tooLarge *TooLargeError
 	_, err = Render(spec(joined("Secret/large/k", "Secret/large/k", "Secret/large/k", "Secret/large/k")), state, Options{})
-	if !errors.As(err, &tooLarge) || !strings.HasPrefix(err.Error(), "sources[0].join: Too long: the joined files of a volume and ") {
+	if !errors.As(err, &tooLarge) || !strings.HasPrefix(err.Error(), "sources[0].join: Too long: the joined and expanded files of a volume and ") {
 		t.Errorf("got %.200v", err)
 	}
 	// What the pod may not have is left out.

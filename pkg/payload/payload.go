@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -29,8 +30,8 @@ const (
 	groupDirectoryMode             = 0o550 | fs.ModeSetgid
 )
 
-// MaxEnvBytes is how many bytes the names and values of the env files of a volume may have together, with
-// variableBytes for each, and the joined files. It is more than the kernel passes to a new process.
+// MaxEnvBytes is how many bytes the names and values of the variables of a volume may have together, with
+// variableBytes for each, and the joined and expanded files. It is more than the kernel passes to a new process.
 const (
 	MaxEnvBytes = 4 << 20
 
@@ -191,7 +192,7 @@ func (r *renderer) check(at string) error {
 	case r.opts.MaxFiles > 0 && r.named > r.opts.MaxFiles:
 		return &TooLargeError{fmt.Sprintf("%s: Too many: the volume may show %d keys, items and env files, each counted as often as it is named: one for each page of --max-volume-size", at, r.opts.MaxFiles)}
 	case r.envBytes > MaxEnvBytes:
-		return &TooLargeError{fmt.Sprintf("%s: Too long: the joined files of a volume and the names and values of its env files may take %d bytes together, with %d for each variable, counted as often as it is set", at, MaxEnvBytes, variableBytes)}
+		return &TooLargeError{fmt.Sprintf("%s: Too long: the joined and expanded files of a volume and the names and values of its variables may take %d bytes together, with %d for each variable, counted as often as it is set", at, MaxEnvBytes, variableBytes)}
 	}
 	return nil
 }
@@ -207,7 +208,7 @@ type renderer struct {
 	named   int
 	missing MissingError
 	skipped []Skipped
-	// envBytes is what joined files and the variables of all env files take; see MaxEnvBytes.
+	// envBytes is what joined and expanded files and all variables take; see MaxEnvBytes.
 	envBytes int
 }
 
@@ -225,8 +226,8 @@ func (r *renderer) tree() *volume.Payload {
 	if widen {
 		tree.DirMode |= groupDirectoryMode
 	}
-	for _, path := range slices.Sorted(maps.Keys(r.files)) {
-		file := r.files[path]
+	for _, name := range slices.Sorted(maps.Keys(r.files)) {
+		file := r.files[name]
 		if widen {
 			file.Mode |= groupFileMode
 		}
@@ -239,12 +240,14 @@ func (r *renderer) tree() *volume.Payload {
 func (r *renderer) add(source *volume.Source) error {
 	switch {
 	case source.Projection != nil:
-		r.addProjection(source.Projection, source.Field)
+		r.addProjection(source.Projection, source.Below.Path, source.Field)
 		return r.check(source.Field)
 	case source.Env != nil:
 		return r.addEnv(source)
 	case source.Join != nil:
 		return r.addJoin(source)
+	case source.Expand != nil:
+		return r.addExpand(source)
 	case source.Versions:
 		return r.addVersions(source)
 	default:
@@ -252,7 +255,8 @@ func (r *renderer) add(source *volume.Source) error {
 	}
 }
 
-func (r *renderer) addProjection(p *volume.Projection, at string) {
+// addProjection adds the files of an object's keys. Those without items are in dir, "" for the volume itself.
+func (r *renderer) addProjection(p *volume.Projection, dir, at string) {
 	object := r.object(p.Ref, p.Optional, at)
 	if object == nil {
 		return
@@ -264,7 +268,7 @@ func (r *renderer) addProjection(p *volume.Projection, at string) {
 				if r.opts.MaxFiles > 0 && r.named > r.opts.MaxFiles {
 					return
 				}
-				r.addFile(volume.File{Path: key, Data: value, Refs: refs, User: r.user(nil, p)}, r.spec.DefaultMode, p.DefaultMode)
+				r.addFile(volume.File{Path: path.Join(dir, key), Data: value, Refs: refs, User: r.user(nil, p)}, r.spec.DefaultMode, p.DefaultMode)
 			}
 		}
 	}

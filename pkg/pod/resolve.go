@@ -38,8 +38,13 @@ func Resolve(
 			}
 			added[0].Env, added[0].PodEnv = known[container], nil
 		case source.Volume != "":
-			if added, err = shown(source.Volume); err != nil {
+			all, err := shown(source.Volume)
+			if err != nil {
 				return nil, nil, fmt.Errorf("%s: %w", source.PodField(), err)
+			}
+			added = nil
+			for _, one := range all {
+				added = append(added, one.In(source.Below))
 			}
 		}
 		copied.Sources = append(copied.Sources, added...)

@@ -129,7 +129,7 @@ func (r *report) note(f *failure, isMounted bool) (news bool) {
 
 // isReportedBefore says whether a failure is reported of a volume that is not mounted yet.
 func (f *failure) isReportedBefore() bool {
-	return f.reason == ReasonNotFound && f.waits || f.reason == ReasonForbidden || f.reason == ReasonNodeFull || f.reason == ReasonCacheFull
+	return (f.reason == ReasonNotFound || f.reason == ReasonInvalid) && f.waits || f.reason == ReasonForbidden || f.reason == ReasonNodeFull || f.reason == ReasonCacheFull
 }
 
 // withdraw notes that no file shows the objects any more. The caller holds mu.

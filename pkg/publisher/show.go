@@ -76,6 +76,10 @@ func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering
 		return nil, final(ReasonTooLarge, "%w", err)
 	case errors.As(err, &missing):
 		return nil, v.missing(missing)
+	case errors.As(err, new(*payload.UnfitError)):
+		f := final(ReasonInvalid, "%w", err)
+		f.waits, f.kind = true, err.Error()
+		return nil, f
 	case err != nil:
 		return nil, final(ReasonInvalid, "%w", err)
 	}

@@ -8,11 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Directory is an empty directory that a volume has beside its files, for a mount below the volume.
+// Directory is one that an author asked for: an empty one beside the files, for a mount below the volume, or that of all
+// files of a source.
 type Directory struct {
 	// Path is clean and relative to the volume's root.
 	Path string
-	// Field is where it was asked for: directories[0], or spec.containers[0].volumeMounts[1].mountPath.
+	// Field is where it was asked for: directories[0], sources[0].secret.path, or spec.containers[0].volumeMounts[1].mountPath.
 	Field string
 }
 
@@ -27,6 +28,21 @@ func (p *parser) directories(text *string) (all []Directory) {
 		all = append(all, Directory{Path: p.path(at, *from), Field: at.String()})
 	})
 	return all
+}
+
+// In returns a source with all files of its Projection in a directory.
+func (s Source) In(dir Directory) Source {
+	s.Below = dir
+	if dir.Path == "" {
+		return s
+	}
+	projection := *s.Projection
+	projection.Items = slices.Clone(projection.Items)
+	for i := range projection.Items {
+		projection.Items[i].Path = dir.Path + "/" + projection.Items[i].Path
+	}
+	s.Projection = &projection
+	return s
 }
 
 // MountPoints returns the paths of the directories, sorted and each once: those that are made in the volume's root, and
@@ -75,6 +91,9 @@ func (s *Spec) checkDirectories(d *decoder, files map[string]place) {
 // conflict says what is wrong with a directory, "" for nothing.
 func (s *Spec) conflict(path string, files map[string]place, below map[string]string) string {
 	named := func(file string) string {
+		if dir, isDir := strings.CutSuffix(file, "/"); isDir {
+			return fmt.Sprintf("the directory %q of %s", shorten(dir), files[file].field())
+		}
 		return fmt.Sprintf("the file %q of %s", shorten(file), files[file].field())
 	}
 	if top := topOf(path); !s.InPlace() {

@@ -18,7 +18,7 @@ func FuzzParse(f *testing.F) {
 	add := func(a map[string]string, other string) {
 		f.Add(a["sources"], a["configMap"], a["secret"], a["namespace"], a["optional"], a["items"], a["defaultMode"], other)
 	}
-	for _, c := range append(acceptedCases(), envCases()...) {
+	for _, c := range slices.Concat(acceptedCases(), envCases(), expandCases()) {
 		add(c.attributes, "")
 	}
 	for _, c := range refusedCases() {
@@ -43,10 +43,10 @@ func FuzzParse(f *testing.F) {
 
 // FuzzParseSources spends its time on the one attribute that has a syntax.
 func FuzzParseSources(f *testing.F) {
-	for _, c := range append(acceptedCases(), envCases()...) {
+	for _, c := range slices.Concat(acceptedCases(), envCases(), expandCases()) {
 		f.Add(c.attributes["sources"])
 	}
-	for _, c := range append(refusedSourcesCases(), refusedEnvCases()...) {
+	for _, c := range slices.Concat(refusedSourcesCases(), refusedEnvCases(), refusedExpandCases()) {
 		if len(c.sources) < 1000 {
 			f.Add(c.sources)
 		}
@@ -143,6 +143,16 @@ func checkSpec(t *testing.T, spec *Spec) {
 			file(s.Path, s.Mode)
 			if len(s.Join) == 0 {
 				t.Error("a joined file of nothing")
+			}
+		}
+		if s.Expand != nil {
+			things++
+			file(s.Path, s.Mode)
+			checkExpand(t, &s)
+		}
+		if s.Below.Path != "" {
+			if clean, err := CleanPath(s.Below.Path); err != nil || clean != s.Below.Path || s.Below.Field == "" || s.Projection == nil && s.Volume == "" {
+				t.Errorf("directory %q of %+v: %v", s.Below, s, err)
 			}
 		}
 		if s.Versions {

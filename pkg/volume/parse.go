@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -181,13 +182,15 @@ func (p *parser) source(at *field.Path, from *source) Source {
 	switch {
 	case from.ConfigMap != nil:
 		s.Projection = p.projection(at.Child("name"), at, ConfigMap, from.ConfigMap)
+		s = s.In(p.below(at.Child("path"), from.ConfigMap.Path))
 	case from.Secret != nil:
 		s.Projection = p.projection(at.Child("name"), at, Secret, from.Secret)
+		s = s.In(p.below(at.Child("path"), from.Secret.Path))
 	case from.Volume != nil:
-		s.Volume = p.volume(at.Child("name"), from.Volume.Name)
+		s.Volume, s.Below = p.volume(at.Child("name"), from.Volume.Name), p.below(at.Child("path"), from.Volume.Path)
 	case from.Env != nil:
 		s.Path, s.Mode, s.Format = file(from.Env.Path), mode(from.Env.Mode), p.format(at.Child("format"), from.Env.Format)
-		s.Env = p.env(at, from.Env)
+		s.Env = p.env(at, from.Env, false)
 	case from.PodEnv != nil:
 		s.Path, s.Mode, s.Format = file(from.PodEnv.Path), mode(from.PodEnv.Mode), p.format(at.Child("format"), from.PodEnv.Format)
 		p.valid(at.Child("container"), from.PodEnv.Container, "must name a container of the pod", utilvalidation.IsDNS1123Label)
@@ -195,6 +198,9 @@ func (p *parser) source(at *field.Path, from *source) Source {
 	case from.Join != nil:
 		s.Path, s.Mode = file(from.Join.Path), mode(from.Join.Mode)
 		s.Join = p.join(at.Child(attrSources), from.Join.Sources)
+	case from.Expand != nil:
+		s.Path, s.Mode = file(from.Expand.Path), mode(from.Expand.Mode)
+		s.Expand = p.expand(at, from.Expand)
 	case from.Versions != nil:
 		if p.versions != "" {
 			p.add(field.Forbidden(at, "must not be there twice: "+p.versions+" is the same file"))
@@ -218,16 +224,37 @@ func (p *parser) join(at *field.Path, elements []json.RawMessage) []Reference {
 	}
 	parts := []Reference{}
 	each(&p.decoder, at, elements, func(at *field.Path, from *joinSource) {
-		kind, ok := p.oneOf(at, from)
-		switch {
-		case !ok:
-		case from.Secret != nil:
-			parts = append(parts, *p.keyRef(at.Child(kind), Secret, from.Secret))
-		default:
-			parts = append(parts, *p.keyRef(at.Child(kind), ConfigMap, from.ConfigMap))
+		if part := p.oneKey(at, from); part != nil {
+			parts = append(parts, *part)
 		}
 	})
 	return parts
+}
+
+// oneKey reads the one key of an object, nil if there is none or several.
+func (p *parser) oneKey(at *field.Path, from *joinSource) *Reference {
+	kind, ok := p.oneOf(at, from)
+	switch {
+	case !ok:
+		return nil
+	case from.Secret != nil:
+		return p.keyRef(at.Child(kind), Secret, from.Secret)
+	default:
+		return p.keyRef(at.Child(kind), ConfigMap, from.ConfigMap)
+	}
+}
+
+// expand reads a text and its variables.
+func (p *parser) expand(at *field.Path, from *expand) *Expand {
+	e := &Expand{}
+	if text := p.oneKey(at, &joinSource{ConfigMap: from.ConfigMap, Secret: from.Secret}); text != nil {
+		e.Text = *text
+	}
+	e.Env = *p.env(at, &env{EnvFrom: from.EnvFrom, Env: from.Env}, true)
+	if len(from.EnvFrom)+len(from.Env) == 0 {
+		p.add(field.Required(at.Child("env"), "must have at least one variable, or envFrom an object"))
+	}
+	return e
 }
 
 // items reads a list of items. A path that is refused is empty.
@@ -254,7 +281,19 @@ func (p *parser) format(at *field.Path, from *EnvFormat) EnvFormat {
 	return *from
 }
 
-// path returns the clean form of a file's path, "" if it was refused.
+// below reads the directory of a source, the zero one if none is given.
+func (p *parser) below(at *field.Path, dir *string) Directory {
+	switch {
+	case dir == nil:
+		return Directory{}
+	case *dir != "" && path.Clean(*dir) == ".":
+		p.add(field.Invalid(at, shorten(*dir), "must be a directory in the volume; leave the field out for the volume itself"))
+		return Directory{}
+	}
+	return Directory{Path: p.path(at, *dir), Field: at.String()}
+}
+
+// path returns the clean form of a path, "" if it was refused.
 func (p *parser) path(at *field.Path, path string) string {
 	clean, err := CleanPath(path)
 	switch {
@@ -346,12 +385,12 @@ func (p *parser) volume(at *field.Path, name string) string {
 	return name
 }
 
-// env reads the variables of an env file.
-func (p *parser) env(at *field.Path, from *env) *Env {
+// env reads the variables of an env file, or those of a text.
+func (p *parser) env(at *field.Path, from *env, ofText bool) *Env {
 	e := &Env{}
 	each(&p.decoder, at.Child("envFrom"), from.EnvFrom, func(at *field.Path, from *envFrom) {
 		if from.Prefix != "" {
-			p.valid(at.Child("prefix"), from.Prefix, "", utilvalidation.IsRelaxedEnvVarName)
+			p.variable(at.Child("prefix"), from.Prefix, ofText)
 		}
 		name, ok := p.oneOf(at, from)
 		if !ok {
@@ -367,10 +406,32 @@ func (p *parser) env(at *field.Path, from *env) *Env {
 	})
 	each(&p.decoder, at.Child("env"), from.Env, func(at *field.Path, from *envVar) {
 		// A name that the format of the file can't hold is left out when the file is made.
-		p.valid(at.Child("name"), from.Name, "must name a variable", utilvalidation.IsRelaxedEnvVarName)
-		e.Vars = append(e.Vars, p.envVar(at.Child("valueFrom"), from))
+		p.variable(at.Child("name"), from.Name, ofText)
+		variable := p.envVar(at.Child("valueFrom"), from)
+		variable.Escape = p.escape(at.Child("escape"), from.Escape, ofText)
+		e.Vars = append(e.Vars, variable)
 	})
 	return e
+}
+
+// variable reads the name of a variable, or how names begin. In a text, what is not a reference must be clear.
+func (p *parser) variable(at *field.Path, name string, ofText bool) {
+	if p.valid(at, name, "must name a variable", utilvalidation.IsRelaxedEnvVarName) && ofText && strings.ContainsAny(name, "$()") {
+		p.add(field.Invalid(at, shorten(name), "must not contain $, ( or ): the text refers to the variable by $(NAME)"))
+	}
+}
+
+// escape reads how a variable's value is written.
+func (p *parser) escape(at *field.Path, from *Escape, ofText bool) Escape {
+	switch {
+	case from == nil:
+		return ""
+	case !ofText:
+		p.add(field.Forbidden(at, "must not be set in an env file, whose format says how values are quoted; only expand has it"))
+	default:
+		supported(p, at, *from, EscapeJSON, EscapeURL, EscapeNone)
+	}
+	return *from
 }
 
 func (p *parser) envVar(at *field.Path, v *envVar) EnvVar {

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,7 +179,7 @@ func acceptedCases() []accepted {
 }
 
 func TestParseAccepts(t *testing.T) {
-	for _, c := range append(acceptedCases(), envCases()...) {
+	for _, c := range slices.Concat(acceptedCases(), envCases(), expandCases()) {
 		t.Run(c.name, func(t *testing.T) {
 			before := maps.Clone(c.attributes)
 			got, err := Parse(c.attributes, testPod())

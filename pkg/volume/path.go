@@ -19,6 +19,7 @@ import (
 const (
 	maxPathLength    = 4096
 	maxElementLength = 255
+	maxKeyLength     = validation.DNS1123SubdomainMaxLength
 )
 
 // CleanPath validates a path that a file is to have inside a volume and returns its clean form; as in the kubelet's
@@ -87,7 +88,14 @@ func (s *Spec) Validate() error {
 	}
 	files := map[string]place{}
 	for at, path := range s.paths() {
-		if other, found := files[path]; found && at.conflicts(other) {
+		longest := maxPathLength
+		if at.item == allKeys {
+			longest -= maxKeyLength
+		}
+		if len(path) > longest {
+			d.add(field.Invalid(at.field(), shorten(path), fmt.Sprintf("must have at most %d bytes, with the directory of the source and a key in it", maxPathLength)))
+		}
+		if other, found := files[path]; found && at.item != allKeys && at.conflicts(other) {
 			d.add(field.Invalid(at.field(), shorten(path), "conflicting duplicate paths: also the path of "+other.field().String()))
 			continue
 		}
@@ -105,12 +113,17 @@ func (s *Spec) Validate() error {
 	return d.err()
 }
 
-// paths yields the paths that authors gave to files, each with its place.
+// paths yields the paths that authors gave to files, each with its place. A directory of files that are not known stands for
+// them, with a slash at its end.
 func (s *Spec) paths() iter.Seq2[place, string] {
 	return func(yield func(place, string) bool) {
 		for i := range s.Sources {
 			source := &s.Sources[i]
 			if source.Path != "" && !yield(place{source, 0}, source.Path) {
+				return
+			}
+			isKnown := source.Projection != nil && len(source.Projection.Items) > 0
+			if source.Below.Path != "" && !isKnown && !yield(place{source, allKeys}, source.Below.Path+"/") {
 				return
 			}
 			for j := 0; source.Projection != nil && j < len(source.Projection.Items); j++ {
@@ -121,6 +134,9 @@ func (s *Spec) paths() iter.Seq2[place, string] {
 		}
 	}
 }
+
+// allKeys is in the place of an item's index for the directory of a source.
+const allKeys = -1
 
 // place is the place of a path: a source, and for a projection the index of an item. Its field is
 // made for an error only, as there may be thousands of paths.
@@ -137,6 +153,8 @@ func (p place) conflicts(other place) bool {
 func (p place) field() *field.Path {
 	at := field.NewPath(p.source.Field)
 	switch {
+	case p.item == allKeys:
+		return field.NewPath(p.source.Below.Field)
 	case p.source.Projection == nil:
 		return at.Child("path")
 	case !strings.Contains(p.source.Field, "."): // the short form has its items beside the object's name

@@ -72,7 +72,7 @@ func TestDocumentedFields(t *testing.T) {
 			objects++
 		}
 	}
-	if objects != 23 {
+	if objects != 34 {
 		t.Errorf("%d objects are documented", objects)
 	}
 }

@@ -24,6 +24,8 @@ func (s *Source) References() []Reference {
 		return []Reference{{Ref: s.Projection.Ref, Optional: s.Projection.Optional, Field: s.Field}}
 	case s.Env != nil:
 		return s.Env.References()
+	case s.Expand != nil:
+		return append([]Reference{s.Expand.Text}, s.Expand.Env.References()...)
 	}
 	return s.Join
 }

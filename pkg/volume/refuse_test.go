@@ -2,6 +2,7 @@ package volume
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -126,9 +127,9 @@ type refusedSources struct {
 // refusedSourcesCases has what is refused of the attribute sources.
 func refusedSourcesCases() []refusedSources {
 	const (
-		knownKinds  = "unknown field; known are configMap, env, join, podEnv, secret, versions, volume"
-		oneKind     = "must have one of configMap, env, join, podEnv, secret, versions, volume"
-		knownFields = "unknown field; known are items, name, namespace, optional"
+		knownKinds  = "unknown field; known are configMap, env, expand, join, podEnv, secret, versions, volume"
+		oneKind     = "must have one of configMap, env, expand, join, podEnv, secret, versions, volume"
+		knownFields = "unknown field; known are items, name, namespace, optional, path"
 		knownItem   = "unknown field; known are key, mode, path, user"
 	)
 	secret := func(name, fields, want string) refusedSources {
@@ -184,7 +185,7 @@ func refusedSourcesCases() []refusedSources {
 		// A source.
 		{"a volume without a name", "[{volume: {}}]", "sources[0].volume.name: Required value: must name a volume of the pod"},
 		{"a volume with a path as its name", "[{volume: {name: ../x}}]", `sources[0].volume.name: Invalid value: "../x": ` + badNamespace},
-		{"a volume with more", "[{volume: {name: v, optional: true}}]", "sources[0].volume.optional: Forbidden: unknown field; known are name"},
+		{"a volume with more", "[{volume: {name: v, optional: true}}]", "sources[0].volume.optional: Forbidden: unknown field; known are name, path"},
 		{"a volume twice", "[{volume: {name: v}}, {secret: {name: s}}, {volume: {name: v}}]", `sources[2].volume.name: Invalid value: "v": must not be shown twice: sources[0].volume.name shows it`},
 		{"null source", "[~]", "sources[0]: Required value: " + oneKind},
 		{"list as a source", "[[{secret: {name: s}}]]", `sources[0]: Invalid value: "array": must be a mapping`},
@@ -294,7 +295,7 @@ func refusedSourcesCases() []refusedSources {
 }
 
 func TestParseRefusesSources(t *testing.T) {
-	for _, c := range append(refusedSourcesCases(), refusedEnvCases()...) {
+	for _, c := range slices.Concat(refusedSourcesCases(), refusedEnvCases(), refusedExpandCases()) {
 		t.Run(c.name, func(t *testing.T) {
 			spec, err := Parse(map[string]string{"sources": c.sources}, testPod())
 			if spec != nil {

@@ -37,12 +37,14 @@ type source struct {
 	Env       *env        `json:"env"`
 	PodEnv    *podEnv     `json:"podEnv"`
 	Join      *join       `json:"join"`
+	Expand    *expand     `json:"expand"`
 	Versions  *versions   `json:"versions"`
 }
 
-// projection has the fields of core/v1 ConfigMapProjection and SecretProjection, plus namespace.
+// projection has the fields of core/v1 ConfigMapProjection and SecretProjection, plus namespace and path.
 type projection struct {
 	Name      string            `json:"name"`
+	Path      *string           `json:"path"`
 	Namespace *string           `json:"namespace"`
 	Optional  bool              `json:"optional"`
 	Items     []json.RawMessage `json:"items"`
@@ -57,7 +59,8 @@ type item struct {
 }
 
 type podVolume struct {
-	Name string `json:"name"`
+	Name string  `json:"name"`
+	Path *string `json:"path"`
 }
 
 type env struct {
@@ -81,12 +84,22 @@ type join struct {
 	Sources []json.RawMessage   `json:"sources"`
 }
 
+// expand has the text's object, of which just one is given, beside the variables of env.
+type expand struct {
+	Path      string              `json:"path"`
+	Mode      *intstr.IntOrString `json:"mode"`
+	ConfigMap *keyRef             `json:"configMap"`
+	Secret    *keyRef             `json:"secret"`
+	EnvFrom   []json.RawMessage   `json:"envFrom"`
+	Env       []json.RawMessage   `json:"env"`
+}
+
 type versions struct {
 	Path string              `json:"path"`
 	Mode *intstr.IntOrString `json:"mode"`
 }
 
-// joinSource is an element of `sources` of a join.
+// joinSource is an element of `sources` of a join, and the text of an expand.
 type joinSource struct {
 	ConfigMap *keyRef `json:"configMap"`
 	Secret    *keyRef `json:"secret"`
@@ -106,10 +119,11 @@ type objectRef struct {
 	Optional  bool    `json:"optional"`
 }
 
-// envVar is core/v1 EnvVar.
+// envVar is core/v1 EnvVar, plus escape.
 type envVar struct {
 	Name      string     `json:"name"`
 	Value     string     `json:"value"`
+	Escape    *Escape    `json:"escape"`
 	ValueFrom *valueFrom `json:"valueFrom"`
 }
 

@@ -105,11 +105,13 @@ func (s *Spec) InPlace() bool { return s.WriteStrategy == WriteInPlace }
 // RemoveDeleted says whether the files of a required object go when it is deleted.
 func (s *Spec) RemoveDeleted() bool { return s.OnDelete == DeleteRemove }
 
-// Source is one contribution to what a volume shows. Just one of Projection, Env, PodEnv, Join and Versions is
-// set, or Volume.
+// Source is one contribution to what a volume shows. Just one of Projection, Env, PodEnv, Join, Expand and
+// Versions is set, or Volume.
 type Source struct {
 	// Projection shows the keys of an object as files. All others show one file.
 	Projection *Projection
+	// Below is the directory of all files of Projection and Volume; the zero one is the volume itself. The items' paths have it.
+	Below Directory
 	// Path of the file; clean.
 	Path string
 	// Mode beats the volume's default mode where it is not nil.
@@ -122,6 +124,8 @@ type Source struct {
 	PodEnv *PodEnv
 	// Join shows several keys, one after the other.
 	Join []Reference
+	// Expand shows a text with the values of variables in it.
+	Expand *Expand
 	// Versions shows a JSON document of all objects that the volume shows.
 	Versions bool
 	// Volume names one of the pod's own volumes and shows what that names. pkg/pod resolves it to several sources with a
@@ -200,10 +204,32 @@ type EnvVar struct {
 	Value    string
 	Key      *Reference
 	FieldRef PodField
+	// Escape is that of a variable of an Expand; "" is EscapeNone.
+	Escape Escape
 	// Unknown says that the variable has a value that a volume can't know: it is left
 	// out, and so is what was set under its name before.
 	Unknown bool
 }
+
+// Expand is a text in which $(NAME) stands for the value of a variable.
+type Expand struct {
+	Text Reference
+	// Env has the variables.
+	Env Env
+}
+
+// Escape says how a value is written into a text.
+type Escape string
+
+// The escapes.
+const (
+	// EscapeNone writes a value as it is.
+	EscapeNone Escape = "none"
+	// EscapeJSON writes what stands between the double quotes of a JSON or YAML string.
+	EscapeJSON Escape = "json"
+	// EscapeURL writes one component of a URL.
+	EscapeURL Escape = "url"
+)
 
 // PodField is a field of the pod whose value a publish request tells.
 type PodField string

@@ -1,0 +1,374 @@
+package payload
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// variable is one of a text: how its value is written, and the value.
+type variable struct{ name, escape, value string }
+
+// expanding is a source of a text and variables, with the objects that have them: each value is a key of one Secret.
+func expanding(text string, variables ...variable) (*volume.Spec, Objects) {
+	expand := &volume.Expand{Text: volume.Reference{Ref: volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: "c"}, Key: "text", Field: "text"}}
+	secret := object(volume.Secret, "s")
+	for i, v := range variables {
+		key := fmt.Sprint("k", i)
+		secret.Data[key] = []byte(v.value)
+		one := fromKey(v.name, volume.Secret, "s", key)
+		one.Escape = volume.Escape(v.escape)
+		expand.Env.Vars = append(expand.Env.Vars, one)
+	}
+	return spec(volume.Source{Path: "d/app.yaml", Field: "sources[0].expand", Expand: expand}), objects(values(volume.ConfigMap, "c", "text", text), secret)
+}
+
+// expanded returns the one file.
+func expanded(t *testing.T, text string, variables ...variable) string {
+	t.Helper()
+	s, state := expanding(text, variables...)
+	got, err := Render(s, state, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Files) != 1 || len(got.Files[0].Refs) != 2 || got.Files[0].Path != "d/app.yaml" || got.Files[0].Mode != volume.DefaultMode {
+		t.Fatalf("got %v of %v", got.Files, got.Files[0].Refs)
+	}
+	return string(got.Files[0].Data)
+}
+
+// hard is a value that some reader takes for syntax.
+const hard = "$(A)$$(A)$$ ${A}\"'\\\r\n\t\x00\x7f\u0085\u2028\ufeffé😀@:/%?#&+ a"
+
+func TestExpand(t *testing.T) {
+	a := variable{"A", "", "x"}
+	for _, test := range []struct {
+		text, want string
+		variables  []variable
+	}{
+		{"", "", []variable{a}},
+		{"no reference\r\n\x00\xff", "no reference\r\n\x00\xff", []variable{a}},
+		{"$(A)", "x", []variable{a}},
+		{"$(A)$(A) $(A)\n", "xx x\n", []variable{a}},
+		{"$$(A)", "$(A)", []variable{a}},
+		{"$$$(A)", "$$(A)", []variable{a}},
+		{"$$$$(A)", "$$$(A)", []variable{a}},
+		{"$(A)$$(A)$(A)", "x$(A)x", []variable{a}},
+		{"$$ $$$ $", "$$ $$$ $", []variable{a}},
+		{"$(unknown) $$(unknown) $()", "$(unknown) $$(unknown) $()", []variable{a}},
+		{"${A} $A $( A) $(A ) $(a)", "${A} $A $( A) $(A ) $(a)", []variable{a}},
+		{"$(A", "$(A", []variable{a}},
+		{"$(A$(A)", "$(Ax", []variable{a}},
+		{"$(unknown$(A))", "$(unknownx)", []variable{a}},
+		{"$($(A))", "$(x)", []variable{a}},
+		{"$($$(A)", "$($(A)", []variable{a}},
+		{"$(A$$(A)", "$(A$(A)", []variable{a}},
+		{"((A)) $ (A)", "((A)) $ (A)", []variable{a}},
+		{"$(a.b-c) $(1)", "y z", []variable{{"a.b-c", "", "y"}, {"1", "", "z"}}},
+		// A value is not expanded again, also not with what is around it.
+		{"$(A)(B)$(B)", "$(B)", []variable{{"A", "", "$"}, {"B", "", ""}}},
+		{"$(A)(B)", "$(B)", []variable{{"A", "", "$"}, {"B", "", "y"}}},
+		{"$(A)B)", "$(B)", []variable{{"A", "", "$("}, {"B", "", "y"}}},
+		{"[$(A)]", "[" + hard + "]", []variable{{"A", "", hard}}},
+		{"[$(A)]", "[" + hard + "]", []variable{{"A", "none", hard}}},
+		{"[$(A)]", "[\xff\xfe]", []variable{{"A", "", "\xff\xfe"}}},
+		{
+			`"$(A)"`, `"$(A)$$(A)$$ ${A}\"'\\\r\n\t\u0000\u007f\u0085\u2028\ufeffé😀@:/%?#&+ a"`,
+			[]variable{{"A", "json", hard}},
+		},
+		{`"$(A)"`, `"\u0001\u0008\u000c\u001f\u0080\u009f` + "\u00a0" + `\u2029\ufffe\uffff` + "\ufffd</\"", []variable{{"A", "json", "\x01\b\f\x1f\u0080\u009f\u00a0\u2029\ufffe\uffff\ufffd</"}}},
+		{
+			"$(A)", "%24%28A%29%24%24%28A%29%24%24%20%24%7BA%7D%22%27%5C%0D%0A%09%00%7F%C2%85%E2%80%A8%EF%BB%BF%C3%A9%F0%9F%98%80%40%3A%2F%25%3F%23%26%2B%20a",
+			[]variable{{"A", "url", hard}},
+		},
+		{"$(A)", "azAZ09-._~%FF%2A", []variable{{"A", "url", "azAZ09-._~\xff*"}}},
+		{`$(A) $(B) $$(B)`, `" %22 $(B)`, []variable{{"A", "none", `"`}, {"B", "url", `"`}}},
+		// The last one of a name counts, with its own escape.
+		{"$(A)", "%2F", []variable{{"A", "json", "\xff"}, {"A", "url", "/"}}},
+		{"$(A)", "/", []variable{{"A", "url", "/"}, {"A", "", "/"}}},
+	} {
+		if got := expanded(t, test.text, test.variables...); got != test.want {
+			t.Errorf("%q with %q:\ngot  %q\nwant %q", test.text, test.variables, got, test.want)
+		}
+	}
+}
+
+// TestEscapesAreRead by what they are for, for each character of the first plane and some beyond.
+func TestEscapesAreRead(t *testing.T) {
+	var all strings.Builder
+	for r := range rune(0x10000) {
+		if r < 0xd800 || r > 0xdfff {
+			all.WriteRune(r)
+		}
+	}
+	all.WriteString("😀\U0010ffff\U0001fffe")
+	value := all.String()
+	document := expanded(t, `{"a": "$(A)"}`, variable{"A", "json", value})
+	var fromJSON, fromYAML struct{ A string }
+	if err := json.Unmarshal([]byte(document), &fromJSON); err != nil || fromJSON.A != value {
+		t.Errorf("JSON: %v, the same: %t", err, fromJSON.A == value)
+	}
+	if err := yaml.Unmarshal([]byte(document), &fromYAML); err != nil || fromYAML.A != value {
+		t.Errorf("YAML: %v, the same: %t", err, fromYAML.A == value)
+	}
+	address, err := url.Parse(expanded(t, "db://u:$(A)@h/$(A)?q=$(A)&r=$(A)#$(A)", variable{"A", "url", value}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, _ := address.User.Password()
+	for _, got := range []string{password, address.Path[1:], address.Query().Get("q"), address.Query().Get("r"), address.Fragment} {
+		if got != value {
+			t.Errorf("a part of the URL has %d bytes, want %d", len(got), len(value))
+		}
+	}
+}
+
+// model is what the issue says of a text, with a pattern for each run of dollars before a name.
+func model(text string, variables map[string]string) string {
+	return regexp.MustCompile(`(\$+)\(([^$()]*)\)`).ReplaceAllStringFunc(text, func(found string) string {
+		dollars, name := strings.Count(found, "$"), strings.Trim(found, "$()")
+		value, known := variables[name]
+		switch {
+		case !known:
+			return found
+		case dollars == 1:
+			return value
+		}
+		return found[1:]
+	})
+}
+
+func FuzzExpand(f *testing.F) {
+	for _, text := range []string{"$(A)", "$$$(A)$(b.c)", "$(A$(A))", "$$(no)$$", "$(A)(A)", "$($$(A)", "$()"} {
+		f.Add(text, "$(A)", hard)
+	}
+	f.Fuzz(func(t *testing.T, text, first, second string) {
+		for _, escape := range []string{"", "none", "url"} {
+			want := map[string]string{"A": first, "b.c": second}
+			if escape == "url" {
+				for name, value := range want {
+					want[name] = strings.ReplaceAll(url.QueryEscape(value), "+", "%20")
+				}
+			}
+			got := expanded(t, text, variable{"A", escape, first}, variable{"b.c", escape, second})
+			if want := model(text, want); got != want {
+				t.Errorf("%s: %q became %q, want %q", escape, text, got, want)
+			}
+		}
+	})
+}
+
+// 256 variables, and a value and a text of the largest size.
+func TestExpandIsLarge(t *testing.T) {
+	var variables []variable
+	var text, want strings.Builder
+	for i := range 256 {
+		v := variable{fmt.Sprint("V", i), "", fmt.Sprintf("<$(V%d)>", 255-i)}
+		variables = append(variables, v)
+		text.WriteString("$(" + v.name + ")$$(" + v.name + ")")
+		want.WriteString(v.value + "$(" + v.name + ")")
+	}
+	if got := expanded(t, text.String(), variables...); got != want.String() {
+		t.Errorf("got %.200q", got)
+	}
+	value := strings.Repeat("\x00$(A)\"\n", 1<<20/7)
+	if got := expanded(t, "<$(A)>", variable{"A", "", value}); got != "<"+value+">" {
+		t.Errorf("a value of 1 MiB became %d bytes", len(got))
+	}
+	if got := expanded(t, value, variable{"A", "", "x"}); got != strings.ReplaceAll(value, "$(A)", "x") {
+		t.Errorf("a text of 1 MiB became %d bytes", len(got))
+	}
+}
+
+// Many objects with a variable of each: a volume may name 256.
+func TestExpandOfManyObjects(t *testing.T) {
+	s, state := expanding("", variable{"A", "", "x"})
+	expand := s.Sources[0].Expand
+	expand.Env.Vars = nil
+	var text, want string
+	for i := range 255 {
+		name := fmt.Sprint("s", i)
+		secret := values(volume.Secret, name, "k", name+";")
+		state[secret.Ref] = secret
+		expand.Env.Vars = append(expand.Env.Vars, fromKey("V."+name, volume.Secret, name, "k"))
+		text, want = text+"$(V."+name+")", want+name+";"
+	}
+	state[expand.Text.Ref].Data["text"] = []byte(text)
+	if err := s.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Render(s, state, Options{})
+	if err != nil || string(got.Files[0].Data) != want || len(got.Files[0].Refs) != 256 || !slices.IsSortedFunc(got.Files[0].Refs, volume.CompareRefs) {
+		t.Errorf("got %.200q of %d objects, %v", got.Files[0].Data, len(got.Files[0].Refs), err)
+	}
+}
+
+// What grows is counted while it grows.
+func TestExpandIsBounded(t *testing.T) {
+	large, half := strings.Repeat("\x00", 1<<20), strings.Repeat("\x00", MaxEnvBytes/2)
+	for name, test := range map[string]struct {
+		text      string
+		variables []variable
+	}{
+		"one value often":    {strings.Repeat("$(A)", 200_000), []variable{{"A", "", large}}},
+		"escaped for JSON":   {strings.Repeat("$(A)", 200_000), []variable{{"A", "json", large}}},
+		"escaped for a URL":  {strings.Repeat("$(A)", 200_000), []variable{{"A", "url", large}}},
+		"one large for JSON": {"$(A)", []variable{{"A", "json", half}}},
+		"one large for URLs": {"$(A)", []variable{{"A", "url", half}}},
+		"many values":        {"", []variable{{"A", "", large}, {"B", "", large}, {"C", "", large}, {"D", "", large}}},
+		"a little too large": {"$(A)", []variable{{"A", "", strings.Repeat("x", MaxEnvBytes/2-32)}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, state := expanding(test.text, test.variables...)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := Render(s, state, Options{})
+			runtime.ReadMemStats(&after)
+			const want = "sources[0].expand: Too long: the joined and expanded files of a volume and the names and values of its variables may take 4194304 bytes together, with 64 for each variable, counted as often as it is set"
+			if tooLarge := new(TooLargeError); !errors.As(err, &tooLarge) || err.Error() != want {
+				t.Fatalf("got %.200v", err)
+			}
+			if n := after.TotalAlloc - before.TotalAlloc; n > 32<<20 {
+				t.Errorf("took %d MiB", n>>20)
+			}
+		})
+	}
+	s, state := expanding("$(A)", variable{"A", "", strings.Repeat("x", MaxEnvBytes/2-33)})
+	if _, err := Render(s, state, Options{}); err != nil {
+		t.Errorf("just what there is room for: %v", err)
+	}
+}
+
+// What begins a reference and is none is looked at once.
+func TestExpandIsLinear(t *testing.T) {
+	for _, pattern := range []string{"$", "$(", "$(a", "$()", "$(A", "$$("} {
+		text := strings.Repeat(pattern, 3<<19/len(pattern))
+		began := time.Now()
+		if got := expanded(t, text, variable{"A", "", "x"}); got != text {
+			t.Errorf("%q: %d bytes became %d", pattern, len(text), len(got))
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%q: %s", pattern, took)
+		}
+	}
+}
+
+// A value that isn't UTF-8 does not go into JSON: neither a part of it nor another character.
+func TestExpandOfNoText(t *testing.T) {
+	s, state := expanding("a: \"$(A)\"\nb: $(B)\n", variable{"B", "json", "x"}, variable{"A", "json", canary + "\xff"})
+	_, err := Render(s, state, Options{})
+	const want = "sources[0].expand: the value of variable A is not UTF-8, which escape: json needs: store a text, or set escape: url or none"
+	if unfit := new(UnfitError); !errors.As(err, &unfit) || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	if leaked := leak.Check("the error", fmt.Sprint(err)); leaked != nil {
+		t.Error(leaked)
+	}
+	for _, text := range []string{"$$(A)", "${A}", ""} { // it isn't written
+		if got := expanded(t, text, variable{"A", "json", "\xff"}); got != strings.TrimPrefix(text, "$$") && got != "$(A)" {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+// Variables are those of an env file, and what is missing is named as there.
+func TestExpandMissing(t *testing.T) {
+	s, state := expanding("$(A)$(B)", variable{"A", "", "x"})
+	expand := s.Sources[0].Expand
+	state[expand.Text.Ref].BinaryData = map[string][]byte{"raw": []byte("$(A)\xff$(POD)$(U)$(P_k0)$(L)$(E)")}
+	render := func(opts Options) string {
+		got, err := Render(s, state, opts)
+		if err != nil {
+			return err.Error()
+		}
+		var files []string
+		for _, file := range got.Files {
+			files = append(files, fmt.Sprintf("%s: %q of %d", file.Path, file.Data, len(file.Refs)))
+		}
+		return strings.Join(files, ", ")
+	}
+	check := func(opts Options, want string) {
+		t.Helper()
+		if got := render(opts); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+	expand.Env.Vars = append(expand.Env.Vars, fromKey("B", volume.Secret, "s", "lost"), fromKey("C", volume.Secret, "gone", "k"))
+	expand.Text.Key = "none"
+	check(Options{}, `value of B: couldn't find key lost in Secret ns/s (it has k0); value of C: Secret "ns/gone" not found`+
+		`; text: ConfigMap "ns/c": configmap references non-existent config key: none (it has text)`)
+
+	optional := fromKey("A", volume.Secret, "s", "lost") // what is missing changes nothing
+	optional.Key.Optional, optional.Escape = true, volume.EscapeURL
+	unset := fromKey("U", volume.Secret, "gone", "k")
+	unset.Key.Optional = true
+	expand.Env.From = []volume.EnvFrom{envFrom(volume.Secret, "s", "P_")}
+	expand.Env.Vars = []volume.EnvVar{plain("A", "/"), optional, unset, {Name: "POD", FieldRef: volume.PodName}, plain("L", "$(A)$(P_k0)$$(A)"), {Name: "E"}}
+	expand.Text.Key = "raw"
+	check(Options{Pod: volume.Pod{Name: "web-0"}}, `d/app.yaml: "/\xffweb-0$(U)x/x$(A)" of 2`)
+
+	// A text that may be missing makes no file, and leaves one of before.
+	expand.Text.Key, expand.Text.Optional = "none", true
+	s.Sources = []volume.Source{{Projection: &volume.Projection{Ref: expand.Text.Ref, Items: []volume.Item{{Key: "text", Path: "d/app.yaml"}}}}, s.Sources[0]}
+	check(Options{}, `d/app.yaml: "$(A)$(B)" of 1`)
+}
+
+// A file without one of its objects would mean something else, so there is none: also not what an earlier source has there.
+func TestExpandWithdrawn(t *testing.T) {
+	s, state := expanding("$(A)", variable{"A", "", "x"})
+	expand := s.Sources[0].Expand
+	s.Sources = []volume.Source{{Projection: &volume.Projection{Ref: expand.Text.Ref, Items: []volume.Item{{Key: "text", Path: "d/app.yaml"}}}}, s.Sources[0]}
+	secret := volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "s"}
+	gone := objects(state[expand.Text.Ref])
+	for name, test := range map[string]struct {
+		objects Objects
+		opts    Options
+		files   int
+	}{
+		"all there":              {state, Options{}, 1},
+		"deleted and forgiven":   {gone, Options{ForgiveDeleted: true}, 0},
+		"a refused Secret":       {state, Options{Refused: map[volume.Ref]bool{secret: true}}, 0},
+		"a refused text":         {state, Options{Refused: map[volume.Ref]bool{expand.Text.Ref: true}}, 0},
+		"both, and one is there": {gone, Options{Refused: map[volume.Ref]bool{secret: true}}, 0},
+	} {
+		got, err := Render(s, test.objects, test.opts)
+		if err != nil || len(got.Files) != test.files {
+			t.Errorf("%s: got %v, %v", name, got, err)
+		}
+	}
+	expand.Env.Vars[0].Key.Optional = true
+	got, err := Render(s, state, Options{Refused: map[volume.Ref]bool{secret: true}})
+	if err != nil || len(got.Files) != 0 {
+		t.Errorf("refused and optional: got %v, %v", got, err)
+	}
+}
+
+// All files of a source are in its directory, with items or without.
+func TestDirectoryOfASource(t *testing.T) {
+	dir := volume.Directory{Path: "a/rules.d", Field: "f"}
+	whole, items := source(0, volume.ConfigMap, "c").In(dir), source(1, volume.Secret, "s", "k:x/y").In(dir)
+	again := source(2, volume.Secret, "s").In(dir)
+	got, err := Render(spec(whole, items, again), objects(object(volume.ConfigMap, "c", "k", "l"), object(volume.Secret, "s", "k")), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, file := range got.Files {
+		paths = append(paths, fmt.Sprint(file.Path, " ", file.Refs[0].Kind))
+	}
+	if want := []string{"a/rules.d/k Secret", "a/rules.d/l ConfigMap", "a/rules.d/x/y Secret"}; !slices.Equal(paths, want) {
+		t.Errorf("got %q, want %q", paths, want)
+	}
+}
