@@ -203,6 +203,16 @@ bench-table: ## Put the goals and what make bench measured into docs/benchmarks.
 flags-table: ## Put the flags of refvol-plugin serve into docs/flags.md
 	SANDBOX_KEEP='$(CURDIR)/docs' $(GO) test $(SANDBOX) -count=1 -run TestFlagsPage ./cmd/refvol-plugin -args -update
 
+# Copies, because tools that fetch charts from git leave links out. rbac.yaml and tokens.yaml are templates of the chart.
+CHART_FILES := deploy/charts/refvol/files
+.PHONY: chart
+chart: ## Copy what the chart takes of deploy/ into it, and put its values into its README
+	rm -rf $(CHART_FILES)
+	mkdir -p $(CHART_FILES)
+	cd deploy && cp -R --parents base components dashboards charts/refvol/files
+	cd $(CHART_FILES) && find . -name kustomization.yaml -delete && rm base/rbac.yaml components/pod-identity/tokens.yaml && find . -type d -empty -delete
+	$(STATIC) -C deploy test -count=1 -run TestChartReadme . -args -update
+
 .PHONY: demo
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
 	$(STATIC) -C e2e run $(SANDBOX) $(BUILD_FLAGS) ./tools/demo

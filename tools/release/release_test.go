@@ -91,7 +91,7 @@ func TestChartHasTheVersion(t *testing.T) {
 	}
 	for _, name := range []string{"files/base/kustomization.yaml", "files/base/rbac.yaml", "files/components/cache/kustomization.yaml"} {
 		if _, there := files["refvol/"+name]; there {
-			t.Errorf("the archive has %s, which .helmignore leaves out", name)
+			t.Errorf("the archive has %s, which is kustomize's alone", name)
 		}
 	}
 }
