@@ -1,7 +1,10 @@
 package deploy
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -55,6 +58,41 @@ func TestChartNeedsNewer(t *testing.T) {
 	}
 	if _, _, err := renderChart("v1.28.0", values{"identity": "pod"}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestChartOnOlderVersions: what the chart renders for a version has no field or kind that this version doesn't have. The
+// group flowcontrol.apiserver.k8s.io is left out: 1.28 lacks its v1. A field of a newer version is noticed.
+func TestChartOnOlderVersions(t *testing.T) {
+	with := values{
+		"identity": "pod", "crossNamespace": true, "namespace": values{"create": true}, "networkPolicy": values{"enabled": true},
+		"dashboard": values{"enabled": true}, "priorityClassQuota": values{"enabled": true}, "startupProbe": values{"periodSeconds": 2},
+		"serviceAccount": values{"annotations": values{"a": "b"}}, "env": []any{values{"name": "A", "value": "b"}},
+		"extraVolumes": []any{values{"name": "ca", "configMap": values{"name": "ca"}}}, "extraVolumeMounts": []any{values{"name": "ca", "mountPath": "/ca"}},
+	}
+	later := maps.Clone(with)
+	later["admission"], later["startupTaint"] = values{"enabled": true}, values{"enabled": true}
+	for _, test := range []struct {
+		modfile, version string
+		overrides        values
+		says             string
+	}{
+		{"versions/1.28.mod", "v1.28.0", with, ""},
+		{"versions/1.32.mod", "v1.32.0", later, ""},
+		{"go.mod", newest, later, ""},
+		{"versions/1.32.mod", newest, later, `unknown field "spec.serviceAccountTokenInSecrets"`},
+		{"versions/1.28.mod", "v1.32.0", later, `no kind "ValidatingAdmissionPolicy"`},
+	} {
+		manifests, hooks, err := renderChart(test.version, test.overrides)
+		if err != nil {
+			t.Fatal(err)
+		}
+		decode := exec.CommandContext(t.Context(), "go", "-C", "decode", "run", "-modfile="+test.modfile, ".")
+		decode.Stdin = bytes.NewReader(append(manifests, hooks...))
+		out, err := decode.CombinedOutput()
+		if (err == nil) != (test.says == "") || !strings.Contains(string(out), test.says) {
+			t.Errorf("%s with %s: %v, want %q in\n%s", test.version, test.modfile, err, test.says, out)
+		}
 	}
 }
 

@@ -36,18 +36,19 @@ func writeChart(o *options, dir string) error {
 
 // addChartFiles adds the chart's files. Helm would follow a link, others leave it out: it is refused.
 func (o *options) addChartFiles(files *[]archived, chart string) error {
-	return filepath.WalkDir(chart, func(file string, entry fs.DirEntry, err error) error {
+	root, err := os.OpenRoot(chart)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
 		if !entry.Type().IsRegular() {
-			return fmt.Errorf("%s is no plain file", file)
+			return fmt.Errorf("%s of the chart is no plain file", name)
 		}
-		name, err := filepath.Rel(chart, file)
-		if err != nil {
-			return err
-		}
-		content, err := os.ReadFile(file)
+		content, err := root.ReadFile(name)
 		if err == nil {
 			content, err = o.chartFile(name, content)
 		}
