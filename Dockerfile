@@ -1,8 +1,8 @@
 # The plugin's image, for who has an engine: docker build --build-arg VERSION=v1.2.3 .
 # `make image` builds the same binary without one.
 # GO_IMAGE is any image with Go and make. The same version of Go makes the same bytes.
-ARG GO_IMAGE=docker.io/library/golang:1.26
-FROM $GO_IMAGE AS build
+ARG GO_IMAGE=docker.io/library/golang:1.26.8
+FROM --platform=$BUILDPLATFORM $GO_IMAGE AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
@@ -11,7 +11,9 @@ COPY cmd cmd
 COPY pkg pkg
 ARG VERSION=v0.0.0-unknown
 ARG REVISION=unknown
-RUN make build-plugin VERSION="$VERSION" REVISION="$REVISION"
+ARG TARGETOS
+ARG TARGETARCH
+RUN GOOS="$TARGETOS" GOARCH="$TARGETARCH" make build-plugin VERSION="$VERSION" REVISION="$REVISION"
 
 FROM scratch
 ARG VERSION=v0.0.0-unknown

@@ -15,6 +15,8 @@ export GORACE := atexit_sleep_ms=0
 VERSION := $(or $(VERSION),$(shell git describe --tags --match 'v[0-9]*.[0-9]*.[0-9]*' --abbrev=12 --dirty 2>/dev/null \
 	|| git describe --always --exclude '*' --abbrev=12 --dirty 2>/dev/null | sed 's/^/v0.0.0-g/'),v0.0.0-unknown)
 REVISION := $(or $(REVISION),$(shell git rev-parse --verify --quiet HEAD 2>/dev/null),unknown)
+# Where what the tests need is built, once.
+CACHE = $(or $(REFVOL_CACHE),~/.cache/refvol)
 PROGRAM ?= refvol-plugin
 IMAGE ?= ghcr.io/refvol/$(PROGRAM):$(VERSION)
 
@@ -91,6 +93,7 @@ fmt: ## Format all Go files as make lint wants them
 .PHONY: test
 test: export GOGC := 300
 test: ## Run the unit tier, the integration tier and csi-sanity
+	@echo "make test installs strace by apt (as root on Debian, if it is missing), and builds etcd, kube-apiserver, kubectl, helm and Prometheus from Go modules into $(CACHE)"
 	$(GO) build $(RACE) ./...
 	@$(MAKE) --no-print-directory --keep-going -j $$((2 * $$(nproc))) test-unit test-integration test-sanity
 
@@ -206,8 +209,19 @@ bench-table: ## Put the goals and what make bench measured into docs/benchmarks.
 flags-table: ## Put the flags of refvol-plugin serve into docs/flags.md
 	SANDBOX_KEEP='$(CURDIR)/docs' $(GO) test $(SANDBOX) -count=1 -run TestFlagsPage ./cmd/refvol-plugin -args -update
 
+# Copies, because tools that fetch charts from git leave links out. rbac.yaml and tokens.yaml are templates of the chart.
+CHART_FILES := deploy/charts/refvol/files
+.PHONY: chart
+chart: ## Copy what the chart takes of deploy/ into it, and put its values into its README
+	rm -rf $(CHART_FILES)
+	mkdir -p $(CHART_FILES)
+	cd deploy && cp -R --parents base components dashboards charts/refvol/files
+	cd $(CHART_FILES) && find . -name kustomization.yaml -delete && rm base/rbac.yaml components/pod-identity/tokens.yaml && find . -type d -empty -delete
+	$(STATIC) -C deploy test -count=1 -run TestChartReadme . -args -update
+
 .PHONY: demo
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
+	@echo "make demo installs nothing by apt, and builds etcd and kube-apiserver from Go modules into $(CACHE)"
 	$(STATIC) -C e2e run $(SANDBOX) $(BUILD_FLAGS) ./tools/demo
 
 # KERNELS=6.1 picks; ARGS=-short is the short form, a few minutes on 6.1.

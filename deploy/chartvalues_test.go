@@ -1,18 +1,23 @@
 package deploy
 
 import (
+	"maps"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
 
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
@@ -72,6 +77,37 @@ func chartValues() []chartValue {
 				pod.Volumes[i].HostPath.Path = strings.ReplaceAll(pod.Volumes[i].HostPath.Path, from, to)
 			}
 		}),
+		pod("env", []any{values{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}}, func(pod *corev1.PodSpec) {
+			pod.Containers[0].Env = append(pod.Containers[0].Env, corev1.EnvVar{Name: "HTTPS_PROXY", Value: "http://proxy:3128"})
+		}),
+		pod("extraVolumes", []any{values{"name": "ca", "configMap": values{"name": "ca"}}}, func(pod *corev1.PodSpec) {
+			ca := &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "ca"}}
+			pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "ca", VolumeSource: corev1.VolumeSource{ConfigMap: ca}})
+		}),
+		pod("extraVolumeMounts", []any{values{"name": "ca", "mountPath": "/ca"}}, func(pod *corev1.PodSpec) {
+			pod.Containers[0].VolumeMounts = append(pod.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "ca", MountPath: "/ca"})
+		}),
+		pod("startupProbe", values{"failureThreshold": 120}, func(pod *corev1.PodSpec) { pod.Containers[0].StartupProbe.FailureThreshold = 120 }),
+		pod("livenessProbe", values{"timeoutSeconds": 9}, func(pod *corev1.PodSpec) { pod.Containers[0].LivenessProbe.TimeoutSeconds = 9 }),
+		pod("readinessProbe", values{"periodSeconds": 7}, func(pod *corev1.PodSpec) { pod.Containers[0].ReadinessProbe.PeriodSeconds = 7 }),
+		{"daemonSetAnnotations", values{"daemonSetAnnotations": values{"a": "b"}}, func(t *testing.T, objects []runtime.Object) {
+			only[*appsv1.DaemonSet](t, objects).Annotations = map[string]string{"a": "b"}
+		}},
+		{"serviceAccount", values{"serviceAccount": values{"name": "x", "annotations": values{"a": "b"}}}, func(t *testing.T, objects []runtime.Object) {
+			account := only[*corev1.ServiceAccount](t, objects)
+			account.Name, account.Annotations = "x", map[string]string{"a": "b"}
+			only[*appsv1.DaemonSet](t, objects).Spec.Template.Spec.ServiceAccountName = "x"
+			only[*rbacv1.ClusterRoleBinding](t, objects).Subjects[0].Name = "x"
+		}},
+		{"fullnameOverride", values{"fullnameOverride": "x"}, func(t *testing.T, objects []runtime.Object) {
+			binding := only[*rbacv1.ClusterRoleBinding](t, objects)
+			binding.RoleRef.Name, binding.Subjects[0].Name = "x", "x"
+			daemonSet := only[*appsv1.DaemonSet](t, objects)
+			daemonSet.Spec.Template.Spec.ServiceAccountName = "x"
+			for _, object := range []metav1.Object{binding, daemonSet, only[*rbacv1.ClusterRole](t, objects), only[*corev1.ServiceAccount](t, objects)} {
+				object.SetName("x")
+			}
+		}},
 		{"maxUnavailable", values{"maxUnavailable": 3}, func(t *testing.T, objects []runtime.Object) {
 			only[*appsv1.DaemonSet](t, objects).Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = ptr(intstr.FromInt32(3))
 		}},
@@ -91,6 +127,83 @@ func chartValues() []chartValue {
 				accessor.GetLabels()["team"] = "x"
 			}
 		}},
+	}
+}
+
+// TestChartAdds: a value that adds an object adds that, and changes nothing else.
+func TestChartAdds(t *testing.T) {
+	dashboard, err := os.ReadFile("dashboards/refvol.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := func(more map[string]string) map[string]string {
+		all := map[string]string{"app.kubernetes.io/name": name}
+		maps.Copy(all, more)
+		return all
+	}
+	for _, test := range []struct {
+		overrides values
+		want      runtime.Object
+	}{
+		{values{"dashboard": values{"enabled": true, "annotations": values{"grafana_folder": "CSI"}}}, &corev1.ConfigMap{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "refvol-dashboard", Namespace: namespace, Labels: labels(map[string]string{"grafana_dashboard": "1"}),
+				Annotations: map[string]string{"grafana_folder": "CSI"},
+			},
+			Data: map[string]string{"refvol.json": string(dashboard)},
+		}},
+		{values{"priorityClassQuota": values{"enabled": true, "pods": 200}}, &corev1.ResourceQuota{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ResourceQuota"},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels(nil)},
+			Spec: corev1.ResourceQuotaSpec{
+				Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("200")},
+				ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{{
+					ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{"system-node-critical"},
+				}}},
+			},
+		}},
+	} {
+		wantObjects(t, chartObjects(t, newest, test.overrides), append(chartObjects(t, newest, nil), test.want))
+	}
+	// An object of the user's own has what the user gave it, with the templates in it filled in.
+	with, _, err := renderChart(newest, values{"extraObjects": []any{values{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": values{"name": "{{ .Release.Name }}-extra"},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if extra := only[*corev1.ConfigMap](t, decode(t, chart, with)); extra.Name != "refvol-extra" || extra.Labels != nil {
+		t.Errorf("the extra object is %s", asJSON(t, extra))
+	}
+}
+
+// TestChartNames: with another name and account each reference follows: the alerts' DaemonSet, the priority level, and the
+// policy that holds the account to the startup taint.
+func TestChartNames(t *testing.T) {
+	objects := chartObjects(t, newest, values{
+		"fullnameOverride": "files", "serviceAccount": values{"name": "files-account"}, "metrics": values{"enabled": true, "interval": "15s", "labels": values{"release": "x"}},
+		"flowSchema": values{"enabled": true}, "startupTaint": values{"enabled": true}, "networkPolicy": values{"enabled": true},
+	})
+	schema, level := only[*flowcontrolv1.FlowSchema](t, objects), only[*flowcontrolv1.PriorityLevelConfiguration](t, objects)
+	if schema.Name != "files" || level.Name != "files" || schema.Spec.PriorityLevelConfiguration.Name != level.Name ||
+		schema.Spec.Rules[0].Subjects[0].ServiceAccount.Name != "files-account" {
+		t.Errorf("the schema is %s, the level %s", asJSON(t, schema), level.Name)
+	}
+	policy, ok := byName(t, objects)["ValidatingAdmissionPolicy refvol-startup-taint"].(*admissionv1.ValidatingAdmissionPolicy)
+	if !ok || !strings.Contains(policy.Spec.MatchConditions[0].Expression, "endsWith(':files-account')") {
+		t.Errorf("the policy is for %s", asJSON(t, policy))
+	}
+	monitor, rule := only[*monitoringv1.PodMonitor](t, objects), only[*monitoringv1.PrometheusRule](t, objects)
+	if monitor.Spec.PodMetricsEndpoints[0].Interval != "15s" || monitor.Labels["release"] != "x" || rule.Labels["release"] != "x" {
+		t.Errorf("the monitor is %s", asJSON(t, monitor))
+	}
+	if text := string(asJSON(t, rule)); strings.Contains(text, `daemonset=\"refvol-plugin`) || strings.Count(text, `daemonset=\"files\"`) < 4 || !strings.Contains(text, `created_by_name=\"files\"`) {
+		t.Errorf("the alerts are %s", text)
+	}
+	// What selects the plugin's pods stays.
+	if got := only[*appsv1.DaemonSet](t, objects).Spec.Selector.MatchLabels; !maps.Equal(got, map[string]string{"app.kubernetes.io/name": name}) {
+		t.Errorf("the DaemonSet selects %v", got)
 	}
 }
 
@@ -115,7 +228,7 @@ func TestChartDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects := decode(t, chart, manifests)
+	objects := withoutStandardLabels(t, decode(t, chart, manifests))
 	for _, object := range objects {
 		if _, ok := object.(*corev1.Namespace); ok {
 			t.Error("it has a namespace")
@@ -170,6 +283,10 @@ func TestChartRefuses(t *testing.T) {
 		{values{"networkPolicy": values{"enabled": true, "ports": nil}}, "ports"}, // it would allow all egress
 		{values{"networkPolicy": values{"enabled": true, "addresses": []any{"10.96.0.1"}}}, "/networkPolicy/addresses/0"},
 		{values{"podLabels": values{"a": 1}}, "/podLabels/a"},
+		{values{"livenessProbe": values{"httpGet": values{"path": "/"}}}, "/livenessProbe"},
+		{values{"fullnameOverride": "A"}, "/fullnameOverride"},
+		{values{"metrics": values{"enabled": true, "interval": "often"}}, "/metrics/interval"},
+		{values{"env": []any{values{"value": "x"}}}, "/env/0"},
 	} {
 		if _, _, err := renderChart(newest, test.overrides); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%v: got %v, want %q", test.overrides, err, test.says)
@@ -200,9 +317,12 @@ func TestChartOpenShift(t *testing.T) {
 	anyone := map[string]any{"type": "RunAsAny"}
 	want := map[string]any{
 		"apiVersion": "security.openshift.io/v1", "kind": "SecurityContextConstraints",
-		"metadata": map[string]any{"name": name, "labels": map[string]any{"app.kubernetes.io/name": name}},
-		"users":    []any{"system:serviceaccount:" + namespace + ":" + name},
-		"volumes":  []any{"hostPath", "projected"}, "priority": nil,
+		"metadata": map[string]any{"name": name, "labels": map[string]any{
+			"app.kubernetes.io/name": name, "app.kubernetes.io/instance": "refvol", "app.kubernetes.io/managed-by": "Helm",
+			"app.kubernetes.io/part-of": "refvol", "app.kubernetes.io/version": "v0.1.0", "helm.sh/chart": "refvol-0.1.0",
+		}},
+		"users":   []any{"system:serviceaccount:" + namespace + ":" + name},
+		"volumes": []any{"hostPath", "projected"}, "priority": nil,
 		"allowPrivilegedContainer": true, "allowPrivilegeEscalation": true, "allowHostDirVolumePlugin": true,
 		"allowHostIPC": false, "allowHostNetwork": false, "allowHostPID": false, "allowHostPorts": false,
 		"allowedCapabilities": []any{}, "defaultAddCapabilities": []any{}, "requiredDropCapabilities": []any{},

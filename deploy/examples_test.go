@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"bytes"
 	"cmp"
 	"os"
 	"path/filepath"
@@ -14,6 +15,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/pod"
@@ -53,6 +56,29 @@ func TestExamples(t *testing.T) {
 			checkVolumes(t, pod, payloadObjects(t, objects))
 			checkConsent(t, pod, objects)
 		})
+	}
+}
+
+// TestGateInTwoNamespaces: the gate for another namespace, made as its comment says, replaces nothing of the first one's.
+func TestGateInTwoNamespaces(t *testing.T) {
+	text, err := os.ReadFile("examples/gate.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const other = "billing"
+	seen := map[string]bool{}
+	for _, namespace := range []string{"shop", other} {
+		for _, object := range decode(t, "gate.yaml", bytes.ReplaceAll(text, []byte("shop"), []byte(namespace))) {
+			accessor, err := meta.Accessor(object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			key := object.GetObjectKind().GroupVersionKind().Kind + " " + accessor.GetNamespace() + "/" + accessor.GetName()
+			if seen[key] {
+				t.Errorf("%s is in both", key)
+			}
+			seen[key] = true
+		}
 	}
 }
 

@@ -2,6 +2,8 @@ module github.com/refvol/refvol/cmd/kubectl-refvol
 
 go 1.26.0
 
+toolchain go1.26.8
+
 replace github.com/refvol/refvol => ../../
 
 require (

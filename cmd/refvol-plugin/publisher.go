@@ -109,7 +109,7 @@ func newParts(ctx context.Context, opts *serveOptions, mounter *mount.Mounter, n
 	if p.volumes, err = publisher.New(shows); err != nil {
 		return nil, err
 	}
-	if err := m.ShowRights(p.rights.Needs(), p.rights.Missing); err != nil {
+	if err := m.ShowRights(p.rights.Rights(), p.rights.Missing); err != nil {
 		return nil, err
 	}
 	return p, m.Show(metrics.State{
@@ -158,23 +158,22 @@ func readAsPlugin(reads *manager.Options, shows *publisher.Options, api connecti
 	if shows.CrossNamespace {
 		needs = append(needs, authorizationv1.ResourceAttributes{Verb: "create", Group: authorizationv1.GroupName, Resource: "subjectaccessreviews"})
 	}
-	return checker(command.IdentityPlugin, append(needs, ofPodsAndEvents()...), nil, api)
+	return checker(command.IdentityPlugin, append(needs, ofPods()), nil, api)
 }
 
 // checker returns what says whether the plugin has the rights that an identity needs. node is nil for all but one.
 func checker(identity string, needs []authorizationv1.ResourceAttributes, node *permissions.Node, api connections) (*permissions.Checker, error) {
 	return permissions.New(permissions.Options{
-		Identity: identity, Needs: needs, Reviews: api.client.SelfSubjectAccessReviews(), Node: node, Refused: api.requests.Refused(),
+		Identity: identity, Needs: needs, Wants: ofEvents(), Reviews: api.client.SelfSubjectAccessReviews(), Node: node, Refused: api.requests.Refused(),
 	})
 }
 
-// ofPodsAndEvents returns the rights that the plugin's account needs unless it works as the node, whoever
-// reads the objects.
-func ofPodsAndEvents() []authorizationv1.ResourceAttributes {
-	return append([]authorizationv1.ResourceAttributes{{Verb: "get", Resource: "pods"}}, ofEvents()...)
+// ofPods returns the right that the plugin's account needs unless it works as the node, whoever reads the objects.
+func ofPods() authorizationv1.ResourceAttributes {
+	return authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods"}
 }
 
-// ofEvents returns the rights to write events in all namespaces.
+// ofEvents returns the rights to write events in all namespaces. Volumes work without them.
 func ofEvents() []authorizationv1.ResourceAttributes {
 	return []authorizationv1.ResourceAttributes{{Verb: "create", Resource: "events"}, {Verb: "patch", Resource: "events"}}
 }
@@ -207,7 +206,7 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, api connection
 	if reads.ChangeDetection == manager.Cache {
 		needs = append(needs, permissions.OnNode("nodes", reads.NodeName, "get")...)
 	}
-	return checker(command.IdentityNode, append(needs, ofEvents()...), &permissions.Node{
+	return checker(command.IdentityNode, needs, &permissions.Node{
 		Name:    reads.NodeName,
 		Pods:    func(namespace string) permissions.Pods { return asNode.Pods(namespace) },
 		Reviews: api.client.SelfSubjectReviews(),
@@ -231,7 +230,7 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, api connection
 	}
 	reads.Accounts = true
 	shows.Reviews, shows.Identity = &access.Reviews{Ask: observeReviews(m, ask), Verbs: verbs}, tokens
-	return checker(command.IdentityPod, ofPodsAndEvents(), nil, api)
+	return checker(command.IdentityPod, []authorizationv1.ResourceAttributes{ofPods()}, nil, api)
 }
 
 // observeReviews tells the metrics of access reviews.

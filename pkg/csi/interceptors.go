@@ -25,7 +25,7 @@ type volumeRequest interface{ GetVolumeId() string }
 // podRequest is a request that tells a volume's pod.
 type podRequest interface{ GetVolumeContext() map[string]string }
 
-// logCalls logs each call that fails once, with its code. What a call has done is the handler's to
+// logCalls logs each call that fails once, with its code. That is no error of the log: the kubelet gets it, and logs it as one. What a call has done is the handler's to
 // log: its logger names the method, the volume and, in a publish, the pod. Nothing else of a request
 // is logged: the context may hold tokens, and a secrets field does. note gets each answer.
 func logCalls(base klog.Logger, observe Observer, note func(req any, err error)) grpc.UnaryServerInterceptor {
@@ -47,7 +47,7 @@ func logCalls(base klog.Logger, observe Observer, note func(req any, err error))
 		observe(method, code, took)
 		note(req, err)
 		if err != nil {
-			logger.Error(err, "CSI call failed", "code", code, "took", took)
+			logger.Info("CSI call failed", "err", err, "code", code, "took", took)
 		} else {
 			logger.V(4).Info("CSI call done", "took", took)
 		}

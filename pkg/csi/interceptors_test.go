@@ -28,6 +28,9 @@ func TestEachFailureIsLogged(t *testing.T) {
 			t.Fatal("no error")
 		}
 	}
+	if lines := s.logs.with(`"CSI call failed"`); len(lines) != 3 || slices.ContainsFunc(lines, func(line string) bool { return !strings.HasPrefix(line, "I") }) {
+		t.Errorf("what the kubelet gets is logged as an error: %q", lines)
+	}
 	for text, want := range map[string]int{"connection refused": 1, "mounts don't propagate": 2} {
 		if lines := s.logs.with(`"CSI call failed"`, text, `code="Unavailable"`, fmt.Sprintf("pod=%q", pod)); len(lines) != want {
 			t.Errorf("%s: %d lines, want %d, in %s", text, len(lines), want, s.logs)

@@ -69,13 +69,10 @@ func TestState(t *testing.T) {
 		m.wantLines(t,
 			`refvol_volumes{condition="Current"} 2`, `refvol_volumes{condition="RefForbidden"} 1`, `refvol_volumes{condition="RefDeleted"} 0`,
 			`refvol_shown_objects{opened="no"} 1`, `refvol_shown_objects{opened="unknown"} 1`, `refvol_shown_objects{opened="yes"} 0`,
-			`refvol_volume_bytes 12288`, `refvol_volume_bytes_limit 1.048576e+06`, `refvol_cached_bytes 4711`, `refvol_cached_bytes_limit 524288`, `refvol_volumes_without_token 1`,
+			`refvol_volume_bytes 12288`, `refvol_volume_limit_bytes 1.048576e+06`, `refvol_cached_bytes 4711`, `refvol_cached_limit_bytes 524288`, `refvol_volumes_without_token 1`,
 			`refvol_objects{kind="Secret",state="present"} 1`, `refvol_objects{kind="Secret",state="denied"} 0`,
 			`refvol_objects{kind="ConfigMap",state="denied"} 1`, `refvol_objects{kind="ConfigMap",state="present"} 2`,
-			`refvol_object_staleness_seconds_bucket{le="30"} 2`, `refvol_object_staleness_seconds_bucket{le="60"} 3`,
-			`refvol_object_staleness_seconds_bucket{le="1200"} 3`, `refvol_object_staleness_seconds_bucket{le="3600"} 4`,
-			`refvol_object_staleness_seconds_bucket{le="14400"} 4`, `refvol_object_staleness_seconds_bucket{le="+Inf"} 5`,
-			`refvol_object_staleness_seconds_sum 23661`, `refvol_object_staleness_seconds_count 5`, `refvol_object_staleness_max_seconds 20000`,
+			`refvol_stale_objects 4`, `refvol_object_staleness_max_seconds 20000`,
 		)
 	})
 }

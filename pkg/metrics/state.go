@@ -71,7 +71,7 @@ func (m *Metrics) showWhether(name, help, label, value string, yes func() bool) 
 type stateCollector struct {
 	State
 	volumes, bytes, maxBytes, withoutToken *prometheus.Desc
-	objects, maxStaleness                  *prometheus.Desc
+	objects, stale, maxStaleness           *prometheus.Desc
 	cached, maxCached                      *prometheus.Desc
 	opened                                 *prometheus.Desc
 }
@@ -84,12 +84,13 @@ func newStateCollector(s State) *stateCollector {
 		State:        s,
 		volumes:      desc("refvol_volumes", "Volumes by condition.", "condition"),
 		bytes:        desc("refvol_volume_bytes", "Memory that the file systems of all volumes hold: whole pages, and 1 KiB for each inode."),
-		maxBytes:     desc("refvol_volume_bytes_limit", "Memory that the files and inodes of all volumes may take: --max-total-size."),
+		maxBytes:     desc("refvol_volume_limit_bytes", "Memory that the files and inodes of all volumes may take: --max-total-size."),
 		withoutToken: desc("refvol_volumes_without_token", "Volumes whose pod's service account has no usable token; only with --identity=pod."),
-		cached:       desc("refvol_cached_bytes", "Memory that the objects of all volumes take: equal ones count once."),
-		maxCached:    desc("refvol_cached_bytes_limit", "Memory that they may take for a new volume to be accepted: --max-cached-size."),
+		cached:       desc("refvol_cached_bytes", "Memory that cached objects take: keys and values, 96 bytes for each key and 512 for each object. What several service accounts read counts for each of them."),
+		maxCached:    desc("refvol_cached_limit_bytes", "Memory that cached objects may take for a new volume to be accepted: --max-cached-size."),
 		objects:      desc("refvol_objects", "Referenced objects by kind and by what is known of them.", "kind", "state"),
 		opened:       desc("refvol_shown_objects", "Objects that volumes show, by whether each of their files was opened since it shows what it shows.", "opened"),
+		stale:        desc("refvol_stale_objects", "Objects whose watches can't be opened again, or whose requests fail."),
 		maxStaleness: desc("refvol_object_staleness_max_seconds",
 			"The longest time since the state of an object was last proved current whose watches or requests fail since then, 0 if there is none."),
 	}
@@ -97,10 +98,9 @@ func newStateCollector(s State) *stateCollector {
 
 // Describe sends the descriptions.
 func (c *stateCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.volumes, c.bytes, c.maxBytes, c.withoutToken, c.cached, c.maxCached, c.objects, c.maxStaleness, c.opened} {
+	for _, d := range []*prometheus.Desc{c.volumes, c.bytes, c.maxBytes, c.withoutToken, c.cached, c.maxCached, c.objects, c.stale, c.maxStaleness, c.opened} {
 		to <- d
 	}
-	newStaleness().Describe(to)
 }
 
 // Collect sends the state of this moment.
@@ -141,11 +141,11 @@ func (c *stateCollector) collectObjects(to chan<- prometheus.Metric) {
 		state manager.ObjectState
 	}
 	counts := map[group]int{}
-	ages, longest := newStaleness(), 0.0
+	stale, longest := 0, 0.0
 	for o := range c.Objects {
 		counts[group{o.Ref.Kind, o.State}]++
-		if o.Watched {
-			ages.Observe(age(o))
+		if o.Watched && o.Stale {
+			stale++
 			longest = max(longest, age(o))
 		}
 	}
@@ -156,16 +156,13 @@ func (c *stateCollector) collectObjects(to chan<- prometheus.Metric) {
 	}
 	to <- gauge(c.cached, float64(c.CachedBytes()))
 	to <- gauge(c.maxCached, float64(c.MaxCachedBytes))
-	ages.Collect(to)
+	to <- gauge(c.stale, float64(stale))
 	to <- gauge(c.maxStaleness, longest)
 }
 
-// age returns the seconds since an object was last proven current that is stale, else 0. One that never was
-// proven counts from its first reference.
+// age returns the seconds since an object was last proven current. One that never was proven counts from its first
+// reference.
 func age(o manager.ObjectStatus) float64 {
-	if !o.Stale {
-		return 0
-	}
 	proven := o.LastConfirmed
 	if proven.IsZero() {
 		proven = o.Since
@@ -175,14 +172,4 @@ func age(o manager.ObjectStatus) float64 {
 
 func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
 	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
-}
-
-// newStaleness returns an empty histogram of the ages of objects. Behind an API server without bookmarks a watch that
-// can't be opened again may have been silent for an hour.
-func newStaleness() prometheus.Histogram {
-	return prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name:    "refvol_object_staleness_seconds",
-		Help:    "Objects by the time since an event, a bookmark, a list or a get last proved their state current, 0 while their watches or requests don't fail. A histogram of this moment: its counts also fall.",
-		Buckets: []float64{30, 60, 90, 120, 300, 600, 1200, 3600, 14400},
-	})
 }

@@ -44,9 +44,10 @@ type SelfSubjectAccessReviews interface {
 type Options struct {
 	// Identity is the value of the flag --identity, for texts.
 	Identity string
-	// Needs are the rights of the plugin's account, and Reviews asks for them.
-	Needs   []authorizationv1.ResourceAttributes
-	Reviews SelfSubjectAccessReviews
+	// Needs are the rights of the plugin's account without which it can't work. Without one of Wants it works, with a
+	// warning. Reviews asks for both.
+	Needs, Wants []authorizationv1.ResourceAttributes
+	Reviews      SelfSubjectAccessReviews
 	// Node asks whether the plugin may read as its node; nil where it need not.
 	Node *Node
 	// Refused gets a signal when a request of the plugin's account was refused: the rights are asked for again soon.
@@ -60,9 +61,10 @@ type Checker struct {
 	granted chan struct{}
 
 	mu sync.Mutex
-	// problem is why the plugin can't work, nil if it can, and missing what it lacks.
-	problem error
-	missing []string
+	// problem is why the plugin can't work, nil if it can, and missing what it lacks. wanted are those of missing without
+	// which it works.
+	problem         error
+	missing, wanted []string
 	// answered says that the API server has answered once.
 	answered bool
 }
@@ -82,11 +84,13 @@ func (c *Checker) Ready() error {
 	return c.problem
 }
 
-// Needs returns the names of the rights that the plugin needs, such as "get of pods".
-func (c *Checker) Needs() []string {
-	names := make([]string, 0, len(c.opts.Needs))
-	for i := range c.opts.Needs {
-		names = append(names, nameOf(&c.opts.Needs[i]))
+// Rights returns the names of the rights that the plugin asks for, such as "get of pods".
+func (c *Checker) Rights() []string {
+	var names []string
+	for _, rights := range [][]authorizationv1.ResourceAttributes{c.opts.Needs, c.opts.Wants} {
+		for i := range rights {
+			names = append(names, nameOf(&rights[i]))
+		}
 	}
 	return names
 }
@@ -119,9 +123,9 @@ func (c *Checker) Run(ctx context.Context) {
 		case <-c.opts.Refused: // what was refused before says nothing new
 		default:
 		}
-		missing, problem, err := c.ask(ctx)
-		c.note(ctx, missing, problem, err)
-		if problem != nil || err != nil {
+		a, err := c.ask(ctx)
+		c.note(ctx, a, err)
+		if a.problem != nil || err != nil {
 			pause(ctx, retries.Step(), nil)
 			continue
 		}
@@ -146,48 +150,66 @@ func pause(ctx context.Context, d time.Duration, signal <-chan struct{}) {
 	}
 }
 
-// ask returns in one line what is wrong, nil for nothing, and the names of the rights that are missing, if that is it. An
-// err says nothing about rights.
-func (c *Checker) ask(ctx context.Context) (missing []string, problem, err error) {
+// answer is what the API server said: in one line what is wrong, nil for nothing, and the names of the rights that the
+// plugin lacks, of those that it needs and of those that it wants.
+type answer struct {
+	problem        error
+	needed, wanted []string
+}
+
+// ask asks for everything. An error says nothing about rights.
+func (c *Checker) ask(ctx context.Context) (a answer, err error) {
 	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), attemptTimeout)
 	defer cancel()
 	if c.opts.Node != nil {
-		problem, err = c.opts.Node.ask(ctx)
-		if explained := errors.As(problem, new(refusedError)); err != nil || problem != nil && !explained {
-			return nil, problem, err
+		a.problem, err = c.opts.Node.ask(ctx)
+		if explained := errors.As(a.problem, new(refusedError)); err != nil || a.problem != nil && !explained {
+			return a, err
 		}
 	}
-	for i := range c.opts.Needs {
-		need := &c.opts.Needs[i]
+	if a.needed, err = c.lacks(ctx, c.opts.Needs); err != nil {
+		return answer{}, err
+	}
+	if a.wanted, err = c.lacks(ctx, c.opts.Wants); err != nil {
+		return answer{}, err
+	}
+	if len(a.needed) > 0 {
+		a.problem = fmt.Errorf("the plugin's account lacks rights in all namespaces that --identity=%s needs: %s: grant them, or choose another identity",
+			c.opts.Identity, strings.Join(a.needed, ", "))
+	}
+	return a, nil
+}
+
+// lacks returns the names of those rights that the API server doesn't give the plugin.
+func (c *Checker) lacks(ctx context.Context, rights []authorizationv1.ResourceAttributes) (missing []string, err error) {
+	for i := range rights {
+		right := &rights[i]
 		review, err := c.opts.Reviews.Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: need},
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: right},
 		}, metav1.CreateOptions{})
 		if err != nil {
-			return nil, nil, fmt.Errorf("ask whether the plugin may %s %s: %w", need.Verb, need.Resource, err)
+			return nil, fmt.Errorf("ask whether the plugin may %s %s: %w", right.Verb, right.Resource, err)
 		}
 		if !review.Status.Allowed {
-			missing = append(missing, nameOf(need))
+			missing = append(missing, nameOf(right))
 		}
 	}
-	if len(missing) > 0 {
-		problem = fmt.Errorf("the plugin's account lacks rights in all namespaces that --identity=%s needs: %s: grant them, or choose another identity",
-			c.opts.Identity, strings.Join(missing, ", "))
-	}
-	return missing, problem, nil
+	return missing, nil
 }
 
 // note keeps an answer, and logs it if it is news. None at all changes nothing, once there was one.
-func (c *Checker) note(ctx context.Context, missing []string, problem, err error) {
+func (c *Checker) note(ctx context.Context, a answer, err error) {
 	c.mu.Lock()
 	if ctx.Err() != nil || err != nil && c.answered {
 		c.mu.Unlock()
 		return
 	}
-	before := c.problem
-	problem = cmp.Or(problem, err)
-	c.problem, c.missing, c.answered = problem, missing, err == nil
+	before, wantedBefore := c.problem, c.wanted
+	problem := cmp.Or(a.problem, err)
+	c.problem, c.missing, c.wanted, c.answered = problem, slices.Concat(a.needed, a.wanted), a.wanted, err == nil
 	c.mu.Unlock()
-	switch logger := klog.FromContext(ctx); {
+	logger := klog.FromContext(ctx)
+	switch {
 	case problem == nil && before != nil:
 		select {
 		case <-c.granted:
@@ -197,5 +219,8 @@ func (c *Checker) note(ctx context.Context, missing []string, problem, err error
 		logger.Info("The API server lets the plugin work", "identity", c.opts.Identity)
 	case problem != nil && (before == nil || before.Error() != problem.Error()):
 		logger.Error(problem, "Not ready: the plugin can't work", "identity", c.opts.Identity)
+	}
+	if len(a.wanted) > 0 && !slices.Equal(a.wanted, wantedBefore) {
+		logger.Info("Warning: the plugin's account lacks rights: volumes work, but what needs these fails", "rights", a.wanted)
 	}
 }

@@ -23,6 +23,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // apiServer answers reviews: it allows what is allowed, and fails with err.
 type apiServer struct {
+	// wants are rights that the Checker can do without.
+	wants []authorizationv1.ResourceAttributes
+
 	mu      sync.Mutex
 	allowed []string
 	err     error
@@ -54,7 +57,7 @@ func running(t *testing.T, s *apiServer) (*Checker, chan<- struct{}, *bytes.Buff
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))))
 	t.Cleanup(cancel)
 	refused := make(chan struct{}, 1)
-	c, err := New(Options{Identity: "plugin", Needs: needs(), Reviews: s, Refused: refused})
+	c, err := New(Options{Identity: "plugin", Needs: needs(), Wants: s.wants, Reviews: s, Refused: refused})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,6 +143,33 @@ func TestRun(t *testing.T) {
 		if lines := strings.Count(log.String(), "\n"); lines != 4 || strings.Count(log.String(), "Not ready: the plugin can't work") != 3 {
 			t.Errorf("logged\n%s", log)
 		}
+	})
+}
+
+// TestWithoutEvents: a right that the plugin only wants keeps it from nothing, and is missed in the log once, by its name.
+func TestWithoutEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &apiServer{wants: []authorizationv1.ResourceAttributes{{Verb: "create", Resource: "events"}}}
+		s.answer(nil, strings.Split(all, ",")...)
+		c, refused, log := running(t, s)
+		synctest.Wait()
+		wantReady(t, c, "", "create of events")
+		c.Await(t.Context())
+		if names := c.Rights(); !slices.Contains(names, "create of events") || len(names) != 5 {
+			t.Errorf("it asks for %q", names)
+		}
+		after(time.Hour)
+		if n := strings.Count(log.String(), `Warning: the plugin's account lacks rights: volumes work, but what needs these fails" rights=["create of events"]`); n != 1 {
+			t.Errorf("warned %d times:\n%s", n, log)
+		}
+		// A right that it needs is named with it, and alone makes the plugin not ready.
+		s.answer(nil, "list configmaps", "watch configmaps", "list secrets")
+		refused <- struct{}{}
+		synctest.Wait()
+		wantReady(t, c, lacks, "watch of secrets", "create of events")
+		s.answer(nil, append(strings.Split(all, ","), "create events")...)
+		after(time.Minute)
+		wantReady(t, c, "")
 	})
 }
 

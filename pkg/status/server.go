@@ -1,6 +1,7 @@
 package status
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -15,18 +16,33 @@ const (
 	DefaultAddress = "127.0.0.1:9811"
 )
 
-// Handler serves at Path what report returns for each request, one at a time: each report looks at all volumes. The server
-// must bound the time of an answer, so that who reads nothing keeps nobody out.
+// maxAnswers is how many answers may be in memory at once: clients that read nothing keep theirs.
+const maxAnswers = 16
+
+// Handler serves at Path what report returns for each request, one at a time: each report looks at all volumes. Answers are
+// written side by side. The server must bound the time of an answer, so that clients that read nothing keep others out
+// for that time at most.
 func Handler(report func() *Report) http.Handler {
-	var answering sync.Mutex
+	var reporting sync.Mutex
+	encoded := func(ctx context.Context) ([]byte, error) {
+		reporting.Lock()
+		defer reporting.Unlock()
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		return json.Marshal(report())
+	}
+	answers := make(chan struct{}, maxAnswers)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+Path, func(w http.ResponseWriter, request *http.Request) {
-		answering.Lock()
-		defer answering.Unlock()
-		if request.Context().Err() != nil {
+		select {
+		case answers <- struct{}{}:
+			defer func() { <-answers }()
+		default:
+			http.Error(w, "too many answers at once", http.StatusServiceUnavailable)
 			return
 		}
-		body, err := json.Marshal(report())
+		body, err := encoded(request.Context())
 		if err != nil {
 			http.Error(w, fmt.Sprintf("encode the status: %v", err), http.StatusInternalServerError)
 			return

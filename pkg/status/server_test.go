@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -65,6 +67,65 @@ func TestServer(t *testing.T) {
 		if got, _, _ := do(t, wrong.method, "http://"+address+wrong.path); got != wrong.status {
 			t.Errorf("%s %s: %d, want %d", wrong.method, wrong.path, got, wrong.status)
 		}
+	}
+}
+
+// TestWhoReadsNothing: a client that doesn't read a large answer holds up nobody else.
+func TestWhoReadsNothing(t *testing.T) {
+	large := sample(Volume{VolumeID: "v1", Reason: strings.Repeat("x", 16<<20), Since: noon, Objects: []Object{}})
+	made := make(chan struct{}, 2)
+	address := serve(t, Handler(func() *Report {
+		made <- struct{}{}
+		if len(made) == 1 {
+			return large
+		}
+		return sample()
+	}))
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("GET " + Path + " HTTP/1.1\r\nHost: test\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil { // the answer is being written
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := fetch(ctx, address); err != nil {
+		t.Errorf("while another one reads nothing: %v", err)
+	}
+}
+
+// TestManyAnswers: with too many at once one more is refused, and is answered once there is room.
+func TestManyAnswers(t *testing.T) {
+	goOn := make(chan struct{})
+	address := serve(t, Handler(func() *Report {
+		<-goOn
+		return sample()
+	}))
+	answers := make(chan int, maxAnswers+1)
+	var asking sync.WaitGroup
+	for range maxAnswers + 1 {
+		asking.Go(func() {
+			status, _, _ := do(t, http.MethodGet, "http://"+address+Path)
+			answers <- status
+		})
+	}
+	if status := <-answers; status != http.StatusServiceUnavailable {
+		t.Errorf("the first answer is %d", status)
+	}
+	close(goOn)
+	asking.Wait()
+	for range maxAnswers {
+		if status := <-answers; status != http.StatusOK {
+			t.Errorf("another answer is %d", status)
+		}
+	}
+	if status, _, _ := do(t, http.MethodGet, "http://"+address+Path); status != http.StatusOK {
+		t.Errorf("later the answer is %d", status)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -22,12 +23,8 @@ const chartName = "refvol"
 // time of the day into the archive.
 func writeChart(o *options, dir string) error {
 	chart := filepath.Join(o.root, "deploy", "charts", chartName)
-	ignored, err := ignoredFiles(chart)
-	if err != nil {
-		return err
-	}
 	var files []archived
-	if err := o.addChartFiles(&files, chart, "", ignored); err != nil {
+	if err := o.addChartFiles(&files, chart); err != nil {
 		return err
 	}
 	text, err := archive(files)
@@ -37,45 +34,21 @@ func writeChart(o *options, dir string) error {
 	return write(dir, chartName+"-"+o.number()+".tgz", text)
 }
 
-// ignoredFiles returns the lines of .helmignore: a name, which counts in every directory, or a path.
-func ignoredFiles(chart string) ([]string, error) {
-	text, err := os.ReadFile(filepath.Join(chart, ".helmignore"))
-	if err != nil {
-		return nil, err
-	}
-	var ignored []string
-	for line := range strings.Lines(string(text)) {
-		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		if strings.ContainsAny(line, "*?[!") || strings.HasSuffix(line, "/") {
-			return nil, fmt.Errorf(".helmignore: %q is more than a name or a path", line)
-		}
-		ignored = append(ignored, line)
-	}
-	return ignored, nil
-}
-
-// addChartFiles adds the files below a directory of the chart. Links are followed, as Helm does.
-func (o *options) addChartFiles(files *[]archived, chart, below string, ignored []string) error {
-	entries, err := os.ReadDir(filepath.Join(chart, below))
+// addChartFiles adds the chart's files. Helm would follow a link, others leave it out: it is refused.
+func (o *options) addChartFiles(files *[]archived, chart string) error {
+	root, err := os.OpenRoot(chart)
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		name := path.Join(below, e.Name())
-		if slices.Contains(ignored, name) || slices.Contains(ignored, e.Name()) {
-			continue
-		}
-		if info, err := os.Stat(filepath.Join(chart, name)); err != nil {
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
 			return err
-		} else if info.IsDir() {
-			if err := o.addChartFiles(files, chart, name, ignored); err != nil {
-				return err
-			}
-			continue
 		}
-		content, err := os.ReadFile(filepath.Join(chart, name))
+		if !entry.Type().IsRegular() {
+			return fmt.Errorf("%s of the chart is no plain file", name)
+		}
+		content, err := root.ReadFile(name)
 		if err == nil {
 			content, err = o.chartFile(name, content)
 		}
@@ -83,8 +56,8 @@ func (o *options) addChartFiles(files *[]archived, chart, below string, ignored 
 			return err
 		}
 		*files = append(*files, archived{path.Join(chartName, name), content, 0o644})
-	}
-	return nil
+		return nil
+	})
 }
 
 // chartFile returns a file of the chart with the release's version.

@@ -8,19 +8,19 @@ import (
 	"testing"
 )
 
-// TestDockerfile wants the version of Go that go.mod has, the build that make image does, and an image of the
+// TestDockerfile wants the toolchain of go.mod, which compiles for the image's platform on the builder's own, the build that make image does, and an image of the
 // plugin alone that starts it as root. Root is needed for mounts.
 func TestDockerfile(t *testing.T) {
 	text, goMod := readRoot(t, "Dockerfile"), readRoot(t, "go.mod")
-	version := regexp.MustCompile(`\ngo (\d+\.\d+)\.\d+\n`).FindStringSubmatch(goMod)
-	if version == nil {
-		t.Fatal("go.mod names no version of Go")
+	version := regexp.MustCompile(`\ntoolchain go(\d+\.\d+\.\d+)\n`).FindStringSubmatch(goMod)
+	if version == nil || !strings.Contains(readRoot(t, "cmd/kubectl-refvol/go.mod"), version[0]) {
+		t.Fatalf("go.mod and cmd/kubectl-refvol/go.mod don't name the same toolchain: %q", version)
 	}
 	build, image, two := strings.Cut(text, "\nFROM scratch\n")
 	if !two || strings.Contains(image, "\nFROM ") {
 		t.Fatal("the last stage is not from scratch")
 	}
-	for _, line := range []string{"ARG GO_IMAGE=docker.io/library/golang:" + version[1], "FROM $GO_IMAGE AS build", `RUN make build-plugin VERSION="$VERSION" REVISION="$REVISION"`} {
+	for _, line := range []string{"ARG GO_IMAGE=docker.io/library/golang:" + version[1], "FROM --platform=$BUILDPLATFORM $GO_IMAGE AS build", `RUN GOOS="$TARGETOS" GOARCH="$TARGETARCH" make build-plugin VERSION="$VERSION" REVISION="$REVISION"`} {
 		if !strings.Contains(build, "\n"+line+"\n") {
 			t.Errorf("the build lacks the line %s", line)
 		}

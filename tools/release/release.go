@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
+	"go/version"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -95,10 +98,34 @@ func buildAll(ctx context.Context, o *options, dir string) ([]binary, error) {
 			if err := runMake(ctx, o, []string{"GOOS=" + on.os, "GOARCH=" + on.arch}, "build-program", "PROGRAM="+p.name, "OUT="+b.path); err != nil {
 				return nil, fmt.Errorf("build %s for %s: %w", p.name, on, err)
 			}
+			if err := o.checkGo(b); err != nil {
+				return nil, err
+			}
 			built = append(built, b)
 		}
 	}
 	return built, nil
+}
+
+// checkGo refuses a binary that was built by an older Go than the checkout names: its standard library has faults that are
+// mended.
+func (o *options) checkGo(b binary) error {
+	goMod, err := os.ReadFile(filepath.Join(o.root, "go.mod"))
+	if err != nil {
+		return err
+	}
+	needed := regexp.MustCompile(`(?m)^toolchain (go\S+)$`).FindSubmatch(goMod)
+	if needed == nil {
+		return errors.New("go.mod names no toolchain")
+	}
+	info, err := buildinfo.ReadFile(b.path)
+	if err != nil {
+		return err
+	}
+	if version.Compare(info.GoVersion, string(needed[1])) < 0 {
+		return fmt.Errorf("%s is built by %s: a release takes %s or newer (GOTOOLCHAIN=auto fetches it)", b.path, info.GoVersion, needed[1])
+	}
+	return nil
 }
 
 // packImages makes one image of each program, for all of its architectures of Linux.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -91,7 +92,7 @@ func TestChartHasTheVersion(t *testing.T) {
 	}
 	for _, name := range []string{"files/base/kustomization.yaml", "files/base/rbac.yaml", "files/components/cache/kustomization.yaml"} {
 		if _, there := files["refvol/"+name]; there {
-			t.Errorf("the archive has %s, which .helmignore leaves out", name)
+			t.Errorf("the archive has %s, which is kustomize's alone", name)
 		}
 	}
 }
@@ -198,5 +199,27 @@ func TestChecksums(t *testing.T) {
 	cmd.Dir = dir
 	if output, err := cmd.CombinedOutput(); err != nil || string(output) != "a: OK\nb: OK\n" {
 		t.Errorf("%s, %v", output, err)
+	}
+}
+
+// TestReleaseNeedsItsGo: a binary of an older Go than go.mod's toolchain is refused.
+func TestReleaseNeedsItsGo(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	for _, test := range []struct{ goMod, says string }{
+		{"module x\n\ngo 1.26.0\n\ntoolchain " + runtime.Version() + "\n", ""},
+		{"module x\n\ngo 1.26.0\n\ntoolchain go1.999.0\n", "is built by " + runtime.Version() + ": a release takes go1.999.0 or newer"},
+		{"module x\n\ngo 1.26.0\n", "go.mod names no toolchain"},
+	} {
+		if err := os.WriteFile(filepath.Join(root, "go.mod"), []byte(test.goMod), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := (&options{root: root}).checkGo(binary{path: self})
+		if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%q: %v, want %q", test.goMod, err, test.says)
+		}
 	}
 }

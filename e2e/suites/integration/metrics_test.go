@@ -124,7 +124,7 @@ func TestMetrics(t *testing.T) {
 	start := n.scrape()
 	for of, want := range map[series]float64{
 		"refvol_volumes": 0, `refvol_writes_total{result="changed"}`: 0, "refvol_object_staleness_max_seconds": 0,
-		"refvol_build_info": 1, "refvol_volume_bytes_limit": 512 << 20, `refvol_ready{condition="registration"}`: 0,
+		"refvol_build_info": 1, "refvol_volume_limit_bytes": 512 << 20, `refvol_ready{condition="registration"}`: 0,
 	} {
 		if got := start.sum(of); got != want || start[strings.Split(string(of), "{")[0]] == nil {
 			t.Errorf("at the start %s is %v, want %v", of, got, want)
@@ -139,7 +139,7 @@ func TestMetrics(t *testing.T) {
 	n.counts(map[series]float64{
 		`refvol_volumes{condition="Current"}`: 1, "refvol_volumes": 1, "refvol_volume_bytes": float64(n.kernelCounts(v)), "refvol_volumes_without_token": 0,
 		`refvol_objects{kind="ConfigMap",state="present"}`: 1, `refvol_objects{kind="Secret",state="present"}`: 1, "refvol_objects": 2,
-		"refvol_object_staleness_seconds":                                        2,
+		"refvol_stale_objects": 0,
 		`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="OK"}`: 1,
 		`refvol_writes_total{result="changed"}`:                                  1,
 		"refvol_propagation_seconds":                                             0,
@@ -175,7 +175,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	n.mustUnpublish(v)
-	n.counts(map[series]float64{"refvol_volumes": 0, "refvol_objects": 0, "refvol_object_staleness_seconds": 0, "refvol_volume_bytes": 0})
+	n.counts(map[series]float64{"refvol_volumes": 0, "refvol_objects": 0, "refvol_stale_objects": 0, "refvol_volume_bytes": 0})
 }
 
 // get fetches a URL over a connection of its own, so that none is left open.

@@ -28,6 +28,7 @@ func TestFaultsShow(t *testing.T) {
 		"broken watches":        brokenWatchesShow,
 		"full volume":           fullVolumeShows,
 		"full node":             fullNodeShows,
+		"full cache":            fullCacheShows,
 		"revoked consent":       revokedConsentShows,
 		"reviews fail":          failingReviewsShow,
 		"no tokens":             missingTokensShow,
@@ -163,7 +164,7 @@ func (n *proxied) isStale(by map[series]float64) {
 		moves[of] = least
 	}
 	n.moves(before, moves)
-	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, "refvol_object_staleness_seconds": 1})
+	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, "refvol_stale_objects": 1})
 }
 
 // recovers ends the fault. A change then arrives, which proves the object current.
@@ -206,6 +207,27 @@ func fullNodeShows(t *testing.T, a *alerting) {
 	a.wantFiring(t, asReady(n.scrapes(func() {
 		wantStatus(t, n.finalAnswer(full), codes.ResourceExhausted)
 	})), "RefvolMemoryNearLimit", "RefvolCallsFail", "RefvolWritesFail")
+}
+
+// fullCacheShows: eight pods, each with nearly its share, leave no room for a ninth.
+func fullCacheShows(t *testing.T, a *alerting) {
+	n := newNode(t, anyPort, "--max-cached-size=128Ki")
+	object := func(name string) string {
+		n.configMap(name, map[string]string{"key": n.canary() + strings.Repeat("x", 15000)})
+		return name
+	}
+	for i := range 8 {
+		n.published(object(fmt.Sprint("app-", i)))
+	}
+	full := n.short(object("full"))
+	wantStatus(t, n.finalAnswer(full), codes.ResourceExhausted)
+	a.wantFiring(t, asReady(n.scrapes(func() {
+		err := n.finalAnswer(full)
+		wantStatus(t, err, codes.ResourceExhausted)
+		if !strings.Contains(err.Error(), "(--max-cached-size)") {
+			t.Errorf("the text names no limit: %v", err)
+		}
+	})), "RefvolCacheNearLimit", "RefvolCallsFail")
 }
 
 func revokedConsentShows(t *testing.T, _ *alerting) {

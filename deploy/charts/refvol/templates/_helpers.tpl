@@ -1,15 +1,41 @@
 {{/* The text of a manifest that kustomize uses too: list of the root and the path below files/. */}}
 {{- define "refvol.file" -}}
 {{- $root := index . 0 }}{{ $path := printf "files/%s" (index . 1) }}
-{{- $root.Files.Get $path | required (printf "the chart lacks %s: deploy/charts/refvol/files has symbolic links, which a tool left out: use the packaged chart" $path) }}
+{{- $root.Files.Get $path | required (printf "the chart lacks %s: in a checkout run make chart" $path) }}
 {{- end }}
 
-{{/* An object in the release's namespace, with the labels of all objects: list of the root and the object. */}}
+{{- define "refvol.namespace" -}}
+{{ .Values.namespaceOverride | default .Release.Namespace }}
+{{- end }}
+
+{{/* The name of the DaemonSet, and of what belongs to it alone. */}}
+{{- define "refvol.fullname" -}}
+{{ .Values.fullnameOverride | default "refvol-plugin" }}
+{{- end }}
+
+{{- define "refvol.serviceAccountName" -}}
+{{ .Values.serviceAccount.name | default (include "refvol.fullname" .) }}
+{{- end }}
+
+{{/* The labels of an object: list of the root and its own labels, which win. Pods and selectors have the own ones only: a
+new version must not change them. */}}
+{{- define "refvol.labels" -}}
+{{- $root := index . 0 }}
+{{- $standard := dict "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimAll "-_.")
+  "app.kubernetes.io/instance" $root.Release.Name
+  "app.kubernetes.io/version" $root.Chart.AppVersion
+  "app.kubernetes.io/managed-by" $root.Release.Service
+  "app.kubernetes.io/part-of" "refvol" }}
+{{- merge (dict) (index . 1) $standard $root.Values.commonLabels | toYaml }}
+{{- end }}
+
+{{/* An object in the chart's namespace, with the labels of all objects: list of the root and the object. */}}
 {{- define "refvol.object" -}}
 {{- $root := index . 0 }}{{ $object := index . 1 }}
 {{- with $object.metadata }}
-{{- if .namespace }}{{ $_ := set . "namespace" $root.Release.Namespace }}{{ end }}
-{{- $_ := set . "labels" (merge (dict) .labels $root.Values.commonLabels) }}
+{{- if eq .name "refvol-plugin" }}{{ $_ := set . "name" (include "refvol.fullname" $root) }}{{ end }}
+{{- if .namespace }}{{ $_ := set . "namespace" (include "refvol.namespace" $root) }}{{ end }}
+{{- $_ := set . "labels" (include "refvol.labels" (list $root .labels) | fromYaml) }}
 {{- end }}
 ---
 {{ toYaml $object }}
@@ -27,8 +53,28 @@
 {{- end }}
 {{- end }}
 
-{{/* Fails for values that exclude each other. The schema refuses what is wrong by itself. */}}
+{{/* Fails if a value needs a newer cluster: list of the root, the value, the version, and what else to do. */}}
+{{- define "refvol.needs" -}}
+{{- $version := (index . 0).Capabilities.KubeVersion.Version }}
+{{- if not (semverCompare (printf ">=%s-0" (index . 2)) $version) }}
+{{- fail (printf "%s needs Kubernetes %s or newer, and this cluster has %s: %s" (index . 1) (index . 2) $version (index . 3)) }}
+{{- end }}
+{{- end }}
+
+{{- define "refvol.needsNewer" -}}
+{{- if eq .Values.identity "node" }}
+{{- include "refvol.needs" (list . "identity=node" "1.36" "set identity=pod") }}
+{{- end }}
+{{- range $value, $needed := dict "admission" "1.30" "admissionReadOnly" "1.36" "flowSchema" "1.29" "live" "1.36" "liveNodeSelector" "1.36" "startupTaint" "1.32" }}
+{{- if (get $.Values $value).enabled }}
+{{- include "refvol.needs" (list $ (printf "%s.enabled=true" $value) $needed "leave it out") }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Fails for values that exclude each other, or need a newer cluster. The schema refuses what is wrong by itself. */}}
 {{- define "refvol.validate" -}}
+{{- include "refvol.needsNewer" . }}
 {{- if and .Values.crossNamespace (eq .Values.identity "node") }}
 {{- fail "crossNamespace: Forbidden: with identity node: a node may read only what its own pods name: set identity to pod or plugin, or leave crossNamespace out" }}
 {{- end }}
@@ -47,11 +93,16 @@
 {{- end }}
 {{- end }}
 
+{{/* Not empty if the cluster has a kind of the Prometheus operator: list of the root and the kind. */}}
+{{- define "refvol.knows" -}}
+{{- if (index . 0).Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" (index . 1)) }}yes{{ end }}
+{{- end }}
+
 {{/* The metadata of what checks that nothing uses the driver before the release is deleted. */}}
 {{- define "refvol.uninstallCheck" }}
   name: refvol-uninstall-check
   labels:
-    {{- merge (dict "app.kubernetes.io/name" "refvol-uninstall-check") .Values.commonLabels | toYaml | nindent 4 }}
+    {{- include "refvol.labels" (list . (dict "app.kubernetes.io/name" "refvol-uninstall-check")) | nindent 4 }}
   annotations:
     helm.sh/hook: pre-delete
     # A Job that failed stays for an hour, with its log.

@@ -46,7 +46,7 @@ func newRelease(t *testing.T, prefix string) *release {
 	return r
 }
 
-// copyChart copies the chart and what its links lead to, under names of its own.
+// copyChart copies the chart under names of its own.
 func (r *release) copyChart(from, prefix string) string {
 	r.t.Helper()
 	names := strings.NewReplacer(driver, r.driver, "args: [uninstall-check,",
@@ -54,31 +54,21 @@ func (r *release) copyChart(from, prefix string) string {
 		"refvol-plugin", r.app, "refvol-uninstall-check", r.check, "refvol-node-identity", prefix+"-node-identity",
 		"refvol-live", prefix+"-live", "refvol.dev/live", r.driver+"/live", "refvol-volumes", prefix+"-volumes")
 	chart := filepath.Join(r.dir, "chart")
-	var copyDir func(from, to string) error
-	copyDir = func(from, to string) error {
-		return filepath.WalkDir(from, func(file string, entry fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			target := filepath.Join(to, strings.TrimPrefix(file, from))
-			if entry.IsDir() {
-				return os.MkdirAll(target, 0o755)
-			}
-			if entry.Type()&fs.ModeSymlink != 0 {
-				linked, err := filepath.EvalSymlinks(file)
-				if err != nil {
-					return err
-				}
-				return copyDir(linked, target)
-			}
-			text, err := os.ReadFile(file)
-			if err != nil {
-				return err
-			}
-			return os.WriteFile(target, []byte(names.Replace(string(text))), 0o600)
-		})
-	}
-	if err := copyDir(from, chart); err != nil {
+	err := filepath.WalkDir(from, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(chart, strings.TrimPrefix(file, from))
+		if entry.IsDir() {
+			return os.MkdirAll(target, 0o755)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(target, []byte(names.Replace(string(text))), 0o600)
+	})
+	if err != nil {
 		r.t.Fatal(err)
 	}
 	return chart
