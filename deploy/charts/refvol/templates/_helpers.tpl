@@ -27,6 +27,15 @@
 {{- end }}
 {{- end }}
 
+{{/* The image of kubectl refvol. It is beside the plugin's, of the same tag, unless the values say another. */}}
+{{- define "refvol.uninstallCheckImage" -}}
+{{- $own := .Values.uninstallCheck.image }}
+{{- with .Values.image }}
+{{- printf "%s/%s" (trimSuffix "/" .registry) ($own.repository | default (regexReplaceAll "[^/]+$" .repository "kubectl-refvol")) }}
+{{- if $own.digest }}@{{ $own.digest }}{{ else }}:{{ $own.tag | default .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{/* Fails for values that exclude each other. The schema refuses what is wrong by itself. */}}
 {{- define "refvol.validate" -}}
 {{- if and .Values.crossNamespace (eq .Values.identity "node") }}
