@@ -217,7 +217,7 @@ func (c *cluster) nodeReady(ctx context.Context, name string) (bool, error) {
 
 func (c *cluster) fetch(ctx context.Context, pod string) (*status.Report, error) {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.opts.port)))
-	report, err := status.Fetch(ctx, podTransport(c.config, c.client.CoreV1().RESTClient(), c.opts.namespace, pod), address)
+	report, err := status.Fetch(ctx, &podTransport{c.config, c.client.CoreV1().RESTClient(), c.opts.namespace, pod}, address)
 	if apierrors.IsForbidden(err) {
 		// The API server does not name the right if it is create.
 		err = fmt.Errorf("%w: this takes get and create of pods/portforward in namespace %s", err, c.opts.namespace)
