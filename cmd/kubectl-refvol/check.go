@@ -64,7 +64,7 @@ read, the API server does not answer, or the command line is wrong.`,
 	fs := cmd.Flags()
 	opts.files.AddFlags(fs)
 	fs.StringVar(&opts.cluster.driver, "driver-name", opts.cluster.driver, "name of the CSI driver, as in the CSIDriver object")
-	fs.StringVar(&opts.identity, "identity", opts.identity, "the --identity of the plugins: with pod, the service account needs a right to whatever its pods' volumes show; with node, the pod's spec must name that itself")
+	fs.StringVar(&opts.identity, "identity", opts.identity, "the --identity of the plugins: with pod, the service account needs a right to whatever its pods' volumes show; with node, the pod's spec must name that itself; without the flag, what one of them would refuse is a warning")
 	fs.StringVar(&opts.changeDetection, "change-detection", opts.changeDetection, "the --change-detection of the plugins: with --identity=pod, Watch takes the rights get, list and watch, Cache and Get take get only")
 	fs.BoolVar(&opts.live, "live", opts.live, "ask the API server which objects exist and who may get them")
 	return cmd
@@ -133,7 +133,7 @@ func (o *checkOptions) checker() (*check.Checker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the kubeconfig's namespace: %w", err)
 	}
-	opts := check.Options{Driver: o.cluster.driver, Namespace: namespace, NodeIdentity: o.identity == authz.IdentityNode}
+	opts := check.Options{Driver: o.cluster.driver, Namespace: namespace, NodeIdentity: o.identity == authz.IdentityNode, AnyIdentity: o.identity == ""}
 	if o.identity == authz.IdentityPod {
 		opts.PodVerbs = authz.PodVerbs(o.changeDetection == watch)
 	}
