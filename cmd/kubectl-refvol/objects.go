@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/resource"
@@ -38,22 +39,31 @@ func findObjects(flags *genericclioptions.ConfigFlags, selector string, args []s
 	infos, err := resource.NewBuilder(objectTypes{flags}).Unstructured().
 		NamespaceParam(namespace).DefaultNamespace().
 		LabelSelectorParam(selector).ResourceTypeOrNameArgs(false, args...).
-		RequireObject(false).TransformRequests(metadataOnly).Flatten().Do().Infos()
+		RequireObject(false).TransformRequests(metadataOnly).Do().Infos()
 	switch {
 	case err != nil && isOfRequest(err):
 		return nil, err
 	case err != nil:
 		return nil, &usageError{err}
-	case len(infos) == 0:
-		return nil, &usageError{&statusError{fmt.Errorf("no resources found in %s namespace", namespace), none}}
 	}
-	objects := make([]fleet.Object, len(infos))
-	for i, info := range infos {
+	var objects []fleet.Object
+	for _, info := range infos {
 		kind := info.Mapping.GroupVersionKind
 		if kind.Group != "" || kind.Kind != "Secret" && kind.Kind != "ConfigMap" {
 			return nil, &usageError{fmt.Errorf("%s %q: volumes show secrets and configmaps only", info.Mapping.Resource.Resource, info.Name)}
 		}
-		objects[i] = fleet.Object{Kind: kind.Kind, Namespace: info.Namespace, Name: info.Name}
+		// With a selector it is a list.
+		list, ok := info.Object.(*unstructured.UnstructuredList)
+		if !ok {
+			objects = append(objects, fleet.Object{Kind: kind.Kind, Namespace: info.Namespace, Name: info.Name})
+			continue
+		}
+		for i := range list.Items {
+			objects = append(objects, fleet.Object{Kind: kind.Kind, Namespace: list.Items[i].GetNamespace(), Name: list.Items[i].GetName()})
+		}
+	}
+	if len(objects) == 0 {
+		return nil, &usageError{&statusError{fmt.Errorf("no resources found in %s namespace", namespace), none}}
 	}
 	return objects, nil
 }

@@ -102,7 +102,7 @@ func TestStatusTellsFaults(t *testing.T) {
 	for _, v := range []*harness.Volume{current, pinned, deleted, large} {
 		n.mustPublish(v)
 	}
-	n.isWell(6)
+	n.isWell(7)
 
 	bad := n.volume(map[string]string{"configMap": "app", "updatePolicy": "pinned"})
 	wantStatus(t, n.Publish(t.Context(), bad), codes.InvalidArgument, "updatePolicy")
@@ -150,7 +150,7 @@ func TestStatusTellsFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.isWell(7)
+	n.isWell(8)
 }
 
 // isWell waits until the command says so, in so many lines.
