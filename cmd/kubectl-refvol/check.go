@@ -112,7 +112,7 @@ func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Write
 	if o.output.isOwn() {
 		err = report.WriteText(stdout)
 	} else {
-		err = o.output.print(stdout, report)
+		err = o.output.write(stdout, report)
 	}
 	if err != nil {
 		return fmt.Errorf("write the report: %w", err)

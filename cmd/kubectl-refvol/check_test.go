@@ -163,7 +163,7 @@ func TestCheckInputs(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
-		fmt.Fprintf(w, pod, "c")
+		_, _ = fmt.Fprintf(w, pod, "c")
 	}))
 	defer server.Close()
 	for name, test := range map[string]struct {

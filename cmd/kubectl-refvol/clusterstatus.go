@@ -97,7 +97,7 @@ func (s *clusterStatus) keepAbnormal() {
 	}
 }
 
-// counts counts what is there and what is abnormal. A plugin that is not ready is a problem of its node already.
+// counts says how much is there and how much is abnormal. A plugin that is not ready is a problem of its node already.
 func (s *clusterStatus) counts() *status.Counts {
 	c := &status.Counts{Nodes: len(s.Nodes)}
 	for i := range s.Nodes {

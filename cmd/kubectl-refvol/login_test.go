@@ -19,7 +19,7 @@ func apiServer(t *testing.T, name string) (url string, seen chan http.Header) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen <- r.Header
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "items": [{"metadata": {"name": %q}}]}`, name)
+		_, _ = fmt.Fprintf(w, `{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "items": [{"metadata": {"name": %q}}]}`, name)
 	}))
 	t.Cleanup(server.Close)
 	return server.URL, seen
@@ -31,7 +31,7 @@ func TestExecPlugin(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "login")
 	const script = "#!/bin/sh\necho '{\"apiVersion\": \"client.authentication.k8s.io/v1\", \"kind\": \"ExecCredential\", \"status\": {\"token\": \"of-the-program\"}}'\n"
-	if err := os.WriteFile(program, []byte(script), 0o700); err != nil { //nolint:gosec // It is run.
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	kubeconfig := filepath.Join(dir, "kubeconfig")

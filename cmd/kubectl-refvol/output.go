@@ -60,8 +60,8 @@ func (o *output) validate() error {
 	return nil
 }
 
-// print writes a value with apiVersion and kind as one of kubectl's printers does.
-func (o *output) print(w io.Writer, value any) error {
+// write prints a value with apiVersion and kind as one of kubectl's printers does.
+func (o *output) write(w io.Writer, value any) error {
 	printer, err := o.ToPrinter()
 	if err != nil {
 		return fmt.Errorf("--output: %w", err)

@@ -169,7 +169,7 @@ func (o *statusOptions) print(w io.Writer, s *clusterStatus, table status.Table)
 	case name == "name":
 		return o.printNames(w, s)
 	}
-	return o.output.print(w, s)
+	return o.output.write(w, s)
 }
 
 // printNames writes the pods that have the volumes, each once.

@@ -32,9 +32,9 @@ func (o *convergedOptions) print(w io.Writer, results []*fleet.Result) error {
 		return nil
 	}
 	if len(results) == 1 {
-		return o.output.print(w, results[0])
+		return o.output.write(w, results[0])
 	}
-	return o.output.print(w, &resultList{status.APIVersion, resultListKind, results})
+	return o.output.write(w, &resultList{status.APIVersion, resultListKind, results})
 }
 
 // notCovered is where the documents say what a yes doesn't mean.

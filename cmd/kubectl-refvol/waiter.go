@@ -106,10 +106,10 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 }
 
 // say has a text printed, unless it is the same as the one before.
-func (w *waiter) say(text string, print func(string)) {
+func (w *waiter) say(text string, tell func(string)) {
 	if text != w.said {
 		w.said = text
-		print(text)
+		tell(text)
 	}
 }
 
