@@ -119,12 +119,8 @@ func TestErr(t *testing.T) {
 		counts := &Counts{Nodes: 1}
 		counts.Add(report)
 		err := counts.Err()
-		if got := ""; err != nil {
-			if got = err.Error(); got != want || !errors.Is(err, ErrAbnormal) {
-				t.Errorf("got %q, want %q", got, want)
-			}
-		} else if want != "" {
-			t.Errorf("no error, want %q", want)
+		if (err == nil) != (want == "") || err != nil && (err.Error() != want || !errors.Is(err, ErrAbnormal)) {
+			t.Errorf("got %v, want %q", err, want)
 		}
 	}
 	counts := &Counts{Nodes: 3, Problems: 1, NotReported: 2}
