@@ -367,8 +367,22 @@ func TestChartUninstallCheck(t *testing.T) {
 	}
 	job, daemonSet := only[*batchv1.Job](t, objects), only[*appsv1.DaemonSet](t, chartObjects(t, newest, nil))
 	pod, plugin := job.Spec.Template.Spec, daemonSet.Spec.Template.Spec
-	if pod.ServiceAccountName != check || len(pod.Volumes) != 0 || len(pod.ImagePullSecrets) != 1 || pod.Containers[0].Image != plugin.Containers[0].Image {
+	if pod.ServiceAccountName != check || len(pod.Volumes) != 0 || len(pod.ImagePullSecrets) != 1 || pod.Containers[0].Image != strings.Replace(plugin.Containers[0].Image, "refvol-plugin", "kubectl-refvol", 1) {
 		t.Errorf("the job is %s", asJSON(t, job))
+	}
+	digest := "sha256:" + strings.Repeat("0", 64)
+	for want, change := range map[string]values{
+		"r.example.com/mirror/kubectl-refvol:v9": {"image": values{"registry": "r.example.com/", "repository": "mirror/plugin", "tag": "v9"}},
+		"ghcr.io/kubectl-refvol:v9":              {"image": values{"repository": "plugin", "tag": "v9"}},
+		"ghcr.io/own/check@" + digest:            {"uninstallCheck": values{"image": values{"repository": "own/check", "digest": digest}}},
+	} {
+		_, hooks, err := renderChart(newest, change)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := only[*batchv1.Job](t, decode(t, chart, hooks)).Spec.Template.Spec.Containers[0].Image; got != want {
+			t.Errorf("the image is %s, want %s", got, want)
+		}
 	}
 	for label, value := range daemonSet.Spec.Selector.MatchLabels {
 		if job.Spec.Template.Labels[label] == value {

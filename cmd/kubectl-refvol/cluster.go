@@ -17,10 +17,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/version"
 
 	"github.com/refvol/refvol/pkg/fleet"
@@ -37,33 +37,45 @@ const (
 
 // clusterOptions are the flags that say which plugins of which cluster are asked.
 type clusterOptions struct {
-	kubeconfig string
-	overrides  clientcmd.ConfigOverrides
-	namespace  string
-	selector   string
-	driver     string
-	port       uint16
-	timeout    time.Duration
+	// flags are kubectl's own.
+	flags     *genericclioptions.ConfigFlags
+	namespace string
+	selector  string
+	driver    string
+	port      uint16
+	timeout   time.Duration
 }
 
-func newClusterOptions() *clusterOptions {
+// newConfigFlags returns kubectl's flags, whose requests end.
+func newConfigFlags() *genericclioptions.ConfigFlags {
+	return genericclioptions.NewConfigFlags(true).WithWrapConfigFn(func(config *rest.Config) *rest.Config {
+		if config.Timeout == 0 {
+			config.Timeout = requestTimeout
+		}
+		config.UserAgent = ""
+		return rest.AddUserAgent(config, "kubectl-refvol/"+version.Get().GitVersion)
+	})
+}
+
+func newClusterOptions(flags *genericclioptions.ConfigFlags) *clusterOptions {
 	return &clusterOptions{
-		namespace: "refvol-system", selector: "app.kubernetes.io/name=refvol-plugin", driver: "csi.refvol.dev",
+		flags: flags, namespace: "refvol-system", selector: "app.kubernetes.io/name=refvol-plugin", driver: driverName,
 		port: 9811, timeout: 10 * time.Second,
 	}
 }
 
-// addFlags adds kubectl's own flags of clusters and users too, and -n if the command is about a namespace.
-func (o *clusterOptions) addFlags(fs *pflag.FlagSet, namespaced bool) {
-	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file (default: $KUBECONFIG, or ~/.kube/config)")
-	flags := clientcmd.RecommendedConfigOverrideFlags("")
-	if !namespaced {
-		flags.ContextOverrideFlags.Namespace = clientcmd.FlagInfo{}
-	}
-	clientcmd.BindOverrideFlags(&o.overrides, fs, flags)
+// driverName is the name of the CSI driver, unless a flag says another.
+const driverName = "csi.refvol.dev"
+
+// addFlags adds those that say where the plugins are.
+func (o *clusterOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.namespace, "plugin-namespace", o.namespace, "namespace of the plugin's pods")
-	fs.StringVar(&o.selector, "selector", o.selector, "labels of the plugin's pods")
+	fs.StringVar(&o.selector, "plugin-selector", o.selector, "labels of the plugin's pods")
 	fs.StringVar(&o.driver, "driver-name", o.driver, "name of the CSI driver, as in the CSIDriver object")
+}
+
+// addStatusFlags adds those that say how a plugin is asked.
+func (o *clusterOptions) addStatusFlags(fs *pflag.FlagSet) {
 	fs.Uint16Var(&o.port, "status-port", o.port, "port of the plugin's --status-address")
 	fs.DurationVar(&o.timeout, "plugin-timeout", o.timeout, "how long one plugin may take to answer")
 }
@@ -80,7 +92,7 @@ func (o *clusterOptions) validate() error {
 		return fmt.Errorf("--plugin-timeout: %s is not positive", o.timeout)
 	}
 	if _, err := labels.Parse(o.selector); err != nil {
-		return fmt.Errorf("--selector: %w", err)
+		return fmt.Errorf("--plugin-selector: %w", err)
 	}
 	return nil
 }
@@ -88,11 +100,11 @@ func (o *clusterOptions) validate() error {
 // cluster sends the requests of the commands, with the caller's rights. It is safe for concurrent use.
 type cluster struct {
 	opts *clusterOptions
-	// namespace is the one that the kubeconfig or -n names.
-	namespace string
-	client    kubernetes.Interface
-	metadata  metadata.Interface
-	config    *rest.Config
+	// timeout bounds the question to one plugin.
+	timeout  time.Duration
+	client   kubernetes.Interface
+	metadata metadata.Interface
+	config   *rest.Config
 }
 
 // connect returns what the flags lead to. It sends nothing yet.
@@ -100,25 +112,19 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.kubeconfig
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &o.overrides)
-	config, err := loader.ClientConfig()
+	config, err := o.flags.ToRESTConfig()
 	if err != nil {
 		return nil, fmt.Errorf("configure the client of the API server: %w", err)
 	}
-	namespace, _, err := loader.Namespace()
-	if err != nil {
-		return nil, fmt.Errorf("find the kubeconfig's namespace: %w", err)
-	}
+	config = rest.CopyConfig(config)
 	config.QPS = -1
 	// The pods of a large cluster are a gigabyte as JSON.
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	if config.Timeout == 0 { // --request-timeout
-		config.Timeout = requestTimeout
+	timeout := o.timeout
+	if set := *o.flags.Timeout; set != "" && set != "0" { // --request-timeout
+		timeout = min(timeout, config.Timeout)
 	}
-	rest.AddUserAgent(config, "kubectl-refvol/"+version.Get().GitVersion)
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("make the connections to the API server: %w", err)
@@ -131,19 +137,34 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client of the API server: %w", err)
 	}
-	return &cluster{
-		opts: o, namespace: namespace, client: client, metadata: objects,
-		config: config,
-	}, nil
+	return &cluster{opts: o, timeout: timeout, client: client, metadata: objects, config: config}, nil
 }
 
-func (c *cluster) fleet() *fleet.Options {
-	return &fleet.Options{
+// fleet returns how the plugins of all nodes are asked, or of some.
+func (c *cluster) fleet(nodes ...string) *fleet.Options {
+	o := &fleet.Options{
 		Driver: c.opts.driver, CSINodes: c.csiNodes, Plugins: c.plugins,
 		Fetch: c.fetch, Using: c.using, Pod: c.pod, NodeReady: c.nodeReady,
-		AtOnce: atOnce, Timeout: c.opts.timeout,
+		AtOnce: atOnce, Timeout: c.timeout,
+	}
+	if len(nodes) > 0 {
+		o.CSINodes = of(nodes, c.csiNodes, func(n *storagev1.CSINode) string { return n.Name })
+		o.Plugins = of(nodes, c.plugins, func(pod *corev1.Pod) string { return pod.Spec.NodeName })
+		o.Using = of(nodes, c.using, func(pod *fleet.Pod) string { return pod.Node })
+	}
+	return o
+}
+
+// of returns a list of what is on some nodes.
+func of[T any](nodes []string, list func(context.Context) ([]T, error), node func(*T) string) func(context.Context) ([]T, error) {
+	return func(ctx context.Context) ([]T, error) {
+		all, err := list(ctx)
+		return slices.DeleteFunc(all, func(one T) bool { return !slices.Contains(nodes, node(&one)) }), err
 	}
 }
+
+// errNoPlugin is that no pod looks like the plugin's.
+var errNoPlugin = errors.New("--plugin-namespace and --plugin-selector say where the plugin is")
 
 func (c *cluster) csiNodes(ctx context.Context) (all []storagev1.CSINode, err error) {
 	err = fleet.Each(ctx, c.client.StorageV1().CSINodes().List, metav1.ListOptions{}, func(n *storagev1.CSINode) { all = append(all, *n) })
@@ -161,7 +182,7 @@ func (c *cluster) plugins(ctx context.Context) (all []corev1.Pod, err error) {
 		return nil, fmt.Errorf("list the plugin's pods: %w", err)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("no pod of namespace %s has the labels %q: --plugin-namespace and --selector say where the plugin is", c.opts.namespace, c.opts.selector)
+		return nil, fmt.Errorf("no pod of namespace %s has the labels %q: %w", c.opts.namespace, c.opts.selector, errNoPlugin)
 	}
 	return all, nil
 }
@@ -196,7 +217,7 @@ func (c *cluster) nodeReady(ctx context.Context, name string) (bool, error) {
 
 func (c *cluster) fetch(ctx context.Context, pod string) (*status.Report, error) {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.opts.port)))
-	report, err := status.Fetch(ctx, podTransport(c.config, c.client.CoreV1().RESTClient(), c.opts.namespace, pod), address)
+	report, err := status.Fetch(ctx, &podTransport{c.config, c.client.CoreV1().RESTClient(), c.opts.namespace, pod}, address)
 	if apierrors.IsForbidden(err) {
 		// The API server does not name the right if it is create.
 		err = fmt.Errorf("%w: this takes get and create of pods/portforward in namespace %s", err, c.opts.namespace)

@@ -1,24 +1,90 @@
-// Command kubectl-refvol asks all plugins of a cluster, as a plugin of kubectl: kubectl refvol.
+// Command kubectl-refvol asks all plugins of a cluster, and checks manifests, as a plugin of kubectl: kubectl refvol.
 //
-// It is a module of its own: what a port-forward takes must not get into the node's binary.
+// It is a module of its own: what kubectl's libraries and a port-forward take must not get into the node's binary.
 package main
 
 import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
-
-	"github.com/refvol/refvol/pkg/command"
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // the ways to log in that kubectl knows
+	"k8s.io/component-base/version"
+	"k8s.io/klog/v2"
 )
 
-func main() { os.Exit(command.Main(newRootCommand())) }
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	err := run(ctx, newRootCommand(), os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+	}
+	os.Exit(exitStatus(err))
+}
+
+// run executes one command line. It returns when the command has ended, or soon after the end of ctx.
+func run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) error {
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	return root.ExecuteContext(ctx)
+}
+
+// maxVerbosity leaves out what client-go logs of the bodies of answers, which may have values of Secrets.
+const maxVerbosity = 7
 
 func newRootCommand() *cobra.Command {
+	flags := newConfigFlags()
+	verbosity := 0
 	root := &cobra.Command{
 		Use:         "kubectl-refvol",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl refvol"},
-		Short:       "Tells which refvol volumes show what, on all nodes",
+		Short:       "Tells which refvol volumes show what, on all nodes, and checks manifests",
+		Example: `  # Which volumes need somebody's attention?
+  kubectl refvol status
+
+  # Wait until all volumes show the current version of a Secret
+  kubectl refvol converged secret/db -n shop
+
+  # Is a manifest right, and which objects does it reference?
+  kubectl refvol check -f app.yaml`,
+		// Usage helps who got a flag wrong, not who reads why a command failed.
+		SilenceUsage: true, SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return logRequests(verbosity) },
 	}
-	root.AddCommand(newStatusCommand(), newConvergedCommand())
+	flags.AddFlags(root.PersistentFlags())
+	root.PersistentFlags().IntVarP(&verbosity, "v", "v", verbosity, "6 logs requests, and 7 their headers")
+	root.AddCommand(newStatusCommand(flags), newConvergedCommand(flags), newCheckCommand(flags), newUninstallCheckCommand(flags), newVersionCommand())
+	complete(root, flags)
 	return root
+}
+
+// logRequests has client-go log to standard error.
+func logRequests(verbosity int) error {
+	if verbosity > maxVerbosity {
+		return fmt.Errorf("-v: %d would log values of Secrets: must be at most %d", verbosity, maxVerbosity)
+	}
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	klog.InitFlags(fs)
+	return fs.Set("v", fmt.Sprint(verbosity))
+}
+
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  kubectl refvol version",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := version.Get()
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "kubectl-refvol %s (%s, %s)\n", v.GitVersion, v.GoVersion, v.Platform)
+			return err
+		},
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,48 +14,87 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
 
+// runCommand executes a command line that is to end by itself.
+func runCommand(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	err = run(t.Context(), newRootCommand(), args, &out, &errOut)
+	return out.String(), errOut.String(), err
+}
+
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
 // What the commands do is tested on an API server, in e2e/suites/fleet.
 func TestFlags(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/does/not/exist")
+	t.Setenv("HOME", t.TempDir())
+	const formats = "--output: unable to match a printer suitable for the output format"
+	const nowhere = "--server=http://127.0.0.1:1"
 	for _, test := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{"status", "-o", "text"}, `--output: Unsupported value: "text": must be table, wide, json or yaml`},
+		{[]string{"status", "-o", "text"}, formats + ` "text"`},
+		{[]string{"status", "-o", "custom-columns=A"}, `--output: custom-columns: "A" is not of the form NAME:PATH`},
+		{[]string{"status", "-o", "custom-columns=A:{.b"}, "--output: custom-columns: A: unclosed action"},
+		{[]string{"status", "-w", "-o", "json"}, "--watch prints tables only, not json"},
 		{[]string{"status", "--plugin-namespace="}, "--plugin-namespace must not be empty"},
 		{[]string{"status", "--driver-name="}, "--driver-name must not be empty"},
 		{[]string{"status", "--status-port=0"}, "--status-port must not be 0"},
 		{[]string{"status", "--plugin-timeout=0s"}, "--plugin-timeout: 0s is not positive"},
-		{[]string{"status", "--selector=a b"}, "--selector: "},
-		{[]string{"status", "-n", "shop"}, "unknown shorthand flag: 'n' in -n"},
-		{[]string{"status", "--namespace=shop"}, "unknown flag: --namespace"},
+		{[]string{"status", "--plugin-selector=a b"}, "--plugin-selector: "},
+		{[]string{"status", "--selector=a=b"}, "unknown flag: --selector"},
+		{[]string{"status", "-v=8"}, "-v: 8 would log values of Secrets: must be at most 7"},
 		{[]string{"status", "argument"}, `unknown command "argument" for "kubectl refvol status"`},
-		{[]string{"status"}, "configure the client of the API server: "},
 		{[]string{"status", "--kubeconfig=/nor/this"}, "configure the client of the API server: stat /nor/this: no such file or directory"},
-		{[]string{"converged"}, "accepts between 1 and 2 arg(s), received 0"},
-		{[]string{"converged", "secret/db", "-o", "wide"}, `--output: Unsupported value: "wide": must be table, json or yaml`},
+		{[]string{"status", "--context=none"}, `configure the client of the API server: context "none" does not exist`},
+		{[]string{"status", "--request-timeout=soon", nowhere}, "configure the client of the API server: "},
+		{[]string{"converged"}, "requires at least 1 arg(s), only received 0"},
+		{[]string{"converged", "secret/db", "-o", "wide"}, formats + ` "wide"`},
 		{[]string{"converged", "secret/db", "--timeout=-1s"}, "--timeout: -1s is negative"},
-		{[]string{"converged", "pod/db", "--server=http://127.0.0.1:1"}, `"pod/db" is neither secret/NAME nor configmap/NAME`},
-		{[]string{"converged", "secret", "--server=http://127.0.0.1:1"}, `"secret" is neither secret/NAME nor configmap/NAME`},
-		{[]string{"converged", "secret", "a/b", "--server=http://127.0.0.1:1"}, `"secret/a/b" is neither secret/NAME nor configmap/NAME`},
-		{[]string{"converged", "pod", "db", "--server=http://127.0.0.1:1"}, `"pod/db" is neither secret/NAME nor configmap/NAME`},
-		{[]string{"converged", "secret", "db", "-n", "ns", "--server=http://127.0.0.1:1"}, "get the metadata of secret/db in namespace ns: "},
-		{[]string{"converged", "secret/a/b", "--server=http://127.0.0.1:1"}, `"secret/a/b" is neither secret/NAME nor configmap/NAME`},
+		{[]string{"converged", "secret", nowhere}, "resource(s) were provided, but no name was specified"},
+		{[]string{"converged", "secret", "a/b", nowhere}, "there is no need to specify a resource type as a separate argument when passing arguments in resource/name form"},
+		{[]string{"converged", "secret/a/b", nowhere}, "arguments in resource/name form may not have more than one slash"},
+		{[]string{"converged", "secret/", nowhere}, "arguments in resource/name form must have a single resource and name"},
+		{[]string{"converged", "secret/db", "-l", "a=b", nowhere}, "selectors and the all flag cannot be used when passing resource/name arguments"},
+		{[]string{"converged", "Secret/db", "-n", "ns", "--timeout=1s", nowhere}, "--timeout 1s has passed: get the metadata of secret/db in namespace ns: "},
+		{[]string{"converged", "secrets", "db", "-n", "ns", "--timeout=1s", nowhere}, "--timeout 1s has passed: get the metadata of secret/db in namespace ns: "},
+		{[]string{"converged", "cm/app", "-n", "ns", "--timeout=1s", nowhere}, "--timeout 1s has passed: get the metadata of configmap/app in namespace ns: "},
 	} {
-		var out bytes.Buffer
-		err := command.Run(t.Context(), newRootCommand(), test.args, &out, &out)
-		if err == nil || !strings.HasPrefix(err.Error(), test.want) || out.Len() > 0 {
-			t.Errorf("%q: %v, want %s; wrote %q", test.args, err, test.want, &out)
+		out, errOut, err := runCommand(t, test.args...)
+		if err == nil || !strings.HasPrefix(err.Error(), test.want) || out != "" || errOut != "" && !strings.HasPrefix(errOut, "Warning: get the metadata") {
+			t.Errorf("%q: %v, want %s; wrote %q, %q", test.args, err, test.want, out, errOut)
+		}
+		if status := exitStatus(err); status != unknown {
+			t.Errorf("%q: status %d", test.args, status)
 		}
 	}
-	var out bytes.Buffer
-	if err := command.Run(t.Context(), newRootCommand(), []string{"version"}, &out, &out); err != nil || !strings.HasPrefix(out.String(), "kubectl-refvol v") {
-		t.Errorf("version: %q, %v", &out, err)
+	if out, _, err := runCommand(t, "version"); err != nil || !strings.HasPrefix(out, "kubectl-refvol v") {
+		t.Errorf("version: %q, %v", out, err)
+	}
+}
+
+// TestHelp: each command has examples, and kubectl's flags.
+func TestHelp(t *testing.T) {
+	for _, cmd := range append(newRootCommand().Commands(), newRootCommand()) {
+		out, _, err := runCommand(t, append(strings.Fields(strings.TrimPrefix(cmd.CommandPath(), "kubectl refvol")), "--help")...)
+		if err != nil || !strings.Contains(out, "Examples:\n  ") {
+			t.Errorf("%s: no example, %v", cmd.CommandPath(), err)
+		}
+		for _, flag := range []string{"--context ", "--as ", "--server ", "--request-timeout ", "--token ", "--cluster "} {
+			if !strings.Contains(out, flag) {
+				t.Errorf("%s: no %s", cmd.CommandPath(), flag)
+			}
+		}
 	}
 }
 
@@ -64,14 +105,24 @@ var (
 
 // TestExitStatus: no is told from not known.
 func TestExitStatus(t *testing.T) {
-	no := outcome(&fleet.Result{})
-	none := outcome(&fleet.Result{Current: &status.Version{}, None: true})
-	yes := outcome(&fleet.Result{Current: &status.Version{}, Converged: true})
-	if yes != nil {
-		t.Errorf("yes: %v", yes)
+	object := fleet.Object{Kind: "Secret", Namespace: "ns", Name: "db"}
+	missing := &fleet.Result{Object: object}
+	nobody := &fleet.Result{Object: object, Current: &status.Version{}, None: true}
+	yes := &fleet.Result{Object: object, Current: &status.Version{}, Converged: true}
+	for name, test := range map[string]struct {
+		results []*fleet.Result
+		want    int
+	}{
+		"yes": {[]*fleet.Result{yes, yes}, 0}, "no": {[]*fleet.Result{yes, missing}, no}, "none": {[]*fleet.Result{yes, nobody}, none},
+		"both": {[]*fleet.Result{nobody, missing}, no},
+	} {
+		err := outcome(test.results)
+		if got := exitStatus(err); got != test.want || exitStatus(errors.Join(nil, err)) != test.want {
+			t.Errorf("%s: %d, want %d: %v", name, got, test.want, err)
+		}
 	}
-	for err, want := range map[error]int{no: 1, errors.Join(nil, no): 1, errFault: 2, none: 3, errors.Join(nil, none): 3} {
-		if got := command.ExitStatus(err); got != want {
+	for err, want := range map[error]int{errFault: unknown, fmt.Errorf("wrapped: %w", (&status.Counts{Abnormal: 1}).Err()): no, nil: 0} {
+		if got := exitStatus(err); got != want {
 			t.Errorf("%v: %d, want %d", err, got, want)
 		}
 	}
@@ -87,6 +138,7 @@ type script struct {
 	fails     map[int]error
 	allowNone bool
 	printed   []string
+	progress  []string
 	rounds    int
 }
 
@@ -104,7 +156,8 @@ func next(versions *[]string) *status.Version {
 func (s *script) waiter(watch bool) *waiter {
 	object := fleet.Object{Kind: "Secret", Namespace: "ns", Name: "db"}
 	return &waiter{
-		object: object, watch: watch, allowNone: s.allowNone,
+		watch: watch, allowNone: s.allowNone,
+		find: func() ([]fleet.Object, error) { return []fleet.Object{object}, nil },
 		version: func(ctx context.Context, _ fleet.Object) (*status.Version, error) {
 			return next(&s.object), ctx.Err()
 		},
@@ -123,9 +176,10 @@ func (s *script) waiter(watch bool) *waiter {
 			volume := status.Volume{Objects: []status.Object{{Kind: "Secret", Namespace: "ns", Name: "db", Shown: next(&s.shown)}}}
 			return &fleet.Survey{Nodes: []fleet.Node{{Name: "n", Report: &status.Report{Volumes: []status.Volume{volume}}}}}, nil
 		},
-		warn: func(err error) { s.printed = append(s.printed, "warning: "+err.Error()) },
-		write: func(v *fleet.Result) error {
-			line := "deleted"
+		warn:     func(err error) { s.printed = append(s.printed, "warning: "+err.Error()) },
+		progress: func(text string) { s.progress = append(s.progress, text) },
+		write: func(results []*fleet.Result) error {
+			v, line := results[0], "deleted"
 			switch {
 			case v.Converged:
 				line = "yes " + v.Current.ResourceVersion
@@ -178,15 +232,25 @@ func TestWait(t *testing.T) {
 			"no refvol volume shows secret/db in namespace ns: is it the right name and namespace? --allow-none accepts this", 0, 2,
 		},
 		"watch, without a volume": {script{object: []string{"1", "1", "1", ""}}, time.Minute, true, "none 1, deleted", "secret/db in namespace ns does not exist", time.Minute, 3},
-		"the first round fails":   {script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errFault}}, time.Minute, false, "", "fault", 0, 1},
+		"the first rounds fail": {
+			script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errFault, 2: errFault}},
+			time.Minute, false, "warning: fault, yes 1", "", 3 * time.Second, 3,
+		},
+		"no round succeeds": {
+			script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errFault, 2: errFault, 3: errFault}},
+			5 * time.Second, false, "warning: fault", "--timeout 5s has passed: fault", 5 * time.Second, 3,
+		},
+		"no right at first":     {script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errForbidden}}, time.Minute, false, "", errForbidden.Error(), 0, 1},
+		"no plugin at first":    {script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errNoPlugin}}, time.Minute, false, "", errNoPlugin.Error(), 0, 1},
+		"no plugin for a while": {script{object: []string{"2"}, shown: []string{"1", "2"}, fails: map[int]error{2: errNoPlugin}}, time.Minute, false, "warning: " + errNoPlugin.Error() + ", yes 2", "", 2 * time.Second, 3},
 		"an API server that is replaced": {
 			script{object: []string{"2"}, shown: []string{"1", "2"}, fails: map[int]error{2: errFault, 3: errFault, 4: errFault}},
-			time.Minute, false, "warning: fault, warning: fault, warning: fault, yes 2", "", 8 * time.Second, 5,
+			time.Minute, false, "warning: fault, yes 2", "", 8 * time.Second, 5,
 		},
 		"a right is taken away": {script{object: []string{"2"}, shown: []string{"1"}, fails: map[int]error{2: errForbidden}}, time.Minute, false, "", errForbidden.Error(), time.Second, 2},
 		"a request fails until the end": {
 			script{object: []string{"2"}, shown: []string{"1"}, fails: map[int]error{2: errFault, 3: errFault, 4: errFault}},
-			5 * time.Second, false, "warning: fault, warning: fault, warning: fault, no 2",
+			5 * time.Second, false, "warning: fault, no 2",
 			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 5 * time.Second, 4,
 		},
 		"watch": {
@@ -212,6 +276,23 @@ func TestWait(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestProgress: a wait is told once, and again only after a change.
+func TestProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{object: []string{"2", "2", "2", "2", "3"}, shown: []string{"1", "1", "1", "1", "3"}}
+		if err := s.waiter(false).wait(t.Context(), time.Minute); err != nil {
+			t.Error(err)
+		}
+		want := []string{
+			"Waiting for secret/db in namespace ns: version 2 is in 0 of 1 volumes: - Outdated",
+			"Waiting for secret/db in namespace ns: version 3 is in 0 of 1 volumes: - Outdated",
+		}
+		if !slices.Equal(s.progress, want) {
+			t.Errorf("got %q, want %q", s.progress, want)
+		}
+	})
 }
 
 // TestInterrupted: a caller who has seen enough gets the last answer.

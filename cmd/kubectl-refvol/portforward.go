@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,8 +19,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
-	"k8s.io/client-go/transport/spdy"
+	"k8s.io/client-go/transport/websocket"
+	"k8s.io/klog/v2"
 	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
 const (
@@ -27,55 +32,170 @@ const (
 	maxFailure = 4 << 10
 )
 
-// podTransport returns what sends each HTTP request to a pod, on the port of the request's URL, by a port-forward of its
-// own. It opens no port on this machine. core makes the pods' addresses. The error is an API error if the API server refuses
-// the port-forward, and wraps ECONNREFUSED if nothing listens on the port. It is safe for concurrent use.
-func podTransport(config *rest.Config, core rest.Interface, namespace, pod string) http.RoundTripper {
-	return &http.Transport{
-		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
-		// It returns late, or never, if the node does not answer. The transport waits no longer than the request's context,
-		// and closes what comes later.
-		DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
-			conn, err := dialPod(config, core.Get().Namespace(namespace).Resource("pods").Name(pod).SubResource("portforward"), address)
-			if err != nil {
-				return nil, fmt.Errorf("port-forward to pod %s/%s: %w", namespace, pod, err)
-			}
-			return conn, nil
-		},
-	}
+// podTransport sends each HTTP request to a pod, on the port of the request's URL, by a port-forward of its own. It opens no
+// port on this machine. All that it opens is closed at the end of a request's context, which must end. The error is an API
+// error if the API server refuses the port-forward, and wraps ECONNREFUSED if nothing listens on the port. It is safe for
+// concurrent use.
+type podTransport struct {
+	config *rest.Config
+	// core makes the pods' addresses.
+	core           rest.Interface
+	namespace, pod string
 }
 
-// dialPod connects to the port of an address within a pod. Like kubectl it tries a WebSocket first, and then SPDY, which an
+// RoundTrip implements http.RoundTripper. The context of a dialer of http.Transport has no deadline, so the pod is dialled
+// before. If the request's context ends, the dial goes on for half a minute at most, without a connection.
+func (t *podTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	ctx := request.Context()
+	type dialled struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan dialled, 1)
+	go func() {
+		conn, err := t.dial(ctx, request.URL.Port())
+		done <- dialled{conn, err}
+	}()
+	var d dialled
+	select {
+	case d = <-done:
+	case <-ctx.Done():
+		d.err = context.Cause(ctx)
+	}
+	if d.err != nil {
+		return nil, fmt.Errorf("port-forward to pod %s/%s: %w", t.namespace, t.pod, orCause(ctx, d.err))
+	}
+	over := &http.Transport{
+		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return d.conn, nil },
+	}
+	return over.RoundTrip(request)
+}
+
+// orCause adds why ctx has ended to an error that came of it. A connection may notice a deadline before its context does.
+func orCause(ctx context.Context, err error) error {
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		<-ctx.Done()
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+// dial connects to a port of the pod. Like kubectl it tries a WebSocket first, and then SPDY, which an
 // API server before 1.30 or a proxy may need. What the API server itself refuses by WebSocket it would refuse by SPDY too.
-func dialPod(config *rest.Config, request *rest.Request, address string) (net.Conn, error) {
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
+func (t *podTransport) dial(ctx context.Context, port string) (net.Conn, error) {
 	// The timeout of a request would also end what is forwarded.
-	config = rest.CopyConfig(config)
+	config := rest.CopyConfig(t.config)
 	config.Timeout = 0
-	webSocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(request.URL(), config)
-	if err != nil {
-		return nil, fmt.Errorf("make a WebSocket's transport: %w", err)
+	url := t.core.Get().Namespace(t.namespace).Resource("pods").Name(t.pod).SubResource("portforward").URL()
+	under, err := dialWebSocket(ctx, config, url)
+	if err != nil && useSPDY(err) {
+		under, err = dialSPDY(ctx, config, url)
 	}
-	transport, upgrader, err := spdy.RoundTripperFor(config)
-	if err != nil {
-		return nil, fmt.Errorf("make SPDY's transport: %w", err)
-	}
-	bySPDY := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, request.URL())
-	session, agreed, err := portforward.NewFallbackDialerForStreaming(webSocket, bySPDY, useSPDY).Dial(portforward.PortForwardProtocolV1Name)
 	if err != nil {
 		return nil, cause(err)
 	}
-	conn, err := openStreams(session, port)
-	if agreed != portforward.PortForwardProtocolV1Name {
-		err = fmt.Errorf("the API server speaks %q, not %s", agreed, portforward.PortForwardProtocolV1Name)
+	session, err := spdy.NewClientConnectionWithPings(under, portforward.PingPeriod)
+	if err != nil {
+		return nil, errors.Join(err, under.Close())
 	}
+	conn, err := openStreams(session, port)
 	if err != nil {
 		return nil, errors.Join(err, session.Close())
 	}
 	return conn, nil
+}
+
+// dialWebSocket returns a WebSocket through which SPDY is spoken. The handshake obeys the deadline of ctx only.
+func dialWebSocket(ctx context.Context, config *rest.Config, url *url.URL) (net.Conn, error) {
+	transport, holder, err := websocket.RoundTripperFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a WebSocket's transport: %w", err)
+	}
+	bounded, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(bounded, http.MethodGet, url.String(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := websocket.Negotiate(transport, holder, request, webSocketProtocol)
+	if err != nil {
+		return nil, err
+	}
+	tunnel := portforward.NewTunnelingConnectionWithLogger(klog.FromContext(ctx), conn)
+	context.AfterFunc(ctx, func() { _ = tunnel.Close() })
+	return tunnel, nil
+}
+
+// webSocketProtocol is the one of port-forwards, spoken within a WebSocket.
+const webSocketProtocol = "SPDY/3.1+" + portforward.PortForwardProtocolV1Name
+
+// dialSPDY returns a connection that was upgraded to SPDY.
+func dialSPDY(ctx context.Context, config *rest.Config, url *url.URL) (net.Conn, error) {
+	tlsConfig, err := rest.TLSConfigFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("make SPDY's transport: %w", err)
+	}
+	proxy := config.Proxy
+	if proxy == nil {
+		proxy = http.ProxyFromEnvironment
+	}
+	dialer, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{TLS: tlsConfig, Proxier: proxy})
+	if err != nil {
+		return nil, fmt.Errorf("make SPDY's transport: %w", err)
+	}
+	upgrade := &upgrader{dialer: dialer}
+	transport, err := rest.HTTPWrappersForConfig(config, upgrade)
+	if err != nil {
+		return nil, fmt.Errorf("make SPDY's transport: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url.String(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set(httpstream.HeaderProtocolVersion, portforward.PortForwardProtocolV1Name)
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusSwitchingProtocols && response.Header.Get(httpstream.HeaderProtocolVersion) == portforward.PortForwardProtocolV1Name {
+		return upgrade.conn, nil
+	}
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxFailure)) // a part of it is better than nothing
+	_ = upgrade.conn.Close()
+	refusal := &apierrors.StatusError{}
+	if json.Unmarshal(text, &refusal.ErrStatus) == nil && refusal.ErrStatus.Kind == "Status" {
+		return nil, refusal
+	}
+	return nil, fmt.Errorf("the API server does not upgrade to SPDY: %s: %s", response.Status, text)
+}
+
+// upgrader sends one request and keeps its connection. Unlike client-go's, it does not wait for an answer for longer than the
+// request's context.
+type upgrader struct {
+	dialer *spdy.SpdyRoundTripper
+	conn   net.Conn
+}
+
+// RoundTrip implements http.RoundTripper.
+func (u *upgrader) RoundTrip(request *http.Request) (*http.Response, error) {
+	request = request.Clone(request.Context())
+	request.Header.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
+	request.Header.Set(httpstream.HeaderUpgrade, spdy.HeaderSpdy31)
+	conn, err := u.dialer.Dial(request)
+	if err != nil {
+		return nil, err
+	}
+	u.conn = conn
+	context.AfterFunc(request.Context(), func() { _ = conn.Close() }) // also while a stream is not acknowledged
+	response, err := http.ReadResponse(bufio.NewReader(conn), request)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return response, nil
 }
 
 // openStreams opens the two streams that a port takes.

@@ -55,11 +55,60 @@ func TestANodeThatDoesNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	response, err := podTransport(config, client.CoreV1().RESTClient(), "refvol-system", "plugin-1").RoundTrip(request)
+	response, err := (&podTransport{config, client.CoreV1().RESTClient(), "refvol-system", "plugin-1"}).RoundTrip(request)
 	if err == nil {
 		response.Body.Close()
 	}
 	if took := time.Since(began); !errors.Is(err, enough) || took > 20*time.Second {
 		t.Errorf("got %v after %s", err, took)
+	}
+}
+
+// TestAnAPIServerThatDoesNotAnswer: the connections of a request end with its context, also while the API server, or a proxy
+// before it, has not answered to the upgrade.
+func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
+	for name, knowsWebSocket := range map[string]bool{"WebSocket": true, "SPDY": false} {
+		t.Run(name, func(t *testing.T) {
+			closed := make(chan struct{})
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodGet && !knowsWebSocket {
+					http.Error(w, "no WebSocket", http.StatusBadRequest)
+					return
+				}
+				conn, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer conn.Close()
+				_, _ = conn.Read(make([]byte, 1)) // returns when the client closes
+				close(closed)
+			}))
+			defer server.Close()
+			config := &rest.Config{Host: server.URL}
+			client, err := kubernetes.NewForConfig(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			enough := errors.New("long enough")
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, enough)
+			defer cancel()
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost:9811/", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := (&podTransport{config, client.CoreV1().RESTClient(), "refvol-system", "plugin-1"}).RoundTrip(request)
+			if err == nil {
+				response.Body.Close()
+			}
+			if !errors.Is(err, enough) {
+				t.Errorf("got %v", err)
+			}
+			select {
+			case <-closed:
+			case <-time.After(20 * time.Second):
+				t.Error("the connection stays open")
+			}
+		})
 	}
 }

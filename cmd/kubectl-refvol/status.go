@@ -3,185 +3,194 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 
-	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// clusterStatusKind is that of a clusterStatus.
-const clusterStatusKind = "ClusterStatus"
-
-// clusterStatus is what `status` prints as JSON and YAML. Its apiVersion is status.APIVersion.
-type clusterStatus struct {
-	APIVersion string       `json:"apiVersion"`
-	Kind       string       `json:"kind"`
-	Driver     string       `json:"driver"`
-	Nodes      []nodeStatus `json:"nodes"`
-}
-
-// nodeStatus is one node's. Report is missing if the plugin gave none; then there is a Problem.
-type nodeStatus struct {
-	Node    string         `json:"node"`
-	Plugin  string         `json:"plugin,omitempty"`
-	Problem *fleet.Problem `json:"problem,omitempty"`
-	// Pods is how many pods with a volume of the driver are there and have not ended.
-	Pods int `json:"pods"`
-	// Missing are the volumes of pods that have started which the plugin does not report.
-	Missing []missingVolume `json:"missing,omitempty"`
-	Report  *status.Report  `json:"report,omitempty"`
-}
-
-// missingVolume is a volume that a plugin should report.
-type missingVolume struct {
-	Pod  status.Pod `json:"pod"`
-	Name string     `json:"name"`
-}
-
 // statusOptions are the flags of `status`.
 type statusOptions struct {
 	cluster *clusterOptions
-	output  string
+	output  *output
+	// namespace is empty for all.
+	namespace     string
+	allNamespaces bool
+	nodes         []string
+	abnormal      bool
+	noHeaders     bool
+	watch         bool
 }
 
-func newStatusCommand() *cobra.Command {
-	opts := &statusOptions{cluster: newClusterOptions(), output: status.OutputTable}
+func newStatusCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
+	opts := &statusOptions{cluster: newClusterOptions(flags)}
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "List the volumes of all nodes, the worst first",
 		Long: `Asks the plugin of each node by a port-forward, with your own rights, and lists the volumes with
 pod, condition and versions. Nodes whose plugin is missing, not ready or too old, or does not
-answer, come first. It prints no value.
+answer, come first, also with -n. It prints no value.
+
+Without -n it lists all namespaces, whatever the kubeconfig says.
 
 Exits with status 0 if all is normal, 1 if a volume is abnormal or not reported, a publish failed in the
-last ten minutes, or a node does not answer, and 2 if a request failed or the command line is wrong.`,
+last ten minutes, a plugin is not ready or lacks a right, or a node does not answer, and 2 if a request failed or the
+command line is wrong.`,
+		Example: `  # What needs somebody's attention?
+  kubectl refvol status --abnormal
+
+  # The volumes of a namespace, with all objects
+  kubectl refvol status -n shop -o wide
+
+  # One node, again and again
+  kubectl refvol status --node node-1 -w
+
+  # For scripts
+  kubectl refvol status -o custom-columns=NODE:.node,POD:.pod.name,CONDITION:.condition --no-headers
+  kubectl refvol status -o jsonpath='{.nodes[*].report.volumes[?(@.abnormal==true)].pod.name}'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return opts.run(cmd.Context(), cmd.OutOrStdout())
+			if flag := cmd.Flag("namespace"); flag.Changed && !opts.allNamespaces {
+				opts.namespace = flag.Value.String()
+			}
+			return opts.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	opts.cluster.addFlags(cmd.Flags(), false)
-	cmd.Flags().StringVarP(&opts.output, "output", "o", opts.output, "table, wide, json or yaml")
+	opts.output = newOutput(cmd, "wide", "custom-columns")
+	opts.cluster.addFlags(cmd.Flags())
+	opts.cluster.addStatusFlags(cmd.Flags())
+	fs := cmd.Flags()
+	fs.BoolVarP(&opts.allNamespaces, "all-namespaces", "A", opts.allNamespaces, "all namespaces, as without -n")
+	fs.StringSliceVar(&opts.nodes, "node", opts.nodes, "ask these nodes only; may be repeated")
+	fs.BoolVar(&opts.abnormal, "abnormal", opts.abnormal, "list only what needs somebody's attention")
+	fs.BoolVar(&opts.noHeaders, "no-headers", opts.noHeaders, "print neither headings nor the last line, which counts")
+	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "go on, and print the lines that change")
 	return cmd
 }
 
-func (o *statusOptions) run(ctx context.Context, stdout io.Writer) error {
-	if err := status.ValidateOutput(o.output); err != nil {
+func (o *statusOptions) validate() error {
+	if o.watch && !o.output.isOwn("wide") {
+		return fmt.Errorf("--watch prints tables only, not %s", o.output.format())
+	}
+	return o.output.validate()
+}
+
+func (o *statusOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
+	if err := o.validate(); err != nil {
 		return err
 	}
 	c, err := o.cluster.connect()
 	if err != nil {
 		return err
 	}
-	survey, err := c.fleet().Collect(ctx)
+	table := status.Table{Wide: o.output.format() == "wide", Abnormal: o.abnormal, NoHeaders: o.noHeaders}
+	if o.watch {
+		return o.follow(ctx, c, table, stdout, stderr)
+	}
+	s, err := o.collect(ctx, c)
 	if err != nil {
 		return err
+	}
+	if err := o.print(stdout, s, table); err != nil {
+		return err
+	}
+	return s.counts().Err()
+}
+
+// follow prints what changes until it is interrupted.
+func (o *statusOptions) follow(ctx context.Context, c *cluster, table status.Table, stdout, stderr io.Writer) error {
+	var last *clusterStatus
+	table.Printed = map[string]bool{}
+	warned := ""
+	for {
+		s, err := o.collect(ctx, c)
+		switch {
+		case ctx.Err() != nil && last != nil:
+			return last.counts().Err()
+		case err != nil && (last == nil || isRefusal(err)):
+			return err
+		case err != nil:
+			if warned != err.Error() {
+				warned = err.Error()
+				fmt.Fprintf(stderr, "Warning: %v: trying again\n", err) //nolint:errcheck // The table is what counts.
+			}
+		default:
+			if err := s.writeTable(stdout, table); err != nil {
+				return err
+			}
+			last, warned, table.NoHeaders = s, "", true
+		}
+		pause(ctx, watchPause)
+	}
+}
+
+// collect asks the plugins, and leaves out what nobody asked for.
+func (o *statusOptions) collect(ctx context.Context, c *cluster) (*clusterStatus, error) {
+	survey, err := c.fleet(o.nodes...).Collect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range o.nodes {
+		if !slices.ContainsFunc(survey.Nodes, func(n fleet.Node) bool { return n.Name == name }) {
+			return nil, fmt.Errorf("--node: %q has no plugin, no driver %s and no pod that uses it: is it the right name?", name, o.cluster.driver)
+		}
 	}
 	s := newClusterStatus(o.cluster.driver, survey)
-	if o.output == status.OutputJSON || o.output == status.OutputYAML {
-		err = status.Encode(stdout, o.output, s)
-	} else {
-		err = s.writeTable(stdout, o.output == status.OutputWide)
+	if o.namespace != "" {
+		s.keep(o.namespace)
 	}
+	return s, nil
+}
+
+// print writes the status in the form that -o names.
+func (o *statusOptions) print(w io.Writer, s *clusterStatus, table status.Table) error {
+	name, spec, _ := strings.Cut(o.output.format(), "=")
+	if o.abnormal && !o.output.isOwn("wide") {
+		s.keepAbnormal()
+	}
+	switch {
+	case o.output.isOwn("wide"):
+		return s.writeTable(w, table)
+	case name == "custom-columns":
+		rows, err := s.rows()
+		if err != nil {
+			return err
+		}
+		return printColumns(w, spec, !o.noHeaders, rows)
+	case name == "name":
+		return o.printNames(w, s)
+	}
+	return o.output.write(w, s)
+}
+
+// printNames writes the pods that have the volumes, each once.
+func (o *statusOptions) printNames(w io.Writer, s *clusterStatus) error {
+	printer, err := o.output.ToPrinter()
 	if err != nil {
-		return err
+		return fmt.Errorf("--output: %w", err)
 	}
-	return s.judge()
-}
-
-// newClusterStatus orders the nodes: those with a problem first, then those with more abnormal volumes.
-func newClusterStatus(driver string, survey *fleet.Survey) *clusterStatus {
-	s := &clusterStatus{APIVersion: status.APIVersion, Kind: clusterStatusKind, Driver: driver, Nodes: []nodeStatus{}}
-	for i := range survey.Nodes {
-		n := &survey.Nodes[i]
-		s.Nodes = append(s.Nodes, nodeStatus{n.Name, n.Plugin, n.Problem, len(n.Pods), missing(n), n.Report})
-	}
-	slices.SortStableFunc(s.Nodes, func(a, b nodeStatus) int { return cmp.Compare(b.badness(), a.badness()) })
-	return s
-}
-
-// missing returns what a node's plugin should report and doesn't. A publish may not have begun before the pod
-// has started.
-func missing(n *fleet.Node) []missingVolume {
-	var all []missingVolume
-	for _, pod := range n.Missing() {
-		for _, name := range pod.Volumes {
-			if pod.Started {
-				all = append(all, missingVolume{status.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, name})
+	pods := map[string]bool{}
+	for i := range s.Nodes {
+		if r := s.Nodes[i].Report; r != nil {
+			for j := range r.Volumes {
+				pods[cmp.Or(r.Volumes[j].Pod.Name, r.Volumes[j].Pod.UID)] = true
 			}
 		}
 	}
-	return all
-}
-
-// badness is larger for a node that is worse.
-func (n *nodeStatus) badness() int {
-	bad := len(n.Missing)
-	if n.Problem != nil {
-		bad += 1 << 32
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(pods)) {
+		pod := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod"}}
+		pod.SetName(name)
+		errs = append(errs, printSafely(w, printer, pod))
 	}
-	if n.Report != nil {
-		bad += n.Report.Unhealthy() + len(n.Report.Refused)
-	}
-	return bad
-}
-
-// judge returns an error if anything is abnormal.
-func (s *clusterStatus) judge() error {
-	problems, abnormal, refused, missing := 0, 0, 0, 0
-	for i := range s.Nodes {
-		missing += len(s.Nodes[i].Missing)
-		if s.Nodes[i].Problem != nil {
-			problems++
-		}
-		if s.Nodes[i].Report != nil {
-			abnormal += s.Nodes[i].Report.Unhealthy()
-			refused += len(s.Nodes[i].Report.Refused)
-		}
-	}
-	if problems+abnormal+refused+missing == 0 {
-		return nil
-	}
-	return command.WithStatus(command.No, fmt.Errorf("status: nodes with a problem: %d of %d, abnormal volumes: %d, failed publishes: %d, volumes that no plugin reports: %d",
-		problems, len(s.Nodes), abnormal, refused, missing))
-}
-
-// writeTable writes the nodes that have a problem, and then the volumes.
-func (s *clusterStatus) writeTable(w io.Writer, wide bool) error {
-	var reports []*status.Report
-	lines := [][]string{{"NODE", "PLUGIN", "PODS", "PROBLEM", "MESSAGE"}}
-	for i := range s.Nodes {
-		n := &s.Nodes[i]
-		if n.Report != nil {
-			reports = append(reports, n.Report)
-		}
-		for _, problem := range n.problems() {
-			lines = append(lines, []string{n.Node, cmp.Or(n.Plugin, "-"), fmt.Sprint(n.Pods), string(problem.Reason), problem.Message})
-		}
-	}
-	if len(lines) > 1 {
-		if err := status.WriteTable(w, append(lines, nil)); err != nil {
-			return err
-		}
-	}
-	return status.Table{Wide: wide, Nodes: true}.Write(w, reports...)
-}
-
-// problems returns what is wrong with the node, and not with a volume that is reported.
-func (n *nodeStatus) problems() []fleet.Problem {
-	var all []fleet.Problem
-	if n.Problem != nil {
-		all = append(all, *n.Problem)
-	}
-	for _, m := range n.Missing {
-		all = append(all, fleet.Problem{
-			Reason: fleet.NotReported, Message: fmt.Sprintf("volume %s of pod %s/%s, which runs", m.Name, m.Pod.Namespace, m.Pod.Name),
-		})
-	}
-	return all
+	return errors.Join(errs...)
 }

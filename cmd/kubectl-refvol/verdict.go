@@ -5,23 +5,47 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// printVerdict writes a verdict in a form of --output. With --watch, several follow each other.
-func printVerdict(w io.Writer, output string, v *fleet.Result) error {
-	switch output {
-	case status.OutputYAML:
-		if _, err := fmt.Fprintln(w, "---"); err != nil {
-			return fmt.Errorf("write the verdict: %w", err)
+// resultListKind is that of several Results.
+const resultListKind = "ConvergenceList"
+
+// resultList is what `converged` prints of several objects.
+type resultList struct {
+	APIVersion string          `json:"apiVersion"`
+	Kind       string          `json:"kind"`
+	Items      []*fleet.Result `json:"items"`
+}
+
+// print writes verdicts in the form that -o names. With --watch, several follow each other.
+func (o *convergedOptions) print(w io.Writer, results []*fleet.Result) error {
+	if o.output.isOwn() {
+		for _, v := range results {
+			if err := printVerdict(w, o.watch, v); err != nil {
+				return err
+			}
 		}
-		return status.Encode(w, output, v)
-	case status.OutputJSON:
-		return status.Encode(w, output, v)
+		return nil
 	}
+	if len(results) == 1 {
+		return o.output.write(w, results[0])
+	}
+	return o.output.write(w, &resultList{status.APIVersion, resultListKind, results})
+}
+
+// notCovered is where the documents say what a yes doesn't mean.
+const notCovered = "https://github.com/refvol/refvol/blob/main/docs/status.md#what-success-does-not-cover"
+
+// printVerdict writes a verdict for people.
+func printVerdict(w io.Writer, withTime bool, v *fleet.Result) error {
 	var text strings.Builder
+	if withTime {
+		fmt.Fprintf(&text, "%s ", v.ObservedAt.Format(time.RFC3339))
+	}
 	if v.Current == nil {
 		fmt.Fprintf(&text, "%s does not exist: it was deleted, or never created.\n", v.Object)
 	} else if err := describe(&text, v); err != nil {
@@ -35,16 +59,10 @@ func describe(text *strings.Builder, v *fleet.Result) error {
 	if v.Converged {
 		answer = "yes"
 	}
-	fmt.Fprintf(text, "Converged: %s. %s has version %s (UID %s). Volumes that name it and show this version: %d of %d. Nodes asked: %d.\n",
-		answer, v.Object, v.Current.ResourceVersion, v.Current.UID, v.Showing, v.Volumes, v.Nodes)
-	if v.Opened != nil {
-		fmt.Fprintf(text, "Volumes whose files of this version have been opened: %d of %d.\n", *v.Opened, v.Volumes)
-	}
+	fmt.Fprintf(text, "Converged: %s. %s has version %s. Volumes that name it and show this version: %d of %d. Nodes asked: %d.\n",
+		answer, v.Object, v.Current.ResourceVersion, v.Showing, v.Volumes, v.Nodes)
 	if v.None {
 		fmt.Fprintln(text, "No refvol volume shows the object.")
-	}
-	if v.Changed {
-		fmt.Fprintln(text, "The object changed while the plugins were asked.")
 	}
 	if len(v.Laggards) > 0 {
 		lines := [][]string{{"NODE", "POD", "VOLUME", "SHOWS", "REASON", "MESSAGE"}}
@@ -56,8 +74,14 @@ func describe(text *strings.Builder, v *fleet.Result) error {
 			return err
 		}
 	}
+	if v.Opened != nil {
+		fmt.Fprintf(text, "Volumes whose files of this version have been opened: %d of %d.\n", *v.Opened, v.Volumes)
+	}
+	if v.Changed {
+		fmt.Fprintln(text, "The object changed while the plugins were asked.")
+	}
 	describeOthers(text, v)
-	fmt.Fprintf(text, "Not covered: %s.\n", strings.Join(v.NotCovered, "; "))
+	fmt.Fprintf(text, "Not covered: native references, subPath mounts, applications: %s\n", notCovered)
 	return nil
 }
 
@@ -89,6 +113,38 @@ func list(text *strings.Builder, heading string, names []string) {
 		names = append(names[:few:few], fmt.Sprintf("and %d more", n-few))
 	}
 	fmt.Fprintf(text, "%s: %s.\n", heading, strings.Join(names, ", "))
+}
+
+// waitsFor says in one line what keeps the answer from being yes.
+func waitsFor(results []*fleet.Result) string {
+	const few = 3
+	var parts []string
+	for _, v := range results {
+		if v.Converged || v.Current == nil {
+			continue
+		}
+		part := fmt.Sprintf("%s: version %s is in %d of %d volumes", v.Object, v.Current.ResourceVersion, v.Showing, v.Volumes)
+		if v.Opened != nil {
+			part += fmt.Sprintf(", opened in %d", *v.Opened)
+		}
+		var names []string
+		for i := range v.Laggards {
+			l := &v.Laggards[i]
+			name := l.Node
+			if l.Pod != nil {
+				name = l.Pod.String()
+			}
+			names = append(names, name+" "+string(l.Reason))
+		}
+		if n := len(names); n > few {
+			names = append(names[:few], fmt.Sprintf("%d more", n-few))
+		}
+		if len(names) > 0 {
+			part += ": " + strings.Join(names, ", ")
+		}
+		parts = append(parts, part)
+	}
+	return status.Printable("Waiting for " + strings.Join(parts, "; "))
 }
 
 // podName names a pod, if it is known.

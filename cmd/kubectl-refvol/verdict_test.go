@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
@@ -18,17 +21,18 @@ func TestVerdictNamesWhatDoesNotLag(t *testing.T) {
 		waiting[i] = fleet.UnpublishedPod{Node: "n", Pod: pod(strings.Repeat("w", i+1))}
 	}
 	v := &fleet.Result{
-		Object: fleet.Object{Kind: "Secret", Namespace: "shop", Name: "db"}, Current: &status.Version{UID: "u", ResourceVersion: "8"}, Converged: true,
+		ObservedAt: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC),
+		APIVersion: status.APIVersion, Kind: fleet.ResultKind, Object: fleet.Object{Kind: "Secret", Namespace: "shop", Name: "db"}, Current: &status.Version{UID: "u", ResourceVersion: "8"}, Converged: true,
 		Withdrawn:     []fleet.WithdrawnVolume{{Node: "n", Pod: pod("borrower\x1b[2J"), Volume: "settings"}},
 		WithoutPlugin: waiting,
 		NotPublished:  []fleet.UnpublishedPod{{Pod: pod("late")}},
 	}
 	var out bytes.Buffer
-	if err := printVerdict(&out, status.OutputTable, v); err != nil {
+	if err := printVerdict(&out, true, v); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"Converged: yes. ",
+		"2026-01-01T12:00:00Z Converged: yes. ",
 		"\nVolumes from which the object was withdrawn, as their pods may not have it any more: volume settings of shop/borrower\\u001b[2J.\n",
 		"\nPods that wait on a node without the plugin, so that nothing is mounted for them: shop/w, shop/ww, shop/www, shop/wwww, shop/wwwww, and 2 more.\n",
 		"\nPods whose volumes are not published yet, or wait for something, and that get the current version then: shop/late.\n",
@@ -38,7 +42,9 @@ func TestVerdictNamesWhatDoesNotLag(t *testing.T) {
 		}
 	}
 	out.Reset()
-	if err := printVerdict(&out, status.OutputJSON, v); err != nil {
+	opts := &convergedOptions{output: newOutput(&cobra.Command{})}
+	*opts.output.OutputFormat = "json"
+	if err := opts.print(&out, []*fleet.Result{v}); err != nil {
 		t.Fatal(err)
 	}
 	read := &fleet.Result{}

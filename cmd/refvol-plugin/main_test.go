@@ -10,7 +10,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/internal/sandbox"
-	"github.com/refvol/refvol/pkg/command"
 )
 
 func TestMain(m *testing.M) { os.Exit(sandbox.Main(m)) }
@@ -25,7 +24,7 @@ func runCommand(t *testing.T, args ...string) (stdout, stderr string, err error)
 		klog.StopFlushDaemon()
 	}()
 	var out, errOut bytes.Buffer
-	err = command.Run(t.Context(), newRootCommand(), args, &out, &errOut)
+	err = run(t.Context(), args, &out, &errOut)
 	return out.String(), errOut.String(), err
 }
 

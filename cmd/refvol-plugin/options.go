@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validation"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
-	"github.com/refvol/refvol/pkg/command"
+	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/taint"
@@ -53,7 +53,7 @@ func newServeOptions() *serveOptions {
 		kubeletDir:      "/var/lib/kubelet",
 		resyncInterval:  time.Minute,
 		changeDetection: string(manager.Watch),
-		identity:        command.IdentityPlugin,
+		identity:        authz.IdentityPlugin,
 		publishWait:     100 * time.Second,
 		maxVolumeSize:   "32Mi",
 		maxTotalSize:    "512Mi",
@@ -117,7 +117,7 @@ func (o *serveOptions) validate() error {
 		}
 	}
 	only("change-detection", o.changeDetection, string(manager.Watch), string(manager.Cache), string(manager.Get))
-	only("identity", o.identity, command.IdentityPlugin, command.IdentityPod, command.IdentityNode)
+	only("identity", o.identity, authz.IdentityPlugin, authz.IdentityPod, authz.IdentityNode)
 	_, err := o.sizes()
 	errs = append(errs, err, validateProfilingAddress(o.profilingAddress), validateStatusAddress(o.statusAddress), o.validateStartupTaint())
 	if o.resyncInterval <= 0 {
@@ -125,10 +125,10 @@ func (o *serveOptions) validate() error {
 	}
 	if o.nodeName == "" {
 		errs = append(errs, errors.New("--node-name: Required value: or set NODE_NAME"))
-	} else if problems := validation.NameIsDNSSubdomain(o.nodeName, false); o.identity == command.IdentityNode && len(problems) > 0 {
+	} else if problems := validation.NameIsDNSSubdomain(o.nodeName, false); o.identity == authz.IdentityNode && len(problems) > 0 {
 		errs = append(errs, fmt.Errorf("--node-name: Invalid value: %q: must be the name of a Node object: %s", o.nodeName, strings.Join(problems, "; ")))
 	}
-	if o.identity == command.IdentityNode && o.crossNamespace {
+	if o.identity == authz.IdentityNode && o.crossNamespace {
 		errs = append(errs, errors.New("--cross-namespace: Forbidden: with --identity=node: a node may read only what the specs of its pods name, and these name objects of their own namespaces"))
 	}
 	return errors.Join(errs...)

@@ -13,7 +13,6 @@ import (
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/authz"
-	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/metrics"
@@ -90,11 +89,11 @@ func newParts(ctx context.Context, opts *serveOptions, mounter *mount.Mounter, n
 		}
 	}
 	switch opts.identity {
-	case command.IdentityPod:
+	case authz.IdentityPod:
 		p.rights, err = readAsPods(&reads, &shows, api, m)
-	case command.IdentityNode:
+	case authz.IdentityNode:
 		p.rights, err = readAsNode(&reads, &shows, api)
-	case command.IdentityPlugin:
+	case authz.IdentityPlugin:
 		p.rights, err = readAsPlugin(&reads, &shows, api, m)
 	default:
 		err = fmt.Errorf("--identity=%s: nothing reads that way", opts.identity)
@@ -158,7 +157,7 @@ func readAsPlugin(reads *manager.Options, shows *publisher.Options, api connecti
 	if shows.CrossNamespace {
 		needs = append(needs, authorizationv1.ResourceAttributes{Verb: "create", Group: authorizationv1.GroupName, Resource: "subjectaccessreviews"})
 	}
-	return checker(command.IdentityPlugin, append(needs, ofPods()), nil, api)
+	return checker(authz.IdentityPlugin, append(needs, ofPods()), nil, api)
 }
 
 // checker returns what says whether the plugin has the rights that an identity needs. node is nil for all but one.
@@ -206,7 +205,7 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, api connection
 	if reads.ChangeDetection == manager.Cache {
 		needs = append(needs, permissions.OnNode("nodes", reads.NodeName, "get")...)
 	}
-	return checker(command.IdentityNode, needs, &permissions.Node{
+	return checker(authz.IdentityNode, needs, &permissions.Node{
 		Name:    reads.NodeName,
 		Pods:    func(namespace string) permissions.Pods { return asNode.Pods(namespace) },
 		Reviews: api.client.SelfSubjectReviews(),
@@ -223,14 +222,14 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, api connection
 	if err != nil {
 		return nil, err
 	}
-	verbs := command.PodVerbs(reads.ChangeDetection == manager.Watch)
+	verbs := authz.PodVerbs(reads.ChangeDetection == manager.Watch)
 	ask := authz.AskWith(client.SelfSubjectAccessReviews(), tokens)
 	if reads.Client, err = newPodClient(api.config, tokens, api.requests); err != nil {
 		return nil, err
 	}
 	reads.Accounts = true
 	shows.Reviews, shows.Identity = &access.Reviews{Ask: observeReviews(m, ask), Verbs: verbs}, tokens
-	return checker(command.IdentityPod, []authorizationv1.ResourceAttributes{ofPods()}, nil, api)
+	return checker(authz.IdentityPod, []authorizationv1.ResourceAttributes{ofPods()}, nil, api)
 }
 
 // observeReviews tells the metrics of access reviews.

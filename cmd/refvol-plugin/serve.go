@@ -15,7 +15,6 @@ import (
 	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
 
-	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/events"
 	"github.com/refvol/refvol/pkg/metrics"
@@ -44,7 +43,10 @@ func newServeCommand() *cobra.Command {
 				return fmt.Errorf("logging flags: %w", err)
 			}
 			defer klog.Flush()
-			return command.WithStatus(command.No, serve(cmd.Context(), opts))
+			if err := serve(cmd.Context(), opts); err != nil {
+				return &serveError{err}
+			}
+			return nil
 		},
 	}
 	opts.addFlags(cmd)

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/version"
 
-	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/report"
@@ -39,8 +38,8 @@ the last ten minutes.
 
     kubectl -n refvol-system exec POD -- /refvol-plugin status
 
-Exits with status 0 if all volumes are normal, 1 if one is abnormal, a publish failed or a right is missing, and 2 if that
-is not known: the plugin does not answer, answers in another format, or the command line is wrong.`,
+Exits with status 0 if all is normal, 1 if a volume is abnormal, a publish failed, a right is missing or the plugin is not
+ready, and 2 if that is not known: the plugin does not answer, answers in another format, or the command line is wrong.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.OutOrStdout())
@@ -48,30 +47,22 @@ is not known: the plugin does not answer, answers in another format, or the comm
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&opts.address, "status-address", opts.address, "the plugin's own --status-address")
-	fs.StringVarP(&opts.output, "output", "o", opts.output, "table, wide, json or yaml")
+	fs.StringVarP(&opts.output, "output", "o", opts.output, "wide, json or yaml (default: a table)")
 	return cmd
 }
 
-// run prints the status. It fails if a volume is abnormal, or the plugin lacks a right.
+// run prints the status. It fails if anything is abnormal.
 func (o *statusOptions) run(ctx context.Context, stdout io.Writer) error {
 	report, err := o.fetch(ctx)
-	if err == nil {
-		err = o.print(stdout, report)
-	}
 	if err != nil {
 		return err
 	}
-	var errs []error
-	if n := report.Unhealthy(); n > 0 {
-		errs = append(errs, fmt.Errorf("status: volumes that are abnormal: %d of %d", n, len(report.Volumes)))
+	counts := &status.Counts{Nodes: 1}
+	counts.Add(report)
+	if err := o.print(stdout, counts, report); err != nil {
+		return err
 	}
-	if n := len(report.Refused); n > 0 {
-		errs = append(errs, fmt.Errorf("status: publishes that failed in the last ten minutes: %d", n))
-	}
-	if n := len(report.MissingRights); n > 0 {
-		errs = append(errs, fmt.Errorf("status: rights that the plugin lacks: %d", n))
-	}
-	return command.WithStatus(command.No, errors.Join(errs...))
+	return counts.Err()
 }
 
 func (o *statusOptions) fetch(ctx context.Context) (*status.Report, error) {
@@ -91,12 +82,12 @@ func (o *statusOptions) fetch(ctx context.Context) (*status.Report, error) {
 	return report, err
 }
 
-func (o *statusOptions) print(stdout io.Writer, report *status.Report) error {
+func (o *statusOptions) print(stdout io.Writer, counts *status.Counts, report *status.Report) error {
 	switch o.output {
 	case status.OutputJSON, status.OutputYAML:
 		return status.Encode(stdout, o.output, report)
 	}
-	return status.Table{Wide: o.output == status.OutputWide}.Write(stdout, report)
+	return status.Table{Wide: o.output == status.OutputWide}.Write(stdout, counts, report)
 }
 
 // validateStatusAddress refuses an address that is not the plugin's own pod's loopback.

@@ -7,14 +7,12 @@
 package apiclient
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -82,16 +80,6 @@ func (c *Client) Secrets(namespace string) Resource[corev1.Secret, *corev1.Secre
 // Pods returns the Pods of a namespace.
 func (c *Client) Pods(namespace string) Resource[corev1.Pod, *corev1.Pod] {
 	return Resource[corev1.Pod, *corev1.Pod]{c.core, c.parameters, "pods", namespace}
-}
-
-// ListPods returns the Pods of all namespaces, or as many as opts.Limit says. The error is that of the
-// request.
-func (c *Client) ListPods(ctx context.Context, opts metav1.ListOptions) (*corev1.PodList, error) {
-	list := &corev1.PodList{}
-	if err := c.core.Get().Resource("pods").VersionedParams(&opts, c.parameters).Do(ctx).Into(list); err != nil {
-		return nil, err
-	}
-	return list, nil
 }
 
 // Events returns the Events of a namespace.

@@ -29,6 +29,8 @@ type Options struct {
 	// NodeIdentity says that they run with --identity=node: a volume shows only what the pod's
 	// spec names itself.
 	NodeIdentity bool
+	// AnyIdentity says that it isn't known with which --identity they run: what one of the modes would refuse is a warning.
+	AnyIdentity bool
 	// Cluster answers questions about each reference; nil: there are none.
 	Cluster Cluster
 }
@@ -89,8 +91,13 @@ func (c *Checker) manifest(ctx context.Context, m *manifest) error {
 		return nil
 	}
 	if !m.hasPods {
-		c.report.PassedOver = append(c.report.PassedOver, m.Location)
-		return nil
+		template, ok := foreignTemplate(m)
+		if !ok {
+			c.report.PassedOver = append(c.report.PassedOver, m.Location)
+			return nil
+		}
+		m.Namespace = cmp.Or(m.Namespace, c.opts.Namespace)
+		return c.workload(ctx, m.Location, template)
 	}
 	m.Namespace = cmp.Or(m.Namespace, c.opts.Namespace)
 	object, problems := m.decode(c.decoder)
@@ -117,7 +124,8 @@ func (c *Checker) workload(ctx context.Context, at Location, template podTemplat
 		})
 	})
 	volumes := c.volumes(&w, template)
-	if c.opts.NodeIdentity {
+	c.nativeModes(at, template)
+	if c.opts.NodeIdentity || c.opts.AnyIdentity {
 		c.unnamed(&w)
 	}
 	if c.opts.Cluster != nil {

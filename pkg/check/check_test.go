@@ -2,7 +2,9 @@ package check
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -115,9 +117,9 @@ func TestReport(t *testing.T) {
 		write   func(*Report, *bytes.Buffer) error
 	}{
 		{"report.txt", nil, func(r *Report, b *bytes.Buffer) error { return r.WriteText(b) }},
-		{"report.json", nil, func(r *Report, b *bytes.Buffer) error { return r.WriteJSON(b) }},
+		{"report.json", nil, func(r *Report, b *bytes.Buffer) error { return writeJSON(r, b) }},
 		{"report-live.txt", shop(), func(r *Report, b *bytes.Buffer) error { return r.WriteText(b) }},
-		{"report-live.json", shop(), func(r *Report, b *bytes.Buffer) error { return r.WriteJSON(b) }},
+		{"report-live.json", shop(), func(r *Report, b *bytes.Buffer) error { return writeJSON(r, b) }},
 	} {
 		t.Run(test.golden, func(t *testing.T) {
 			manifests, err := os.ReadFile("testdata/app.yaml")
@@ -149,7 +151,7 @@ func TestReport(t *testing.T) {
 func TestEmptyReportHasNoNull(t *testing.T) {
 	for _, text := range []string{"", "apiVersion: v1\nkind: Pod\n"} {
 		var b bytes.Buffer
-		if err := add(t, nil, text).WriteJSON(&b); err != nil {
+		if err := writeJSON(add(t, nil, text), &b); err != nil {
 			t.Fatal(err)
 		}
 		if strings.Contains(b.String(), "null") {
@@ -168,4 +170,11 @@ func TestTextIsPrintable(t *testing.T) {
 	if got := strings.Trim(b.String(), "\n"); strings.ContainsAny(got, "\x1b\t\a") || strings.Count(got, "\n") != 3 {
 		t.Errorf("got %q", got)
 	}
+}
+
+func writeJSON(r *Report, w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
 }

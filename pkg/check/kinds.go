@@ -1,12 +1,17 @@
 package check
 
 import (
+	"fmt"
+	"strings"
+
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
 )
 
 // podTemplate is the part of a manifest that becomes pods.
@@ -28,6 +33,53 @@ func supported() map[schema.GroupKind]string {
 		{Group: "batch", Kind: "Job"}:        "v1",
 		{Group: "batch", Kind: "CronJob"}:    "v1",
 	}
+}
+
+// kindOf says whether a kind has pods. The error is about one of Kubernetes' own groups that no API server of this release has:
+// it is misspelled, or was removed. Kinds of other groups are somebody else's.
+func kindOf(gvk schema.GroupVersionKind) (hasPods bool, err error) {
+	version, ok := supported()[gvk.GroupKind()]
+	switch {
+	case ok && version != gvk.Version:
+		return false, fmt.Errorf("apiVersion %s is not supported; use %s", gvk.GroupVersion(), schema.GroupVersion{Group: gvk.Group, Version: version})
+	case ok:
+		return true, nil
+	case gvk.Group == "extensions":
+		return false, fmt.Errorf("apiVersion %s was removed from Kubernetes: use the kind's own group, such as apps/v1", gvk.GroupVersion())
+	case !scheme.Scheme.IsGroupRegistered(gvk.Group) || scheme.Scheme.Recognizes(gvk):
+		return false, nil
+	}
+	return false, fmt.Errorf("there is no such kind in %s: it is misspelled, or was removed from Kubernetes", gvk.GroupVersion())
+}
+
+// listed returns the kind of the items of a list of one kind, such as PodList, and false for anything else.
+func listed(gvk schema.GroupVersionKind) (schema.GroupVersionKind, bool) {
+	item, isList := strings.CutSuffix(gvk.Kind, "List")
+	if !isList || item == "" {
+		return gvk, false
+	}
+	_, hasPods := supported()[schema.GroupKind{Group: gvk.Group, Kind: item}]
+	of := gvk.GroupVersion().WithKind(item)
+	return of, hasPods || scheme.Scheme.Recognizes(of)
+}
+
+// foreignTemplate returns the pod template of a kind that is not Kubernetes' own, where all such kinds have it. What it has
+// beside a pod's fields is its own business.
+func foreignTemplate(m *manifest) (podTemplate, bool) {
+	if !m.isForeign {
+		return podTemplate{}, false
+	}
+	var object struct {
+		Spec struct {
+			Template struct {
+				Spec *corev1.PodSpec `json:"spec"`
+			} `json:"template"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal(m.text, &object); err != nil || object.Spec.Template.Spec == nil || len(object.Spec.Template.Spec.Containers) == 0 {
+		return podTemplate{}, false
+	}
+	return podTemplate{object.Spec.Template.Spec, field.NewPath("spec", "template", "spec")}, true
 }
 
 // templateOf returns the part of a supported object that becomes pods, and whether it has

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -89,25 +90,46 @@ func (c *Checker) askRights(ctx context.Context, w *Workload, r *Reference, ref 
 		verbs = []string{verbGet}
 	default:
 		r.MayGet = NotNeeded
+		if r.Refvol && c.opts.AnyIdentity {
+			return c.askAsPod(ctx, w, r, ref)
+		}
 	}
-	account := volume.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}
-	var lacking []string
-	for _, verb := range verbs {
-		answer, err := once(c.rights, right{account, ref, verb}, func() (Answer, error) { return c.opts.Cluster.CanI(ctx, account, ref, verb) })
-		if err != nil {
-			return fmt.Errorf("ask whether service account %s/%s may %s %s: %w", account.Namespace, account.Name, verb, ref, err)
-		}
-		if verb == verbGet {
-			r.MayGet = answer
-		}
-		if answer == No {
-			lacking = append(lacking, verb)
-		}
+	lacking, err := c.lacking(ctx, w, ref, verbs, func(answer Answer) { r.MayGet = answer })
+	if err != nil {
+		return err
 	}
 	if len(lacking) > 0 {
 		c.problem(w.Location, r.Field, fmt.Sprintf("service account %s/%s may not %s %s", w.Namespace, w.ServiceAccount, strings.Join(lacking, ", "), ref))
 	}
 	return nil
+}
+
+// askAsPod adds a warning of the rights that a pod's service account would need with --identity=pod.
+func (c *Checker) askAsPod(ctx context.Context, w *Workload, r *Reference, ref volume.Ref) error {
+	lacking, err := c.lacking(ctx, w, ref, authz.PodVerbs(true), func(Answer) {})
+	if err == nil && len(lacking) > 0 {
+		c.warning(w.Location, r.Field, fmt.Sprintf("service account %s/%s may not %s %s, which --identity=pod of the plugin needs (no --identity was given)",
+			w.Namespace, w.ServiceAccount, strings.Join(lacking, ", "), ref))
+	}
+	return err
+}
+
+// lacking returns those of some rights that a pod's service account has not. get is told the answer to the first one.
+func (c *Checker) lacking(ctx context.Context, w *Workload, ref volume.Ref, verbs []string, get func(Answer)) (lacking []string, err error) {
+	account := volume.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}
+	for _, verb := range verbs {
+		answer, err := once(c.rights, right{account, ref, verb}, func() (Answer, error) { return c.opts.Cluster.CanI(ctx, account, ref, verb) })
+		if err != nil {
+			return nil, fmt.Errorf("ask whether service account %s/%s may %s %s: %w", account.Namespace, account.Name, verb, ref, err)
+		}
+		if verb == verbGet {
+			get(answer)
+		}
+		if answer == No {
+			lacking = append(lacking, verb)
+		}
+	}
+	return lacking, nil
 }
 
 // missing returns those of some keys that an object lacks. An environment takes nothing

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 )
 
@@ -26,6 +27,8 @@ type manifest struct {
 	text []byte
 	// hasPods says whether it is of a kind that has pods.
 	hasPods bool
+	// isForeign says that it is of a group that is not Kubernetes' own.
+	isForeign bool
 	// problem says why it can't be read, if so.
 	problem string
 }
@@ -65,10 +68,30 @@ func readManifests(file string, r io.Reader) ([]manifest, error) {
 			const problem = "is no manifest: beside --- there may be a comment only"
 			return append(all, manifest{Location: place, problem: problem}), nil //nolint:nilerr // The error repeats the line.
 		}
-		if found := readDocument(place, document); len(found) > 0 {
-			all = append(all, found...)
-			number++
+		for _, text := range splitJSON(document) {
+			place.Document = number
+			if found := readDocument(place, text); len(found) > 0 {
+				all = append(all, found...)
+				number++
+			}
 		}
+	}
+}
+
+// splitJSON returns the objects of a document that are JSON and follow one another, as kubectl reads them. Any other document it
+// returns as it is.
+func splitJSON(document []byte) [][]byte {
+	var all [][]byte
+	decoder := json.NewDecoder(bytes.NewReader(document))
+	for {
+		var object json.RawMessage
+		switch err := decoder.Decode(&object); {
+		case errors.Is(err, io.EOF) && len(all) > 1:
+			return all
+		case err != nil || object[0] != '{':
+			return [][]byte{document}
+		}
+		all = append(all, object)
 	}
 }
 
@@ -93,32 +116,79 @@ func readDocument(at Location, text []byte) []manifest {
 		m.problem = "is followed by another manifest that is not separated from it by ---"
 		return []manifest{m}
 	}
-	if h.APIVersion != "v1" || h.Kind != "List" {
+	if !h.isList() {
 		return []manifest{m}
 	}
 	if _, err := yaml.YAMLToJSONStrict(text); err != nil {
 		m.problem = unreadable(err)
 		return []manifest{m}
 	}
-	var items []json.RawMessage
-	if err := json.Unmarshal(h.Items, &items); err != nil && len(h.Items) > 0 {
-		m.problem = "items of a List must be a list"
-		return []manifest{m}
-	}
-	all := make([]manifest, 0, len(items))
-	for i, item := range items {
-		at.Item = i + 1
-		var h header
-		if err := json.Unmarshal(item, &h); err != nil {
-			all = append(all, manifest{Location: at, problem: unreadable(err)})
-			continue
-		}
-		all = append(all, identify(at, &h, item))
-	}
+	all := readItems(at, h)
 	if len(all) == 0 {
 		return []manifest{m} // Passed over, like anything else without pods.
 	}
 	return all
+}
+
+// readItems reads the items of a list, and those of lists among them.
+func readItems(at Location, h *header) []manifest {
+	var items []json.RawMessage
+	if err := json.Unmarshal(h.Items, &items); err != nil && len(h.Items) > 0 {
+		m := identify(at, h, nil)
+		m.problem = "items of a List must be a list"
+		return []manifest{m}
+	}
+	var all []manifest
+	for _, item := range items {
+		at.Item++
+		var own header
+		if err := json.Unmarshal(item, &own); err != nil {
+			all = append(all, manifest{Location: at, problem: unreadable(err)})
+			continue
+		}
+		if of, ok := listed(h.gvk()); ok && own.APIVersion == "" && own.Kind == "" {
+			// An API server leaves them out.
+			own.APIVersion, own.Kind = of.GroupVersion().String(), of.Kind
+			item = withKind(item, of)
+		}
+		if !own.isList() {
+			all = append(all, identify(at, &own, item))
+			continue
+		}
+		inner := at
+		inner.Item--
+		found := readItems(inner, &own)
+		if len(found) == 0 {
+			found = []manifest{identify(at, &own, item)}
+		}
+		all = append(all, found...)
+		at.Item = all[len(all)-1].Item
+	}
+	return all
+}
+
+// withKind returns an item with its apiVersion and kind.
+func withKind(item json.RawMessage, gvk schema.GroupVersionKind) json.RawMessage {
+	head := fmt.Sprintf(`{"apiVersion":%q,"kind":%q`, gvk.GroupVersion(), gvk.Kind)
+	rest := bytes.TrimSpace(bytes.TrimPrefix(bytes.TrimSpace(item), []byte("{")))
+	if !bytes.HasPrefix(rest, []byte("}")) {
+		head += ","
+	}
+	return append([]byte(head), rest...)
+}
+
+// gvk returns the header's kind; the group and version are empty if they can't be read.
+func (h *header) gvk() schema.GroupVersionKind {
+	return schema.FromAPIVersionAndKind(h.APIVersion, h.Kind)
+}
+
+// isList says whether the items are manifests.
+func (h *header) isList() bool {
+	if h.APIVersion == "v1" && h.Kind == "List" {
+		return true
+	}
+	_, ok := listed(h.gvk())
+	return ok
 }
 
 // isAlone says whether nothing comes after the first value of a document, which may be
@@ -139,29 +209,18 @@ func identify(at Location, h *header, text []byte) manifest {
 	if at.Name == "" && h.Metadata.GenerateName != "" {
 		at.Name = h.Metadata.GenerateName + "*"
 	}
-	hasPods, err := h.hasPods()
-	if err != nil {
-		return manifest{Location: at, problem: err.Error()}
-	}
-	return manifest{Location: at, text: text, hasPods: hasPods}
-}
-
-// hasPods says whether the kind is one that has pods. The error is about a version of
-// such a kind that is not read, or about a header that names no kind.
-func (h *header) hasPods() (bool, error) {
 	if h.APIVersion == "" || h.Kind == "" {
-		return false, errors.New("has no apiVersion and kind")
+		return manifest{Location: at, problem: "has no apiVersion and kind"}
 	}
 	gv, err := schema.ParseGroupVersion(h.APIVersion)
 	if err != nil {
-		return false, errors.New("apiVersion is not of the form group/version")
+		return manifest{Location: at, problem: "apiVersion is not of the form group/version"}
 	}
-	version, ok := supported()[gv.WithKind(h.Kind).GroupKind()]
-	if ok && version != gv.Version {
-		want := schema.GroupVersion{Group: gv.Group, Version: version}
-		return false, fmt.Errorf("apiVersion %s is not supported; use %s", gv, want)
+	hasPods, err := kindOf(gv.WithKind(h.Kind))
+	if err != nil {
+		return manifest{Location: at, problem: err.Error()}
 	}
-	return ok, nil
+	return manifest{Location: at, text: text, hasPods: hasPods, isForeign: !scheme.Scheme.IsGroupRegistered(gv.Group)}
 }
 
 // decode returns the object of a manifest that has pods, and problems: what the API server

@@ -35,6 +35,29 @@ func TestManifests(t *testing.T) {
 			problems:   []string{`f.yaml, document 1, item 3: Deployment ns/c: unknown field "spec.unknown"`},
 		},
 		{name: "a list whose items are none", text: "apiVersion: v1\nkind: List\nitems: {a: 1}\n", problems: []string{"f.yaml, document 1: List: items of a List must be a list"}},
+		{
+			name: "JSON objects one after another", text: `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}` + "\n" + `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}}` + "\n---\n" + pod,
+			workloads: []string{"f.yaml, document 1: Pod ns/a", "f.yaml, document 2: Pod ns/b", "f.yaml, document 3: Pod ns/p"},
+		},
+		{
+			name: "lists of a kind, and in lists", text: "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: PodList, items: [{metadata: {name: a}}, {}]}\n- {apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: List, items: []}]}\n- {apiVersion: v1, kind: Pod, metadata: {name: c}}\n---\napiVersion: apps/v1\nkind: DeploymentList\nitems: [{metadata: {name: d}}]\n---\napiVersion: v1\nkind: SecretList\nitems: [{metadata: {name: e}, data: {}}]\n",
+			workloads:  []string{"f.yaml, document 1, item 1: Pod ns/a", "f.yaml, document 1, item 2: Pod ns/", "f.yaml, document 1, item 4: Pod ns/c", "f.yaml, document 2, item 1: Deployment ns/d"},
+			passedOver: []string{"f.yaml, document 1, item 3: List", "f.yaml, document 3, item 1: Secret e"},
+		},
+		{
+			name: "kinds that Kubernetes doesn't have", text: "apiVersion: apps/v1\nkind: Deploymnet\nmetadata: {name: a}\n---\napiVersion: extensions/v1beta1\nkind: Ingress\nmetadata: {name: b}\n---\napiVersion: v1\nkind: pod\n---\napiVersion: policy/v1beta1\nkind: PodSecurityPolicy\n",
+			problems: []string{
+				"f.yaml, document 1: Deploymnet a: there is no such kind in apps/v1: it is misspelled, or was removed from Kubernetes",
+				"f.yaml, document 2: Ingress b: apiVersion extensions/v1beta1 was removed from Kubernetes: use the kind's own group, such as apps/v1",
+				"f.yaml, document 3: pod: there is no such kind in v1: it is misspelled, or was removed from Kubernetes",
+				"f.yaml, document 4: PodSecurityPolicy: there is no such kind in policy/v1beta1: it is misspelled, or was removed from Kubernetes",
+			},
+		},
+		{
+			name: "kinds of others", text: "apiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: a}\nspec: {strategy: {}, template: {spec: {containers: [{name: c}], more: 1}}}\n---\napiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshot\nmetadata: {name: b}\n---\napiVersion: example.com/v1\nkind: Basket\nmetadata: {name: c}\nspec: {template: {spec: text}}\n---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: d}\n",
+			workloads:  []string{"f.yaml, document 1: Rollout ns/a"},
+			passedOver: []string{"f.yaml, document 2: VolumeSnapshot b", "f.yaml, document 3: Basket c", "f.yaml, document 4: Ingress d"},
+		},
 		{name: "an empty list", text: "apiVersion: v1\nkind: List\nitems: []\n", passedOver: []string{"f.yaml, document 1: List"}},
 		{name: "nothing", text: "# nothing\n", problems: []string{"f.yaml: holds no manifest"}},
 		{
@@ -149,7 +172,7 @@ func TestNoValueIsRepeated(t *testing.T) {
 	} {
 		r := add(t, nil, text)
 		var b strings.Builder
-		if err := errors.Join(r.WriteText(&b), r.WriteJSON(&b)); err != nil {
+		if err := errors.Join(r.WriteText(&b), writeJSON(r, &b)); err != nil {
 			t.Fatal(err)
 		}
 		if strings.Contains(b.String(), "hunter2") || strings.Contains(b.String(), "48151623") {
@@ -165,7 +188,7 @@ func TestManifestsThatAreNotSeparated(t *testing.T) {
 		pod       = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}`
 	)
 	for _, text := range []string{
-		configMap + "\n" + pod, configMap + "\n...\n" + pod, pod + pod,
+		configMap + "\n...\n" + pod,
 		"~\n...\n" + pod, "--- # empty\n~\n...\n" + pod,
 		"  apiVersion: v1\n  kind: ConfigMap\napiVersion: v1\nkind: Pod\n",
 		configMap + "\n}\n",

@@ -1,10 +1,18 @@
 package check
 
-import "github.com/refvol/refvol/pkg/volume"
+import (
+	"github.com/refvol/refvol/pkg/status"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// reportKind is that of a Report. Its apiVersion is status.APIVersion.
+const reportKind = "CheckReport"
 
 // Report is all that was found. It marshals to JSON with every field always there and
 // no array null; fields may be added, none changes its meaning.
 type Report struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
 	// Driver is the name of the CSI driver whose volumes were validated.
 	Driver string `json:"driver"`
 	// Live says whether an API server was asked.
@@ -95,6 +103,7 @@ type Issue struct {
 
 func newReport(driver string, live bool) *Report {
 	return &Report{
+		APIVersion: status.APIVersion, Kind: reportKind,
 		Driver: driver, Live: live,
 		Workloads: []Workload{}, PassedOver: []Location{}, Problems: []Issue{}, Warnings: []Issue{},
 	}

@@ -2,7 +2,6 @@ package check
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -10,14 +9,6 @@ import (
 
 	"github.com/refvol/refvol/pkg/status"
 )
-
-// WriteJSON writes the report as indented JSON.
-func (r *Report) WriteJSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
-}
 
 // WriteText writes the report for people: a table of the references, a line for each
 // manifest that was passed over, each warning and each problem, and a sum.
@@ -46,7 +37,7 @@ func (r *Report) WriteText(w io.Writer) error {
 func (r *Report) table(b *strings.Builder) (int, error) {
 	columns := []string{"NAMESPACE", "WORKLOAD", "OBJECT", "KEYS", "OPTIONAL"}
 	if r.Live {
-		columns = append(columns, "EXISTS", "MAY GET")
+		columns = append(columns, "EXISTS", "MAY-GET")
 	}
 	columns = append(columns, "FIELD") // The longest, so it pads nothing.
 	lines := [][]string{columns}

@@ -56,16 +56,24 @@ func (c *Checker) volumes(w *Workload, template podTemplate) (all []driverVolume
 			}
 			c.warning(w.Location, v.at+"."+use.Field, "an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to "+c.needs()+" it")
 		}
+		c.decimalModes(w.Location, &v)
 		c.sources(w, template, &v)
 		all = append(all, v)
 	}
 	return all
 }
 
-// unnamed adds a problem for each object that a volume of the driver shows and that the pod's spec
+// unnamed adds a problem, or a warning if no mode is known, for each object that a volume of the driver shows and that the pod's spec
 // does not name itself.
 func (c *Checker) unnamed(w *Workload) {
 	named := map[volume.Ref]bool{}
+	refuse := func(field, message string) {
+		if c.opts.NodeIdentity {
+			c.problem(w.Location, field, message)
+			return
+		}
+		c.warning(w.Location, field, message+" (no --identity was given: the chart installs node)")
+	}
 	for i := range w.References {
 		if r := &w.References[i]; !r.Refvol {
 			named[r.ref()] = true
@@ -75,9 +83,9 @@ func (c *Checker) unnamed(w *Workload) {
 		switch r := &w.References[i]; {
 		case !r.Refvol || named[r.ref()]:
 		case r.Namespace != w.Namespace:
-			c.problem(w.Location, r.Field, "an object of another namespace: no volume shows it with --identity=node of the plugin")
+			refuse(r.Field, "an object of another namespace: no volume shows it with --identity=node of the plugin")
 		default:
-			c.problem(w.Location, r.Field, fmt.Sprintf("the pod's spec does not name %s itself, which --identity=node of the plugin needs: add a volume of the pod that names it, and show that by a volume source", r.ref()))
+			refuse(r.Field, fmt.Sprintf("the pod's spec does not name %s itself, which --identity=node of the plugin needs: add a volume of the pod that names it, and show that by a volume source", r.ref()))
 		}
 	}
 }

@@ -33,6 +33,8 @@ type Result struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Object     Object `json:"object"`
+	// ObservedAt is the caller's time at the end of the survey.
+	ObservedAt time.Time `json:"observedAt"`
 	// Current is the object's version, nil if it doesn't exist.
 	Current *status.Version `json:"current,omitempty"`
 	// Converged says that a volume names the object, also one of Withdrawn, that there is no laggard, and that the object has
@@ -328,6 +330,7 @@ func (v *Result) Same(other *Result) bool {
 
 func (v *Result) withoutMessages() *Result {
 	bare := *v
+	bare.ObservedAt = time.Time{}
 	bare.Laggards = slices.Clone(v.Laggards)
 	for i := range bare.Laggards {
 		bare.Laggards[i].Message = ""

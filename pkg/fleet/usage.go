@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 )
 
-// ListPods lists the pods of all namespaces. *apiclient.Client has such a method.
+// ListPods lists the pods of all namespaces, as a client of client-go does.
 type ListPods func(ctx context.Context, opts metav1.ListOptions) (*corev1.PodList, error)
 
 // Pod is a pod that uses the driver.

@@ -240,7 +240,7 @@ func TestExpandIsBounded(t *testing.T) {
 			if tooLarge := new(TooLargeError); !errors.As(err, &tooLarge) || err.Error() != want {
 				t.Fatalf("got %.200v", err)
 			}
-			if n := after.TotalAlloc - before.TotalAlloc; n > 32<<20 {
+			if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 { // with the race detector, appends take more
 				t.Errorf("took %d MiB", n>>20)
 			}
 		})

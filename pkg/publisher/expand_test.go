@@ -42,8 +42,10 @@ func TestExpandWaitsForAValue(t *testing.T) {
 		if took := time.Since(begin); took > testWait {
 			t.Errorf("it gave up after %s", took)
 		}
+		e.settle() // it is forgotten
 		result = e.publishing(r)
 		e.wantWaiting(result)
+		e.wantEvents("VolumeUpdateFailed: " + unfit)
 		e.objects.put(secret("db"), "p", `1"`)
 		if err := <-result; err != nil {
 			t.Fatal(err)

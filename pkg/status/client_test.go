@@ -64,7 +64,7 @@ func TestHostileTexts(t *testing.T) {
 		var out bytes.Buffer
 		write := func() error { return Encode(&out, output, report) }
 		if output == OutputWide || output == OutputTable {
-			write = func() error { return Table{Wide: output == OutputWide, Nodes: true}.Write(&out, report) }
+			write = func() error { return Table{Wide: output == OutputWide}.Write(&out, &Counts{}, report) }
 		}
 		if err := write(); err != nil {
 			t.Fatal(err)

@@ -17,7 +17,8 @@ import (
 
 // The values of --output.
 const (
-	OutputTable = "table"
+	// OutputTable is a table.
+	OutputTable = ""
 	OutputWide  = "wide"
 	OutputJSON  = "json"
 	OutputYAML  = "yaml"
@@ -26,7 +27,7 @@ const (
 // ValidateOutput refuses a value of --output that there is not.
 func ValidateOutput(output string) error {
 	if !slices.Contains([]string{OutputTable, OutputWide, OutputJSON, OutputYAML}, output) {
-		return fmt.Errorf("--output: Unsupported value: %q: must be %s, %s, %s or %s", output, OutputTable, OutputWide, OutputJSON, OutputYAML)
+		return fmt.Errorf("--output: Unsupported value: %q: must be %s, %s or %s", output, OutputWide, OutputJSON, OutputYAML)
 	}
 	return nil
 }
@@ -57,47 +58,97 @@ func WriteLines(w io.Writer, text string) error {
 type Table struct {
 	// Wide adds columns, and names all objects.
 	Wide bool
-	// Nodes adds the column of the node.
-	Nodes bool
+	// Abnormal leaves out what needs nobody.
+	Abnormal bool
+	// NoHeaders leaves out the headings and the last line.
+	NoHeaders bool
+	// Printed are the lines that were printed before, without their ages. If it is there, only others are printed.
+	Printed map[string]bool
 }
 
-// Write writes the rights that plugins lack, why they aren't ready, the publishes that failed, and the volumes of reports a line each, the
-// worst first. Times are ages by the clock of the plugin that reported them.
-func (t Table) Write(w io.Writer, reports ...*Report) error {
+// Write writes the rights that plugins lack, why they aren't ready, the publishes that failed, the volumes of reports a line
+// each, the worst first, and the counts. Times are ages by the clock of the plugin that reported them.
+func (t Table) Write(w io.Writer, counts *Counts, reports ...*Report) error {
 	var rows []row
 	var before strings.Builder
-	say := func(format string, args ...any) { fmt.Fprintln(&before, Printable(fmt.Sprintf(format, args...))) }
 	for _, r := range reports {
-		if len(r.MissingRights) > 0 {
-			say("The plugin on %s lacks rights: %s", r.Node, strings.Join(r.MissingRights, ", "))
-		}
-		for _, condition := range r.NotReady {
-			say("The plugin on %s is not ready: %s", r.Node, condition)
-		}
-		for i := range r.Refused {
-			f := &r.Refused[i]
-			say("Publish failed %s ago on %s: volume %s of pod %s: %s: %s", duration.HumanDuration(r.ObservedAt.Sub(f.At)), r.Node, f.Name, f.Pod, f.Code, f.Message)
-		}
+		t.writePlugin(&before, r)
 		for i := range r.Volumes {
-			rows = append(rows, row{r, &r.Volumes[i]})
+			if !t.Abnormal || r.Volumes[i].Unhealthy {
+				rows = append(rows, row{r, &r.Volumes[i]})
+			}
 		}
 	}
-	if len(rows) == 0 {
-		say("No volumes.")
-	}
-	if err := WriteLines(w, before.String()); err != nil || len(rows) == 0 {
+	if err := WriteLines(w, before.String()); err != nil {
 		return err
 	}
+	if err := t.writeRows(w, rows); err != nil {
+		return err
+	}
+	if t.NoHeaders {
+		return nil
+	}
+	return WriteLines(w, counts.String())
+}
+
+// writePlugin writes what is wrong with a plugin itself.
+func (t Table) writePlugin(w io.Writer, r *Report) {
+	say := func(key, format string, args ...any) {
+		if t.IsNew(key) {
+			fmt.Fprintln(w, Printable(fmt.Sprintf(format, args...))) //nolint:errcheck // It is a buffer.
+		}
+	}
+	if len(r.MissingRights) > 0 {
+		rights := strings.Join(r.MissingRights, ", ")
+		say(r.Node+" lacks "+rights, "The plugin on %s lacks rights: %s", r.Node, rights)
+	}
+	for _, condition := range r.NotReady {
+		say(r.Node+" not ready "+condition, "The plugin on %s is not ready: %s", r.Node, condition)
+	}
+	for i := range r.Refused {
+		f := &r.Refused[i]
+		say(r.Node+f.VolumeID+f.At.String(), "Publish failed %s ago on %s: volume %s of pod %s: %s: %s", duration.HumanDuration(r.ObservedAt.Sub(f.At)), r.Node, f.Name, f.Pod, f.Code, f.Message)
+	}
+}
+
+// IsNew says whether a line was not printed before.
+func (t Table) IsNew(key string) bool {
+	if t.Printed == nil {
+		return true
+	}
+	printed := t.Printed[key]
+	t.Printed[key] = true
+	return !printed
+}
+
+func (t Table) writeRows(w io.Writer, rows []row) error {
 	slices.SortStableFunc(rows, func(a, b row) int {
 		return cmp.Or(Compare(a.volume, b.volume), cmp.Compare(a.report.Node, b.report.Node))
 	})
 	columns := t.columns()
-	lines := make([][]string, 1+len(rows))
-	for _, c := range columns {
-		lines[0] = append(lines[0], c.heading)
-		for i, r := range rows {
-			lines[1+i] = append(lines[1+i], cmp.Or(c.cell(r), "-"))
+	var lines [][]string
+	for _, r := range rows {
+		var cells []string
+		key := r.volume.VolumeID
+		for _, c := range columns {
+			cells = append(cells, cmp.Or(c.cell(r), "-"))
+			if !c.isAge {
+				key += "\n" + c.cell(r)
+			}
 		}
+		if t.IsNew(key) {
+			lines = append(lines, cells)
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	if !t.NoHeaders {
+		var headings []string
+		for _, c := range columns {
+			headings = append(headings, c.heading)
+		}
+		lines = append([][]string{headings}, lines...)
 	}
 	return WriteTable(w, lines)
 }
@@ -128,33 +179,33 @@ type row struct {
 type column struct {
 	heading string
 	cell    func(row) string
+	// isAge says that it changes without an event.
+	isAge bool
 }
 
 // columns returns those of the table. The reason is the last one, as it may be long.
 func (t Table) columns() []column {
-	columns := []column{{"NORMAL", func(r row) string { return either(r.volume.Unhealthy, "no", "yes") }}}
-	if t.Nodes {
-		columns = append(columns, column{"NODE", func(r row) string { return r.report.Node }})
+	columns := []column{
+		{"NORMAL", func(r row) string { return either(r.volume.Unhealthy, "no", "yes") }, false},
+		{"NODE", func(r row) string { return r.report.Node }, false},
+		{"POD", func(r row) string { return r.volume.Pod.String() }, false},
+		{"VOLUME", func(r row) string { return r.volume.Name }, false},
+		{"CONDITION", func(r row) string { return r.volume.Condition }, false},
+		{"SINCE", func(r row) string { return r.age(r.volume.Since) }, true},
+		{"PROVEN", row.proven, true},
+		{"SIZE", func(r row) string { return resource.NewQuantity(r.volume.Bytes, resource.BinarySI).String() }, false},
 	}
-	columns = append(columns,
-		column{"POD", func(r row) string { return r.volume.Pod.String() }},
-		column{"VOLUME", func(r row) string { return r.volume.Name }},
-		column{"CONDITION", func(r row) string { return r.volume.Condition }},
-		column{"SINCE", func(r row) string { return r.age(r.volume.Since) }},
-		column{"PROVEN", row.proven},
-		column{"SIZE", func(r row) string { return resource.NewQuantity(r.volume.Bytes, resource.BinarySI).String() }},
-	)
 	if t.Wide {
 		columns = append(columns,
-			column{"TOKEN", func(r row) string { return either(r.volume.WithoutToken, "missing", "") }},
-			column{"OPENED", row.opened},
-			column{"POD-UID", func(r row) string { return r.volume.Pod.UID }},
-			column{"VOLUME-ID", func(r row) string { return r.volume.VolumeID }},
+			column{"TOKEN", func(r row) string { return either(r.volume.WithoutToken, "missing", "") }, false},
+			column{"OPENED", row.opened, false},
+			column{"POD-UID", func(r row) string { return r.volume.Pod.UID }, false},
+			column{"VOLUME-ID", func(r row) string { return r.volume.VolumeID }, false},
 		)
 	}
 	return append(columns,
-		column{"OBJECTS", func(r row) string { return r.objects(t.Wide) }},
-		column{"REASON", row.reason},
+		column{"OBJECTS", func(r row) string { return r.objects(t.Wide) }, false},
+		column{"REASON", row.reason, false},
 	)
 }
 

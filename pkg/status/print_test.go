@@ -37,7 +37,11 @@ func samples() []Volume {
 func (t Table) text(tt *testing.T, reports ...*Report) string {
 	tt.Helper()
 	var out bytes.Buffer
-	if err := t.Write(&out, reports...); err != nil {
+	counts := &Counts{Nodes: len(reports)}
+	for _, r := range reports {
+		counts.Add(r)
+	}
+	if err := t.Write(&out, counts, reports...); err != nil {
 		tt.Fatal(err)
 	}
 	return out.String()
@@ -52,23 +56,77 @@ func wantText(t *testing.T, got, want string) {
 
 func TestTable(t *testing.T) {
 	wantText(t, Table{}.text(t, sample(samples()...)), strings.TrimLeft(`
-NORMAL  POD         VOLUME    CONDITION     SINCE  PROVEN  SIZE  OBJECTS                                                     REASON
-no      shop/web-0  settings  RefForbidden  5m     3h      8Ki   configmap/app@812,secret/platform/db@-                      Secret "platform/db": the service account shop/web may not get it: `+strings.Repeat("why ", 20)+`
-yes     uid-2       old       Unknown       60s    -       0     -                                                           not taken over yet
-yes     shop/web-0  late      Publishing    1s     never   0     configmap/app@812,configmap/late@-                          -
-yes     shop/web-0  ca        Current       0s     -       0     configmap/ca@7                                              -
-yes     shop/web-0  many      Current       2d2h   31s     4Mi   configmap/app@812,configmap/ca@7,configmap/app@812,+2 more  -
+NORMAL  NODE    POD         VOLUME    CONDITION     SINCE  PROVEN  SIZE  OBJECTS                                                     REASON
+no      node-1  shop/web-0  settings  RefForbidden  5m     3h      8Ki   configmap/app@812,secret/platform/db@-                      Secret "platform/db": the service account shop/web may not get it: `+strings.Repeat("why ", 20)+`
+yes     node-1  uid-2       old       Unknown       60s    -       0     -                                                           not taken over yet
+yes     node-1  shop/web-0  late      Publishing    1s     never   0     configmap/app@812,configmap/late@-                          -
+yes     node-1  shop/web-0  ca        Current       0s     -       0     configmap/ca@7                                              -
+yes     node-1  shop/web-0  many      Current       2d2h   31s     4Mi   configmap/app@812,configmap/ca@7,configmap/app@812,+2 more  -
+5 volumes on 1 node, 1 abnormal
 `, "\n"))
-	wantText(t, Table{}.text(t, sample()), "No volumes.\n")
+	wantText(t, Table{}.text(t, sample()), "0 volumes on 1 node, 0 abnormal\n")
 }
 
 func TestWideTable(t *testing.T) {
 	got := Table{Wide: true}.text(t, sample(samples()[0], samples()[2]))
 	wantText(t, got, strings.TrimLeft(`
-NORMAL  POD         VOLUME    CONDITION     SINCE  PROVEN  SIZE  TOKEN    OPENED  POD-UID  VOLUME-ID  OBJECTS                                                  REASON
-no      shop/web-0  settings  RefForbidden  5m     3h      8Ki   -        yes     uid-1    csi-1      configmap/app@812(present),secret/platform/db@-(denied)  `+samples()[0].Reason+`
-yes     shop/web-0  ca        Current       0s     -       0     missing  no      uid-1    csi-3      configmap/ca@7(present)                                  -
+NORMAL  NODE    POD         VOLUME    CONDITION     SINCE  PROVEN  SIZE  TOKEN    OPENED  POD-UID  VOLUME-ID  OBJECTS                                                  REASON
+no      node-1  shop/web-0  settings  RefForbidden  5m     3h      8Ki   -        yes     uid-1    csi-1      configmap/app@812(present),secret/platform/db@-(denied)  `+samples()[0].Reason+`
+yes     node-1  shop/web-0  ca        Current       0s     -       0     missing  no      uid-1    csi-3      configmap/ca@7(present)                                  -
+2 volumes on 1 node, 1 abnormal
 `, "\n"))
+}
+
+// TestAbnormalTable: what needs nobody is left out, and counted.
+func TestAbnormalTable(t *testing.T) {
+	report := sample(samples()...)
+	report.NotReady = []string{"rights"}
+	got := Table{Abnormal: true}.text(t, report)
+	lines := strings.Split(got, "\n")
+	if len(lines) != 5 || lines[0] != "The plugin on node-1 is not ready: rights" || !strings.HasPrefix(lines[2], "no      node-1  shop/web-0  settings") || lines[3] != "5 volumes on 1 node, 1 abnormal" {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+// TestPrintedLines: only what has changed is printed again, and an age is no change.
+func TestPrintedLines(t *testing.T) {
+	table := Table{NoHeaders: true, Printed: map[string]bool{}}
+	report := sample(samples()...)
+	if got := table.text(t, report); strings.Count(got, "\n") != 5 {
+		t.Errorf("first\n%s", got)
+	}
+	report.ObservedAt = report.ObservedAt.Add(time.Hour)
+	if got := table.text(t, report); got != "" {
+		t.Errorf("an hour later\n%s", got)
+	}
+	report.Volumes[0].Condition = "Current"
+	if got := table.text(t, report); strings.Count(got, "\n") != 1 || !strings.Contains(got, " Current ") {
+		t.Errorf("after a change\n%s", got)
+	}
+}
+
+// TestErr: a plugin that is not ready, or lacks a right, is abnormal too.
+func TestErr(t *testing.T) {
+	for want, change := range map[string]func(*Report){
+		"": func(*Report) {},
+		"status: volumes that are abnormal: 1 of 1":                func(r *Report) { r.Volumes[0].Unhealthy = true },
+		"status: publishes that failed in the last ten minutes: 1": func(r *Report) { r.Refused = make([]Refusal, 1) },
+		"status: plugins that are not ready: 1":                    func(r *Report) { r.NotReady = []string{"a", "b"} },
+		"status: plugins that lack a right: 1":                     func(r *Report) { r.MissingRights = []string{"a", "b"} },
+	} {
+		report := sample(samples()[1])
+		change(report)
+		counts := &Counts{Nodes: 1}
+		counts.Add(report)
+		err := counts.Err()
+		if (err == nil) != (want == "") || err != nil && (err.Error() != want || !errors.Is(err, ErrAbnormal)) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	counts := &Counts{Nodes: 3, Problems: 1, NotReported: 2}
+	if got := counts.Err().Error(); got != "status: nodes with a problem: 1 of 3, volumes that no plugin reports: 2" {
+		t.Errorf("got %q", got)
+	}
 }
 
 // TestOpened: what is least known of the shown objects counts.
@@ -104,13 +162,12 @@ func TestOpened(t *testing.T) {
 func TestTableOfNodes(t *testing.T) {
 	other := sample(samples()[2], samples()[0])
 	other.Node, other.ObservedAt = "node-2", noon.Add(time.Hour)
-	got := Table{Nodes: true}.text(t, sample(samples()[2]), other)
+	got := Table{NoHeaders: true}.text(t, sample(samples()[2]), other)
 	var lines []string
 	for line := range strings.Lines(got) {
 		lines = append(lines, strings.Join(strings.Fields(line)[:6], " "))
 	}
-	wantText(t, strings.Join(lines, "\n"), `NORMAL NODE POD VOLUME CONDITION SINCE
-no node-2 shop/web-0 settings RefForbidden 65m
+	wantText(t, strings.Join(lines, "\n"), `no node-2 shop/web-0 settings RefForbidden 65m
 yes node-1 shop/web-0 ca Current 0s
 yes node-2 shop/web-0 ca Current 60m`)
 }
@@ -135,7 +192,7 @@ func TestEncode(t *testing.T) {
 	if err := Encode(&bytes.Buffer{}, OutputJSON, make(chan int)); err == nil {
 		t.Error("no error")
 	}
-	for _, write := range []error{Encode(failing{}, OutputYAML, want), Table{}.Write(failing{}, want), Table{}.Write(failing{})} {
+	for _, write := range []error{Encode(failing{}, OutputYAML, want), Table{}.Write(failing{}, &Counts{}, want), Table{}.Write(failing{}, &Counts{})} {
 		if !errors.Is(write, errFault) {
 			t.Errorf("got %v", write)
 		}

@@ -13,6 +13,9 @@ import (
 //go:embed krew.yaml.tmpl
 var krewTemplate string
 
+// completerName is what kubectl runs to complete the plugin's command line.
+const completerName = "kubectl_complete-refvol"
+
 // krewArchive is what krew downloads for one platform.
 type krewArchive struct{ OS, Arch, File, SHA256, Bin string }
 
@@ -32,8 +35,12 @@ func writeKrew(o *options, dir string, built []binary) error {
 		if err != nil {
 			return err
 		}
+		completer, err := os.ReadFile(filepath.Join(o.root, "cmd", b.name, completerName))
+		if err != nil {
+			return err
+		}
 		bin := b.name + filepath.Ext(b.path)
-		text, err := archive([]archived{{"LICENSE", license, 0o644}, {bin, content, 0o755}})
+		text, err := archive([]archived{{"LICENSE", license, 0o644}, {bin, content, 0o755}, {completerName, completer, 0o755}})
 		if err != nil {
 			return err
 		}

@@ -178,7 +178,7 @@ func TestKrewManifest(t *testing.T) {
 			t.Errorf("%s is for %v", name, p.Selector)
 		}
 		files := untar(t, content)
-		if names := slices.Sorted(maps.Keys(files)); !slices.Equal(names, []string{"LICENSE", p.Bin}) || string(files[p.Bin]) != on.String() {
+		if names := slices.Sorted(maps.Keys(files)); !slices.Equal(names, []string{"LICENSE", p.Bin, completerName}) || string(files[p.Bin]) != on.String() {
 			t.Errorf("%s has %q, the manifest wants %s", name, names, p.Bin)
 		}
 	}

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -48,7 +49,10 @@ func TestManyPlugins(t *testing.T) {
 	}
 	status := w.run("status")
 	t.Logf("status of %d plugins: %s", plugins, status.took.Round(time.Millisecond))
-	if status.status != 0 {
+	// No kubelet has registered the plugins.
+	notReady := fmt.Sprintf("Error: status: plugins that are not ready: %d\n", plugins)
+	last := fmt.Sprintf("\n%d volumes on %d nodes, 0 abnormal\n", plugins, plugins)
+	if status.status != 1 || status.stderr != notReady || !strings.HasSuffix(status.stdout, last) {
 		t.Errorf("status %d: %s\n%s", status.status, status.stderr, status.stdout)
 	}
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/refvol/refvol/internal/leak"
 )
 
-// runCheck runs `refvol-plugin check` on manifests that it gets on its standard input.
+// runCheck runs `kubectl refvol check` on manifests that it gets on its standard input.
 func runCheck(t *testing.T, manifests string, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), shared.plugin, append([]string{"check", "-f", "-"}, args...)...)
+	cmd := exec.CommandContext(t.Context(), shared.refvol, append([]string{"check", "-f", "-"}, args...)...)
 	// What the machine's user has configured is no part of the test.
 	cmd.Env = append(os.Environ(), "KUBECONFIG=", "HOME="+t.TempDir())
 	cmd.Stdin = strings.NewReader(manifests)

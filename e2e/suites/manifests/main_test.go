@@ -28,6 +28,8 @@ type suite struct {
 	dir string
 	// program is kubectl, plugin the plugin.
 	program, plugin string
+	// refvol is kubectl-refvol.
+	refvol string
 }
 
 // shared is set by TestMain before any test runs, and constant from then on.
@@ -58,6 +60,9 @@ func newSuite(ctx context.Context) (*suite, error) {
 		return s, err
 	}
 	if s.plugin, err = harness.BuildPlugin(ctx, s.dir, false, os.Stderr); err != nil {
+		return s, err
+	}
+	if s.refvol, err = harness.BuildKubectlRefvol(ctx, s.dir, false, os.Stderr); err != nil {
 		return s, err
 	}
 	binaries, err := harness.BuildControlPlane(ctx, os.Stderr)

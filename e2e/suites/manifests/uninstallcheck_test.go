@@ -65,6 +65,6 @@ func TestUninstallCheckOfEndedPods(t *testing.T) {
 // uninstallCheck runs the command as the cluster's admin, and returns what it wrote.
 func uninstallCheck(t *testing.T) (string, error) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), shared.plugin, "uninstall-check", "--kubeconfig="+shared.Kubeconfig()).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), shared.refvol, "uninstall-check", "--kubeconfig="+shared.Kubeconfig()).CombinedOutput()
 	return string(out), err
 }

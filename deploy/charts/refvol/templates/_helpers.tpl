@@ -53,6 +53,15 @@ new version must not change them. */}}
 {{- end }}
 {{- end }}
 
+{{/* The image of kubectl refvol. It is beside the plugin's, of the same tag, unless the values say another. */}}
+{{- define "refvol.uninstallCheckImage" -}}
+{{- $own := .Values.uninstallCheck.image }}
+{{- with .Values.image }}
+{{- printf "%s/%s" (trimSuffix "/" .registry) ($own.repository | default (regexReplaceAll "[^/]+$" .repository "kubectl-refvol")) }}
+{{- if $own.digest }}@{{ $own.digest }}{{ else }}:{{ $own.tag | default .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{/* Fails if a value needs a newer cluster: list of the root, the value, the version, and what else to do. */}}
 {{- define "refvol.needs" -}}
 {{- $version := (index . 0).Capabilities.KubeVersion.Version }}

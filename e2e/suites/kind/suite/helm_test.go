@@ -49,8 +49,13 @@ func newRelease(t *testing.T, prefix string) *release {
 // copyChart copies the chart under names of its own.
 func (r *release) copyChart(from, prefix string) string {
 	r.t.Helper()
+	gate := os.Getenv("REFVOL_GATE_IMAGE")
+	if gate == "" {
+		r.t.Fatal("REFVOL_GATE_IMAGE must name the image of kubectl-refvol; make e2e does")
+	}
 	names := strings.NewReplacer(driver, r.driver, "args: [uninstall-check,",
-		"args: [uninstall-check, --driver-name="+r.driver+", --selector=app.kubernetes.io/name="+r.app+",",
+		"args: [uninstall-check, --driver-name="+r.driver+", --plugin-selector=app.kubernetes.io/name="+r.app+",",
+		`{{ include "refvol.uninstallCheckImage" . }}`, gate,
 		"refvol-plugin", r.app, "refvol-uninstall-check", r.check, "refvol-node-identity", prefix+"-node-identity",
 		"refvol-live", prefix+"-live", "refvol.dev/live", r.driver+"/live", "refvol-volumes", prefix+"-volumes")
 	chart := filepath.Join(r.dir, "chart")

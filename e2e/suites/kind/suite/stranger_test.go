@@ -85,7 +85,7 @@ func newStranger(t *testing.T) *stranger {
 // rename has the commands name the release, the chart and the images of the test.
 func (s *shell) rename() {
 	registry, repository, tag := s.imageParts()
-	flags := fmt.Sprintf(" --plugin-namespace=%s --selector=app.kubernetes.io/name=%s --driver-name=%s", s.name, s.app, s.driver)
+	flags := fmt.Sprintf(" --plugin-namespace=%s --plugin-selector=app.kubernetes.io/name=%s --driver-name=%s", s.name, s.app, s.driver)
 	s.names = strings.NewReplacer("refvol-system", s.name, "daemonset/refvol-plugin", "daemonset/"+s.app, "refvol-uninstall-check", s.check,
 		"deploy/charts/refvol", s.chart, "refvol converged", "refvol converged"+flags, "refvol status", "refvol status"+flags,
 		"image.registry=registry.example.com,image.tag=v0.1.0", "image.registry="+registry+",image.repository="+repository+",image.tag="+tag,

@@ -17,7 +17,7 @@ func TestStrangersPath(t *testing.T) {
 	useAllNodes(t)
 	s := newStranger(t)
 
-	s.skip("make image", "docker load", "docker push")
+	s.skip("make image", "docker load", "docker push", "make image", "docker load", "docker push")
 	s.does("helm install", s.said("--set metrics.enabled=true"))
 	s.does("kubectl --namespace refvol-system rollout status")
 	s.wantRunning(s.image, "--identity=node", true)

@@ -13,9 +13,9 @@ func TestUninstallCheckFlags(t *testing.T) {
 		want string
 	}{
 		{[]string{"--driver-name="}, "--driver-name must not be empty"},
-		{[]string{"--selector=a b"}, "--selector: "},
+		{[]string{"--plugin-selector=a b"}, "--plugin-selector: "},
 		{[]string{"--kubeconfig=/does/not/exist"}, "configure the client of the API server: stat /does/not/exist: no such file or directory"},
-		{[]string{"argument"}, `unknown command "argument" for "refvol-plugin uninstall-check"`},
+		{[]string{"argument"}, `unknown command "argument" for "kubectl refvol uninstall-check"`},
 	} {
 		if _, _, err := runCommand(t, append([]string{"uninstall-check"}, test.args...)...); !strings.HasPrefix(message(err), test.want) {
 			t.Errorf("%q: %v, want %q", test.args, err, test.want)

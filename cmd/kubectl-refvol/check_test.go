@@ -2,13 +2,12 @@ package main
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/refvol/refvol/pkg/apiclient"
-	"github.com/refvol/refvol/pkg/command"
 )
 
 // manifestOf returns the path of a file that holds a Pod with one volume.
@@ -36,7 +35,7 @@ func TestCheck(t *testing.T) {
 		want []string
 	}{
 		{args: []string{"-f", good}, want: []string{"default    pod/app   secret/db  all   no        spec.volumes[0].csi.volumeAttributes.secret\n", "1 workload, 2 references, 0 warnings, 0 problems\n"}},
-		{args: []string{"--filename", good, "--namespace", "ns", "--output", "text"}, want: []string{"ns         pod/app"}},
+		{args: []string{"--filename", good, "--namespace", "ns"}, want: []string{"ns         pod/app"}},
 		{args: []string{"-f", bad}, err: "check: 2 problems", want: []string{"problem: " + bad + ", document 1: Pod default/app: spec.volumes[0].csi.volumeAttributes.uid: Invalid value"}},
 		{args: []string{"-f", good, "-f", worse}, err: "check: 2 problems", want: []string{"2 workloads, 3 references, 0 warnings, 2 problems\n"}},
 		{args: []string{"-f", good, "--identity=node"}, want: []string{"1 workload, 2 references, 0 warnings, 0 problems\n"}},
@@ -60,34 +59,25 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func message(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
 func TestCheckRefuses(t *testing.T) {
 	file := manifestOf(t, "f.yaml", "secret: db")
 	for _, test := range []struct {
 		args []string
 		want string
 	}{
-		{nil, "-f: name a file of manifests, or - for the standard input"},
-		{[]string{"-f", file, "-o", "yaml"}, `--output: "yaml" is none of text, json`},
+		{nil, "must specify one of -f and -k"},
+		{[]string{"-f", file, "-o", "wide"}, `--output: unable to match a printer suitable for the output format "wide", allowed formats are: go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,template,templatefile,yaml`},
 		{[]string{"-f", file, "--driver-name="}, "--driver-name must not be empty"},
 		{[]string{"-f", file, "--identity=pods"}, `--identity: "pods" is none of plugin, pod, node`},
 		{[]string{"-f", file, "--change-detection=watch"}, `--change-detection: "watch" is none of Watch, Cache, Get`},
-		{[]string{"-f", file, "--kubeconfig=/x"}, "--kubeconfig is for --live only"},
-		{[]string{"-f", "/does/not/exist"}, "read manifests: open /does/not/exist: no such file or directory"},
-		{[]string{"-f", "/"}, "read /: read /: is a directory"},
-		{[]string{"-f", file, "--live", "--kubeconfig=/does/not/exist"}, "configure the client of the API server: stat /does/not/exist: no such file or directory"},
-		{[]string{file}, `unknown command "` + file + `" for "refvol-plugin check"`},
+		{[]string{"-f", "/does/not/exist"}, "read manifests: lstat /does/not/exist: no such file or directory"},
+		{[]string{"-f", file, "--live", "--kubeconfig=/does/not/exist"}, "find the kubeconfig's namespace: stat /does/not/exist: no such file or directory"},
+		{[]string{file}, `unknown command "` + file + `" for "kubectl refvol check"`},
 		{[]string{"--unknown"}, "unknown flag: --unknown"},
 	} {
 		out, _, err := runCommand(t, append([]string{"check"}, test.args...)...)
-		if message(err) != test.want || out != "" || command.ExitStatus(err) != 2 {
-			t.Errorf("%q: %v, status %d, %q, want %q", test.args, err, command.ExitStatus(err), out, test.want)
+		if message(err) != test.want || out != "" || exitStatus(err) != 2 {
+			t.Errorf("%q: %v, status %d, %q, want %q", test.args, err, exitStatus(err), out, test.want)
 		}
 	}
 }
@@ -108,7 +98,7 @@ func TestCheckExitStatus(t *testing.T) {
 		{[]string{"-f", bad, "--live", "--kubeconfig", kubeconfig}, 2},
 	} {
 		_, _, err := runCommand(t, append([]string{"check"}, test.args...)...)
-		if got := command.ExitStatus(err); got != test.want {
+		if got := exitStatus(err); got != test.want {
 			t.Errorf("%q: status %d, want %d: %v", test.args, got, test.want, err)
 		}
 	}
@@ -131,25 +121,77 @@ func TestCheckExample(t *testing.T) {
 	t.Chdir(t.TempDir())
 	writeFile(t, "app.yaml", block("yaml"))
 	out, _, err := runCommand(t, "check", "-f", "app.yaml")
-	got := "$ refvol-plugin check -f app.yaml\n" + out + "Error: " + message(err) + "\n"
+	got := "$ kubectl refvol check -f app.yaml\n" + out + "Error: " + message(err) + "\n"
 	if want := block("console"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
 
-// Manifests that name no namespace get the kubeconfig's.
-func TestCheckLiveNamespace(t *testing.T) {
+// Manifests that name no namespace get the kubeconfig's, or that of -n.
+func TestCheckNamespace(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	const text = `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
 		"contexts": [{"name": "c", "context": {"cluster": "c"%s}}]}`
+	file := manifestOf(t, "f.yaml", "secret: db")
 	for context, want := range map[string]string{``: "default", `, "namespace": "team"`: "team"} {
 		writeFile(t, kubeconfig, fmt.Sprintf(text, context))
-		config, namespace, err := apiclient.UserConfig(kubeconfig, "refvol-plugin")
-		if err != nil || namespace != want {
-			t.Errorf("got %q, %v, want %q", namespace, err, want)
+		for _, flag := range [][]string{nil, {"-n", "ns"}} {
+			out, _, err := runCommand(t, append([]string{"check", "-f", file, "--kubeconfig", kubeconfig}, flag...)...)
+			if flag != nil {
+				want = "ns"
+			}
+			if err != nil || !strings.Contains(out, "\n"+want+" ") {
+				t.Errorf("%s, %q: %v, want %s\n%s", context, flag, err, want, out)
+			}
 		}
-		if err == nil && (config.Timeout <= 0 || config.Host != "http://127.0.0.1:1") {
-			t.Errorf("got %+v", config)
+	}
+}
+
+// TestCheckInputs: files are found as kubectl finds them, and each is named.
+func TestCheckInputs(t *testing.T) {
+	dir := t.TempDir()
+	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\n"
+	if err := os.MkdirAll(filepath.Join(dir, "below"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(dir, "a.yaml"), fmt.Sprintf(pod, "a"))
+	writeFile(t, filepath.Join(dir, "notes.txt"), "no manifest")
+	writeFile(t, filepath.Join(dir, "below", "b.json"), `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}}`)
+	writeFile(t, filepath.Join(dir, "kustomization.yaml"), "resources: [a.yaml]\nnamespace: made\n")
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/c.yaml" {
+			http.NotFound(w, r)
+			return
 		}
+		_, _ = fmt.Fprintf(w, pod, "c")
+	}))
+	defer server.Close()
+	for name, test := range map[string]struct {
+		args []string
+		want string
+		err  string
+	}{
+		"a directory":                  {[]string{"-f", dir}, "a", "check: 1 problem"}, // the kustomization has no apiVersion
+		"recursively":                  {[]string{"-R", "-f", dir}, "a b", "check: 1 problem"},
+		"below":                        {[]string{"-f", filepath.Join(dir, "below")}, "b", ""},
+		"a kustomization":              {[]string{"-k", dir}, "made/a", ""},
+		"a URL":                        {[]string{"-f", server.URL + "/c.yaml"}, "c", ""},
+		"no URL":                       {[]string{"-f", server.URL + "/d.yaml"}, "", `read manifests: unable to read URL "` + server.URL + `/d.yaml", server reported 404 Not Found`},
+		"no manifest":                  {[]string{"-f", t.TempDir()}, "", "read manifests: error reading ["},
+		"a kustomization that is none": {[]string{"-k", filepath.Join(dir, "below")}, "", "build the kustomization "},
+		"both":                         {[]string{"-k", dir, "-f", dir}, "", "the -k flag can't be used with -f or -R"},
+	} {
+		out, _, err := runCommand(t, append([]string{"check", "-o", "jsonpath={range .workloads[*]}{.namespace}/{.name} {end}"}, test.args...)...)
+		got := strings.TrimSpace(strings.ReplaceAll(out, "default/", ""))
+		if got != test.want || !strings.HasPrefix(message(err), test.err) || (err == nil) != (test.err == "") {
+			t.Errorf("%s: got %q, %v; want %q, %s", name, got, err, test.want, test.err)
+		}
+	}
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -9,25 +9,19 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 
-	"github.com/refvol/refvol/pkg/apiclient"
-	"github.com/refvol/refvol/pkg/command"
 	"github.com/refvol/refvol/pkg/fleet"
 )
 
 // uninstallCheckOptions are the flags of `uninstall-check`.
 type uninstallCheckOptions struct {
-	driverName string
-	namespace  string
-	selector   string
-	kubeconfig string
-	nextStep   string
+	cluster  *clusterOptions
+	nextStep string
 }
 
-func newUninstallCheckCommand() *cobra.Command {
-	opts := &uninstallCheckOptions{
-		driverName: "csi.refvol.dev", namespace: "refvol-system", selector: "app.kubernetes.io/name=refvol-plugin",
-	}
+func newUninstallCheckCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
+	opts := &uninstallCheckOptions{cluster: newClusterOptions(flags)}
 	cmd := &cobra.Command{
 		Use:   "uninstall-check",
 		Short: "List the pods that use the driver, and fail if there are any",
@@ -38,35 +32,30 @@ may still be mounted. The command needs the right to list pods, and changes noth
 
 Exits with status 1 if there is such a pod, and 2 if that is not known: the API server does not answer, or the command
 line is wrong.`,
+		Example: `  # May the plugin be removed?
+  kubectl refvol uninstall-check`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	fs := cmd.Flags()
-	fs.StringVar(&opts.driverName, "driver-name", opts.driverName, "name of the CSI driver, as in the CSIDriver object")
-	fs.StringVar(&opts.namespace, "plugin-namespace", opts.namespace, "namespace of the plugin's pods")
-	fs.StringVar(&opts.selector, "selector", opts.selector, "labels of the plugin's pods")
-	fs.StringVar(&opts.nextStep, "next-step", opts.nextStep, "what to do after a refusal, for the end of its text")
-	fs.StringVar(&opts.kubeconfig, "kubeconfig", opts.kubeconfig, "kubeconfig file (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)")
+	opts.cluster.addFlags(cmd.Flags())
+	cmd.Flags().StringVar(&opts.nextStep, "next-step", opts.nextStep, "what to do after a refusal, for the end of its text")
 	return cmd
 }
 
 // run lists the pods, one a line.
 func (o *uninstallCheckOptions) run(ctx context.Context, stdout io.Writer) error {
-	if o.driverName == "" {
-		return errors.New("--driver-name must not be empty")
-	}
-	selector, err := labels.Parse(o.selector)
-	if err != nil {
-		return fmt.Errorf("--selector: %w", err)
-	}
-	client, _, err := apiclient.ForUser(o.kubeconfig, "refvol-plugin")
+	c, err := o.cluster.connect()
 	if err != nil {
 		return err
 	}
-	pods, err := fleet.Holding(ctx, client.ListPods, o.driverName, func(pod *corev1.Pod) bool {
-		return pod.Namespace == o.namespace && selector.Matches(labels.Set(pod.Labels))
+	selector, err := labels.Parse(o.cluster.selector)
+	if err != nil {
+		return fmt.Errorf("--plugin-selector: %w", err)
+	}
+	pods, err := fleet.Holding(ctx, c.client.CoreV1().Pods("").List, o.cluster.driver, func(pod *corev1.Pod) bool {
+		return pod.Namespace == o.cluster.namespace && selector.Matches(labels.Set(pod.Labels))
 	})
 	if err != nil {
 		return err
@@ -84,11 +73,11 @@ func (o *uninstallCheckOptions) run(ctx context.Context, stdout io.Writer) error
 		}
 	}
 	if len(pods) > 0 {
-		refusal := fmt.Sprintf("uninstall-check: pods that use the driver %s: %d: delete them first, as without the plugin they stay in Terminating; switch live namespaces off before (docs/live-namespaces.md)", o.driverName, len(pods))
+		refusal := fmt.Sprintf("uninstall-check: pods that use the driver %s: %d: delete them first, as without the plugin they stay in Terminating; switch live namespaces off before (docs/live-namespaces.md)", o.cluster.driver, len(pods))
 		if o.nextStep != "" {
 			refusal += "; " + o.nextStep
 		}
-		return command.WithStatus(command.No, errors.New(refusal))
+		return &statusError{errors.New(refusal), no}
 	}
 	return nil
 }

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/util/jsonpath"
+
+	"github.com/refvol/refvol/pkg/status"
+)
+
+// output is the flag -o, with kubectl's formats and some of the command. Without it people read the answer.
+type output struct {
+	*genericclioptions.PrintFlags
+	// own are the formats that the command prints itself.
+	own []string
+}
+
+func newOutput(cmd *cobra.Command, own ...string) *output {
+	o := &output{genericclioptions.NewPrintFlags(""), own}
+	o.PrintFlags.OutputFlagSpecified = func() bool { return true }
+	o.AddFlags(cmd)
+	flag := cmd.Flags().Lookup("output")
+	flag.Usage = "one of (" + strings.Join(append(own, o.AllowedFormats()...), ", ") + ")"
+	return o
+}
+
+func (o *output) format() string { return *o.OutputFormat }
+
+// isOwn says whether a printer of kubectl has nothing to do.
+func (o *output) isOwn(own ...string) bool {
+	for _, format := range append(own, "") {
+		if o.format() == format {
+			return true
+		}
+	}
+	return false
+}
+
+// validate refuses a format that there is not.
+func (o *output) validate() error {
+	name, spec, _ := strings.Cut(o.format(), "=")
+	if name == "custom-columns" && strings.Contains(strings.Join(o.own, " "), name) {
+		_, _, err := parseColumns(spec)
+		return err
+	}
+	if o.isOwn(o.own...) {
+		return nil
+	}
+	if _, err := o.ToPrinter(); err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	return nil
+}
+
+// write prints a value with apiVersion and kind as one of kubectl's printers does.
+func (o *output) write(w io.Writer, value any) error {
+	printer, err := o.ToPrinter()
+	if err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	object, err := generic(value)
+	if err != nil {
+		return err
+	}
+	return printSafely(w, printer, &unstructured.Unstructured{Object: object})
+}
+
+// printSafely writes an object. What another plugin's text may hold must not reach a terminal.
+func printSafely(w io.Writer, printer printers.ResourcePrinter, object *unstructured.Unstructured) error {
+	var text bytes.Buffer
+	if err := printer.PrintObj(object, &text); err != nil {
+		return fmt.Errorf("print the answer: %w", err)
+	}
+	return status.WriteLines(w, text.String())
+}
+
+// generic returns a value as JSON has it. Integers stay what they are.
+func generic(value any) (map[string]any, error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("encode the answer: %w", err)
+	}
+	object := &unstructured.Unstructured{}
+	if err := object.UnmarshalJSON(text); err != nil {
+		return nil, fmt.Errorf("encode the answer: %w", err)
+	}
+	return object.Object, nil
+}
+
+// parseColumns reads the rest of custom-columns=NAME:PATH,....
+func parseColumns(spec string) (names []string, paths []*jsonpath.JSONPath, err error) {
+	for part := range strings.SplitSeq(spec, ",") {
+		name, path, found := strings.Cut(part, ":")
+		if !found || name == "" || path == "" {
+			return nil, nil, fmt.Errorf("--output: custom-columns: %q is not of the form NAME:PATH", part)
+		}
+		if !strings.HasPrefix(path, "{") {
+			path = "{." + strings.TrimPrefix(path, ".") + "}"
+		}
+		parser := jsonpath.New(name).AllowMissingKeys(true)
+		if err := parser.Parse(path); err != nil {
+			return nil, nil, fmt.Errorf("--output: custom-columns: %s: %w", name, err)
+		}
+		names, paths = append(names, name), append(paths, parser)
+	}
+	return names, paths, nil
+}
+
+// printColumns writes a row for each of some values. A value that is missing is <none>, as kubectl prints it.
+func printColumns(w io.Writer, spec string, headers bool, rows []map[string]any) error {
+	names, paths, err := parseColumns(spec)
+	if err != nil {
+		return err
+	}
+	var lines [][]string
+	if headers {
+		lines = append(lines, names)
+	}
+	for _, row := range rows {
+		var cells []string
+		for _, path := range paths {
+			results, err := path.FindResults(row)
+			if err != nil {
+				return fmt.Errorf("--output: custom-columns: %w", err)
+			}
+			var values []string
+			for _, result := range results {
+				for _, value := range result {
+					values = append(values, fmt.Sprint(value.Interface()))
+				}
+			}
+			if len(values) == 0 {
+				values = []string{"<none>"}
+			}
+			cells = append(cells, strings.Join(values, ","))
+		}
+		lines = append(lines, cells)
+	}
+	return status.WriteTable(w, lines)
+}

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/refvol/refvol/pkg/fleet"
+	"github.com/refvol/refvol/pkg/status"
+)
+
+const (
+	// shortestPause is the shortest pause between two rounds of questions.
+	shortestPause = time.Second
+	// longestPause is the longest one after a round that failed, as while an API server is replaced.
+	longestPause = 30 * time.Second
+	// watchPause is the pause between two rounds of `status --watch`.
+	watchPause = 2 * time.Second
+)
+
+// waiter asks until the versions of objects have arrived everywhere. It is for one call of wait.
+type waiter struct {
+	// find returns the objects. It is called until it has succeeded.
+	find    func() ([]fleet.Object, error)
+	version func(context.Context, fleet.Object) (*status.Version, error)
+	survey  func(context.Context) (*fleet.Survey, error)
+	// write prints the verdicts, one for each object.
+	write func([]*fleet.Result) error
+	// warn says why a round failed that is repeated, and progress what the wait is for.
+	warn     func(error)
+	progress func(string)
+	// watch has it go on, and print the verdicts each time they differ from those before.
+	watch bool
+	// allowNone has the answer be yes if no volume names the object.
+	allowNone bool
+	// opened has the answer be yes only if the files have been opened, too.
+	opened bool
+
+	// objects is what find has found, and before their versions before the next round, if they are known.
+	objects []fleet.Object
+	before  []*status.Version
+	// last are the last verdicts, and printed those that were printed last.
+	last, printed []*fleet.Result
+	// said is the last text of warn and progress.
+	said string
+}
+
+// wait returns nil if the last verdicts are yes. timeout bounds the time, 0 for no bound.
+func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
+	deadline := ctx
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		deadline, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("--timeout %s has passed", timeout))
+		defer cancel()
+	}
+	changed := false // in the round before
+	retry := wait.Backoff{Duration: shortestPause, Factor: 2, Steps: 6, Cap: longestPause}
+	again := retry
+	var failure error // of the last round that had its time, if it failed
+	for deadline.Err() == nil {
+		began := time.Now()
+		if err := w.round(ctx, deadline); err != nil {
+			if deadline.Err() != nil {
+				failure = cmp.Or(failure, err)
+				break
+			}
+			failure = err
+			if isRefusal(failure) || w.last == nil && isFinal(failure) {
+				return err
+			}
+			w.say("Warning: "+err.Error(), func(string) { w.warn(err) })
+			pause(deadline, again.Step())
+			continue
+		}
+		again, failure = retry, nil
+		if w.watch || isSettled(w.last) {
+			if err := w.tell(); err != nil || !w.watch {
+				return errors.Join(err, outcome(w.last))
+			}
+		} else {
+			w.say(waitsFor(w.last), w.progress)
+		}
+		// A version that came during the round may be everywhere already. One that comes in each round
+		// must not have all plugins asked without a pause.
+		now := hasChanged(w.last)
+		if !now || changed {
+			pause(deadline, max(shortestPause, time.Since(began)))
+		}
+		changed = now
+	}
+	if w.last == nil {
+		if cause := context.Cause(deadline); failure != nil && !errors.Is(failure, cause) {
+			return fmt.Errorf("%w: %w", cause, failure)
+		}
+		return context.Cause(deadline)
+	}
+	return errors.Join(w.tell(), outcome(w.last))
+}
+
+// say has a text printed, unless it is the same as the one before.
+func (w *waiter) say(text string, tell func(string)) {
+	if text != w.said {
+		w.said = text
+		tell(text)
+	}
+}
+
+// round asks all plugins once, and sets the last verdicts. deadline ends the questions, and ctx all of it.
+func (w *waiter) round(ctx, deadline context.Context) (err error) {
+	if w.objects == nil {
+		if w.objects, err = w.find(); err != nil {
+			return err
+		}
+	}
+	if w.before == nil {
+		if w.before, err = w.versions(deadline); err != nil {
+			return err
+		}
+	}
+	survey := &fleet.Survey{}
+	if hasAny(w.before) {
+		if survey, err = w.survey(deadline); err != nil {
+			return err
+		}
+		if w.last != nil && deadline.Err() != nil {
+			// The last round that had its time says more than one that was cut short.
+			return context.Cause(deadline)
+		}
+	}
+	after, err := w.versions(ctx)
+	if err != nil {
+		return err
+	}
+	results := make([]*fleet.Result, len(w.objects))
+	for i, object := range w.objects {
+		results[i] = fleet.Evaluate(object, w.opened, w.before[i], after[i], survey)
+		results[i].ObservedAt = time.Now().UTC().Truncate(time.Second)
+		if w.allowNone {
+			results[i].AcceptNone()
+		}
+	}
+	w.last, w.before = results, after
+	return nil
+}
+
+func (w *waiter) versions(ctx context.Context) ([]*status.Version, error) {
+	all := make([]*status.Version, len(w.objects))
+	for i, object := range w.objects {
+		var err error
+		if all[i], err = w.version(ctx, object); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func hasAny(versions []*status.Version) bool {
+	for _, v := range versions {
+		if v != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// tell prints the last verdicts, unless they say the same as those printed before.
+func (w *waiter) tell() error {
+	same := len(w.printed) == len(w.last)
+	for i := range w.printed {
+		same = same && w.printed[i].Same(w.last[i])
+	}
+	if same {
+		return nil
+	}
+	w.printed = w.last
+	return w.write(w.last)
+}
+
+// isSettled says whether there is nothing to wait for: all is yes, or one object is not there or in no volume.
+func isSettled(results []*fleet.Result) bool {
+	all := true
+	for _, v := range results {
+		if v.None || v.Current == nil {
+			return true
+		}
+		all = all && v.Converged
+	}
+	return all
+}
+
+func hasChanged(results []*fleet.Result) bool {
+	for _, v := range results {
+		if v.Changed {
+			return true
+		}
+	}
+	return false
+}
+
+// isRefusal says whether an error is one that no other try mends.
+func isRefusal(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+}
+
+// isFinal says whether the first round would fail again and again, as of a wrong flag. Later the same may be a plugin or an
+// API server that is replaced.
+func isFinal(err error) bool {
+	_, usage := errors.AsType[*usageError](err)
+	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
+	_, request := errors.AsType[*url.Error](err)
+	return usage || certificate || errors.Is(err, errNoPlugin) || request && strings.Contains(err.Error(), "getting credentials")
+}
+
+// usageError is that the command line is wrong.
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+// outcome returns nil for yes. Of several answers it has the one that is known to be no first, which decides about the
+// exit status.
+func outcome(results []*fleet.Result) error {
+	var known, others []error
+	for _, v := range results {
+		switch {
+		case v.Converged:
+		case v.Current == nil:
+			known = append(known, &statusError{fmt.Errorf("%s does not exist", v.Object), no})
+		case v.None:
+			others = append(others, &statusError{fmt.Errorf("no refvol volume shows %s: is it the right name and namespace? --allow-none accepts this", v.Object), none})
+		case len(v.Laggards) == 0:
+			known = append(known, &statusError{fmt.Errorf("%s changes too often to be found everywhere", v.Object), no})
+		default:
+			known = append(known, &statusError{fmt.Errorf("%s: not everywhere: volumes and nodes that lag: %d", v.Object, len(v.Laggards)), no})
+		}
+	}
+	return errors.Join(append(known, others...)...)
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

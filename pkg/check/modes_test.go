@@ -1,0 +1,48 @@
+package check
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestDecimalModes: a mode without its zero is another one.
+func TestDecimalModes(t *testing.T) {
+	const v = "f.yaml, document 1: Pod ns/p: spec.volumes[0].csi.volumeAttributes."
+	text := podWith(`{sources: "[{secret: {name: s, items: [{key: k, path: p, mode: 400}, {key: l, path: q, mode: 0400}, {key: m, path: r, mode: 256}]}}, {join: {path: j, mode: 444, sources: [{secret: {name: s, key: k}}]}}]"}`, "[{name: c}]") +
+		"  - {name: a, configMap: {name: a, defaultMode: 644, items: [{key: k, path: p, mode: 440}]}}\n" +
+		"  - {name: b, secret: {secretName: b, defaultMode: 0644}}\n" +
+		"  - {name: c, projected: {defaultMode: 600, sources: [{secret: {name: s, items: [{key: k, path: p, mode: 755}]}}, {configMap: {name: s, items: [{key: k, path: p, mode: 420}]}}]}}\n"
+	const own = "f.yaml, document 1: Pod ns/p: spec.volumes["
+	lines(t, "warnings", texts(add(t, nil, text).Warnings), []string{
+		v + "sources[0].secret.items[0].mode: 400 is decimal: the file gets mode 0620; for mode 0400 write that in YAML, with its zero",
+		v + "sources[1].join.mode: 444 is decimal: the file gets mode 0674; for mode 0444 write that in YAML, with its zero",
+		own + "1].configMap.defaultMode: 644 is decimal, and no mode: the API server refuses it; for mode 0644 write that in YAML, with its zero",
+		own + "1].configMap.items[0].mode: 440 is decimal: the file gets mode 0670; for mode 0440 write that in YAML, with its zero",
+		own + "3].projected.defaultMode: 600 is decimal, and no mode: the API server refuses it; for mode 0600 write that in YAML, with its zero",
+		own + "3].projected.sources[0].secret.items[0].mode: 755 is decimal, and no mode: the API server refuses it; for mode 0755 write that in YAML, with its zero",
+	})
+}
+
+// TestWithoutIdentity: what a mode would refuse is a warning that names it.
+func TestWithoutIdentity(t *testing.T) {
+	for attributes, want := range map[string]string{
+		"{secret: i}":                     "",
+		"{secret: s}":                     "the pod's spec does not name Secret \"ns/s\" itself, which --identity=node of the plugin needs: add a volume of the pod that names it, and show that by a volume source (no --identity was given: the chart installs node)",
+		"{secret: s, namespace: another}": "an object of another namespace: no volume shows it with --identity=node of the plugin (no --identity was given: the chart installs node)",
+	} {
+		c, err := New(Options{Driver: driver, Namespace: "ns", AnyIdentity: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Add(t.Context(), "f.yaml", strings.NewReader(podWith(attributes, "[{name: c}]"))); err != nil {
+			t.Fatal(err)
+		}
+		last := ""
+		if warnings := c.Report().Warnings; len(warnings) > 0 {
+			last = warnings[len(warnings)-1].Message
+		}
+		if last != want || len(c.Report().Problems) > 0 {
+			t.Errorf("%s: got %q, want %q; problems %v", attributes, last, want, c.Report().Problems)
+		}
+	}
+}
