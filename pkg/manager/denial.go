@@ -70,12 +70,15 @@ func (m *Manager) grace(account volume.ServiceAccount, err error) time.Duration 
 
 // deniedLocked returns why changes don't arrive any more, or nil while they do.
 func (it *item) deniedLocked() error {
+	if it.closed != nil {
+		return nil
+	}
 	err := it.denial.err
 	if err == nil {
 		err = it.noCredential()
 	}
 	switch {
-	case err == nil, it.closed != nil:
+	case err == nil:
 		return nil
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%s: its changes can't be had, for the API server accepts no token that it was asked with: %w", it.ref, err)

@@ -129,6 +129,9 @@ func (p *Proxy) WriteKubeconfig(path, token string) error {
 	return nil
 }
 
+// Address is where it listens: host and port.
+func (p *Proxy) Address() string { return p.network.address }
+
 // Inject replaces the faults that are on, if any, by f.
 func (p *Proxy) Inject(f Fault) error {
 	p.changing.Lock()
