@@ -131,7 +131,7 @@ func (p *Plugin) Start(ctx context.Context) error {
 		}, p.opts.Args...),
 		// A stack dump shows all goroutines, and a race shows in the exit status as well as in the log. The plugin
 		// collects garbage as it does on a node, whatever the tests do.
-		Env:        slices.Concat(os.Environ(), []string{"GOTRACEBACK=all", "GORACE=exitcode=66 atexit_sleep_ms=0", "GOGC=100"}, p.opts.Env),
+		Env:        slices.Concat(os.Environ(), []string{"GOTRACEBACK=all", "GORACE=exitcode=66 atexit_sleep_ms=0", "GOGC="}, p.opts.Env),
 		Log:        p.LogPath(),
 		BeforeFork: p.opts.BeforeFork,
 	})
