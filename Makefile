@@ -182,8 +182,9 @@ test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and 
 # only the package that fuzzes is asked for its targets: the others would start what their
 # tests need.
 FUZZTIME ?= 2m
+FUZZ ?= . e2e
 .PHONY: test-fuzz
-test-fuzz: ## Run each fuzz target for FUZZTIME
+test-fuzz: ## Run each fuzz target for FUZZTIME; FUZZ=e2e picks a module
 	@fuzz() { \
 		targets=$$($(GO) -C "$$1" test -list '^Fuzz' "$$2") && echo "$$targets" | \
 			awk '/^Fuzz/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print names[i], $$2; n = 0 }' | \
@@ -191,7 +192,14 @@ test-fuzz: ## Run each fuzz target for FUZZTIME
 				echo "$$package $$name"; \
 				SANDBOX_KEEP=$$($(GO) -C "$$1" list -f '{{.Dir}}' "$$package")/testdata $(GO) -C "$$1" test $(SANDBOX) -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" || exit; \
 			done; \
-	}; fuzz . ./... && fuzz e2e ./suites/fuzz
+	}; for module in $(FUZZ); do \
+		if [ "$$module" = e2e ]; then fuzz e2e ./suites/fuzz; else fuzz "$$module" ./...; fi || exit; \
+	done
+
+# What is too long for each change; CONTRIBUTING.md says what each part is for.
+.PHONY: nightly
+nightly: ## Run what is proven every night, in parts of an hour at most: all kernels and Kubernetes versions, long forms, mutants; PART=kernels picks
+	tools/nightly.sh $(PART)
 
 # Results are merged into the file that is there: one scenario renews its own. Those that have a cluster run outside
 # of the sandbox, where no container engine can.

@@ -94,7 +94,11 @@ func TestNeverVisibleAndIncomplete(t *testing.T) {
 		answer := n.publishing(v)
 		for mounted := false; !mounted; {
 			var target, parent unix.Stat_t // both may be on a tmpfs, where /tmp is one
+			isAnswered := len(answer) > 0
 			if unix.Stat(n.Target(v), &target) != nil || unix.Stat(filepath.Dir(n.Target(v)), &parent) != nil || target.Dev == parent.Dev {
+				if isAnswered {
+					t.Fatalf("nothing is mounted after the publish, whose error is: %v", n.answer(answer, soon))
+				}
 				continue
 			}
 			mounted = true

@@ -90,15 +90,6 @@ func TestUsualImage(t *testing.T) {
 	}
 }
 
-func TestConfiguration(t *testing.T) {
-	if got := configuration("", ""); got != clusterConfig {
-		t.Errorf("got %s", got)
-	}
-	if got := configuration("a:v1.37.0", "1m"); !strings.Contains(got, "\n  syncFrequency: 1m\n") || !strings.HasSuffix(got, featureGates("a:v1.37.0")) {
-		t.Errorf("got %s", got)
-	}
-}
-
 // Only a registry counts as one, for a gateway may answer any address.
 func TestRegistryAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -184,13 +175,4 @@ func TestWithParent(t *testing.T) {
 			t.Errorf("cause %v", err)
 		}
 	})
-}
-
-// Cleaning up goes on after an interrupt.
-func TestCleanUp(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := cleanUp(ctx, func(ctx context.Context) error { return ctx.Err() }); err != nil {
-		t.Error(err)
-	}
 }

@@ -1,0 +1,71 @@
+#!/bin/bash
+# Usage: nightly.sh [PART...]
+# Proves what every change can't wait for, in parts of an hour at most. Without arguments it runs all that have not passed on
+# this commit yet, so a run that was ended goes on. Each part leaves bin/nightly/PART.log, and a line in PART.result: its
+# outcome, seconds, date and commit.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+limit=3600
+results=${NIGHTLY_RESULTS:-bin/nightly}
+packages=(access authz apiclient check csi envfile events fleet manager metrics mount payload permissions pod publisher question receipts record report requests status taint volume writer)
+parts=(unit integration kernels kind-1.35 kind-1.36 kind-1.37 kind-long release arm64 fuzz-root fuzz-e2e)
+for package in "${packages[@]}"; do parts+=("mutants-$package"); done
+
+# Unit tests of another architecture need a processor of that kind, or QEMU in user mode.
+arm64() {
+  command -v qemu-aarch64-static >/dev/null || apt-get -qq -y --no-install-recommends install qemu-user-static >/dev/null || return
+  GOARCH=arm64 CGO_ENABLED=0 go test -trimpath -buildvcs=false -vet=off -timeout 50m -exec qemu-aarch64-static \
+    ./pkg/access ./pkg/authz ./pkg/envfile ./pkg/payload ./pkg/pod ./pkg/question ./pkg/record ./pkg/report ./pkg/requests ./pkg/status ./pkg/volume
+}
+
+# A mutant that loops, links or removes does so in the sandbox. The log lists what survives.
+mutants() {
+  go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 --version >/dev/null || return
+  tools/sandbox.sh go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 unleash --workers 2 --timeout-coefficient 5 \
+    --threshold-efficacy 95 "./pkg/$1"
+}
+
+run() {
+  case $1 in
+  unit) make test-unit TEST='test -race -trimpath -buildvcs=false -vet=off -timeout 55m -shuffle=on -count=5' ;;
+  integration) REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on ./suites/integration ;;
+  kernels) make test-kernels ;;
+  kind-long) REFVOL_LONG=1 make e2e ARGS=-test.timeout=55m ;;
+  kind-*) make e2e K8S="${1#kind-}" ;;
+  release) go -C tools/release test -trimpath -buildvcs=false -count=1 -timeout 55m -v . ;;
+  arm64) arm64 ;;
+  fuzz-root) make test-fuzz FUZZ=. FUZZTIME=1m ;;
+  fuzz-e2e) make test-fuzz FUZZ=e2e FUZZTIME=5m ;;
+  mutants-*) mutants "${1#mutants-}" ;;
+  *)
+    echo "nightly.sh: no part $1; the parts: ${parts[*]}" >&2
+    return 2
+    ;;
+  esac
+}
+
+# A part runs in a process of its own, so that it can be ended whole.
+if [ "${1:-}" = --part ]; then
+  run "$2"
+  exit
+fi
+
+mkdir -p "$results"
+commit=$(git rev-parse HEAD)
+git diff --quiet HEAD || commit+=-dirty
+chosen=("$@")
+if [ $# -eq 0 ]; then chosen=("${parts[@]}"); fi
+status=0
+for part in "${chosen[@]}"; do
+  if [ $# -eq 0 ] && grep -qs "^ok .* $commit\$" "$results/$part.result"; then
+    echo "$part: passed on this commit already"
+    continue
+  fi
+  start=$SECONDS outcome=ok
+  timeout --kill-after=30s $limit "$BASH" "$0" --part "$part" >"$results/$part.log" 2>&1 || outcome=failed status=1
+  echo "$outcome $((SECONDS - start)) $(date -u +%FT%TZ) $commit" >"$results/$part.result"
+  echo "$part: $(cat "$results/$part.result")"
+  if [ "$outcome" = failed ]; then tail -n 20 "$results/$part.log"; fi
+done
+exit "$status"
