@@ -224,6 +224,27 @@ demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
 	@echo "make demo installs nothing by apt, and builds etcd and kube-apiserver from Go modules into $(CACHE)"
 	$(STATIC) -C e2e run $(SANDBOX) $(BUILD_FLAGS) ./tools/demo
 
+# The site's modules are installed as package-lock.json has them, and without the scripts that packages bring.
+SITE := site/node_modules/.package-lock.json
+$(SITE): site/package-lock.json
+	@command -v node npm >/dev/null && node -e 'process.exit(process.versions.node.split(".")[0] < 18)' || { \
+		echo "the site needs node 18 or newer and npm: apt-get install --no-install-recommends nodejs npm"; exit 1; }
+	npm --prefix site ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+.PHONY: docs
+docs: $(SITE) ## Build the site of the documents into bin/site, and check its links; needs node 18 and npm
+	npm --prefix site run --silent build
+
+.PHONY: docs-serve
+docs-serve: $(SITE) ## Show the site on http://localhost:5173, as the documents are now
+	npm --prefix site run --silent serve
+
+.PHONY: test-docs
+test-docs: docs ## Open the site in Chromium: search, dark and light, a phone's width, no other host; CHROMIUM=file names it
+	@[ -x "$${CHROMIUM:-/usr/bin/chromium}" ] || { echo "make test-docs needs Chromium: apt-get install --no-install-recommends chromium"; exit 1; }
+	npm --prefix site test
+
 # KERNELS=6.1 picks; ARGS=-short is the short form, a few minutes on 6.1.
 .PHONY: test-kernels
 test-kernels: ## Boot Debian's kernels in QEMU and test mounts, writes and the plugin on each; KERNELS='6.1 6.12' picks
