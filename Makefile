@@ -209,6 +209,11 @@ bench-table: ## Put the goals and what make bench measured into docs/benchmarks.
 flags-table: ## Put the flags of refvol-plugin serve into docs/flags.md
 	SANDBOX_KEEP='$(CURDIR)/docs' $(GO) test $(SANDBOX) -count=1 -run TestFlagsPage ./cmd/refvol-plugin -args -update
 
+.PHONY: commands-page
+commands-page: ## Put the help of all programs into docs/commands.md
+	SANDBOX_KEEP='$(CURDIR)/docs' $(GO) test $(SANDBOX) -count=1 -p 1 -run TestCommandsPage ./cmd/refvol-plugin ./cmd/refvol-notify -args -update
+	$(GO) -C cmd/kubectl-refvol test -count=1 -run TestCommandsPage . -args -update
+
 # Copies, because tools that fetch charts from git leave links out. rbac.yaml and tokens.yaml are templates of the chart.
 CHART_FILES := deploy/charts/refvol/files
 .PHONY: chart
