@@ -68,6 +68,11 @@ const listed = [
     ['ARCHITECTURE.md', 'Architecture', 'architecture.md'],
     ['CONTRIBUTING.md', 'Contributing', 'contributing.md'],
     ['SECURITY.md', 'Report a vulnerability', 'report.md'],
+    ['SUPPORT.md', 'Support', 'support.md'],
+    ['ROADMAP.md', 'Roadmap', 'roadmap.md'],
+    ['GOVERNANCE.md', 'Governance', 'governance.md'],
+    ['MAINTAINERS.md', 'Maintainers', 'maintainers.md'],
+    ['CODE_OF_CONDUCT.md', 'Code of conduct', 'conduct.md'],
   ],
 ]
 
