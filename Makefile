@@ -250,6 +250,14 @@ test-docs: docs ## Open the site in Chromium: search, dark and light, a phone's 
 	@[ -x "$${CHROMIUM:-/usr/bin/chromium}" ] || { echo "make test-docs needs Chromium: apt-get install --no-install-recommends chromium"; exit 1; }
 	npm --prefix site test
 
+.PHONY: try
+try: ## Install refvol on your own kind cluster, that of kubectl's current context, and show a change arrive
+	@tools/try.sh
+
+.PHONY: try-clean
+try-clean: ## Remove what make try has installed
+	@tools/try.sh clean
+
 # KERNELS=6.1 picks; ARGS=-short is the short form, a few minutes on 6.1.
 .PHONY: test-kernels
 test-kernels: ## Boot Debian's kernels in QEMU and test mounts, writes and the plugin on each; KERNELS='6.1 6.12' picks
