@@ -217,6 +217,11 @@ bench-table: ## Put the goals and what make bench measured into docs/benchmarks.
 flags-table: ## Put the flags of refvol-plugin serve into docs/flags.md
 	SANDBOX_KEEP='$(CURDIR)/docs' $(GO) test $(SANDBOX) -count=1 -run TestFlagsPage ./cmd/refvol-plugin -args -update
 
+.PHONY: commands-page
+commands-page: ## Put the help of all programs into docs/commands.md
+	SANDBOX_KEEP='$(CURDIR)/docs' $(GO) test $(SANDBOX) -count=1 -p 1 -run TestCommandsPage ./cmd/refvol-plugin ./cmd/refvol-notify -args -update
+	$(GO) -C cmd/kubectl-refvol test -count=1 -run TestCommandsPage . -args -update
+
 # Copies, because tools that fetch charts from git leave links out. rbac.yaml and tokens.yaml are templates of the chart.
 CHART_FILES := deploy/charts/refvol/files
 .PHONY: chart
@@ -231,6 +236,35 @@ chart: ## Copy what the chart takes of deploy/ into it, and put its values into 
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
 	@echo "make demo installs nothing by apt, and builds etcd and kube-apiserver from Go modules into $(CACHE)"
 	$(STATIC) -C e2e run $(SANDBOX) $(BUILD_FLAGS) ./tools/demo
+
+# The site's modules are installed as package-lock.json has them, and without the scripts that packages bring.
+SITE := site/node_modules/.package-lock.json
+$(SITE): site/package-lock.json
+	@command -v node npm >/dev/null && node -e 'process.exit(process.versions.node.split(".")[0] < 18)' || { \
+		echo "the site needs node 18 or newer and npm: apt-get install --no-install-recommends nodejs npm"; exit 1; }
+	npm --prefix site ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+.PHONY: docs
+docs: $(SITE) ## Build the site of the documents into bin/site, and check its links; needs node 18 and npm
+	npm --prefix site run --silent build
+
+.PHONY: docs-serve
+docs-serve: $(SITE) ## Show the site on http://localhost:5173, as the documents are now
+	npm --prefix site run --silent serve
+
+.PHONY: test-docs
+test-docs: docs ## Open the site in Chromium: search, dark and light, a phone's width, no other host; CHROMIUM=file names it
+	@[ -x "$${CHROMIUM:-/usr/bin/chromium}" ] || { echo "make test-docs needs Chromium: apt-get install --no-install-recommends chromium"; exit 1; }
+	npm --prefix site test
+
+.PHONY: try
+try: ## Install refvol on your own kind cluster, that of kubectl's current context, and show a change arrive
+	@tools/try.sh
+
+.PHONY: try-clean
+try-clean: ## Remove what make try has installed
+	@tools/try.sh clean
 
 # KERNELS=6.1 picks; ARGS=-short is the short form, a few minutes on 6.1.
 .PHONY: test-kernels

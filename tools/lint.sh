@@ -23,7 +23,7 @@ check() {
 
 # modules prints the directory of each Go module, followed by a NUL.
 modules() {
-  find . -name .git -prune -o -path ./bin -prune -o -name go.mod -printf '%h\0' | sort -z
+  find . -name .git -prune -o -name node_modules -prune -o -path ./bin -prune -o -name go.mod -printf '%h\0' | sort -z
 }
 
 # fetch downloads what the modules require.
@@ -59,7 +59,7 @@ scripts() {
     line=
     IFS= read -r line <"$file"
     case $line in '#!'*sh*) printf '%s\0' "$file" ;; esac
-  done < <(find . -name .git -prune -o -path ./bin -prune -o -type f \( -perm -u+x -o -name '*.sh' \) -print0)
+  done < <(find . -name .git -prune -o -name node_modules -prune -o -path ./bin -prune -o -type f \( -perm -u+x -o -name '*.sh' \) -print0)
 }
 
 check_scripts() {

@@ -64,6 +64,8 @@ policy() {
   local libraries=$work/files/usr/lib/x86_64-linux-gnu module
   # The compiler is the release's own, and so are its libraries.
   unpack selinux-policy-default policycoreutils secilc libsepol2 libc6 busybox-static
+  # The first word goes on the path, the others stay words.
+  # shellcheck disable=SC2145
   run() { "$libraries/ld-linux-x86-64.so.2" --library-path "$libraries" "$work/files/usr/$@"; }
   mkdir "$work/modules"
   for module in "$work"/files/usr/share/selinux/default/*.pp.bz2; do

@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# shellcheck shell=dash
 # The first program of a machine: makes it ready, runs /parts and turns the machine off. What
 # it prints between lines that begin with @ is what a part printed.
 /bin/busybox --install -s /bin

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/refvol/refvol/internal/helppage"
+)
+
+// TestCommandsPage has docs/commands.md show the help of each command, but for the flags of serve, which have a page.
+func TestCommandsPage(t *testing.T) {
+	t.Setenv("NODE_NAME", "")
+	root := newRootCommand()
+	var commands []helppage.Command
+	for _, cmd := range append(root.Commands(), root) {
+		var b bytes.Buffer
+		cmd.SetOut(&b)
+		if err := cmd.Help(); err != nil {
+			t.Fatal(err)
+		}
+		text := b.String()
+		if cmd.Name() == "serve" {
+			text, _, _ = strings.Cut(text, "\nFlags:")
+		}
+		commands = append(commands, helppage.Command{Line: cmd.CommandPath(), Help: text})
+	}
+	last := len(commands) - 1
+	commands = append(commands[last:], commands[:last]...)
+	helppage.Check(t, "../../docs/commands.md", "refvol-plugin", commands, *update)
+}
