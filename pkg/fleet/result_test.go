@@ -238,7 +238,8 @@ func TestEvaluateOpened(t *testing.T) {
 		"not told":    {[]status.Volume{volume("a", "", &current, 0)}, 0, []string{"a OpenUnknown the node's plugin can't tell who opens files"}},
 		"older variables": {
 			[]status.Volume{environment(volume("a", "no", &current, 1, "applied")), environment(volume("b", "yes", &current, 0)), environment(volume("c", "unknown", &current, 1, "want"))},
-			1, []string{
+			1,
+			[]string{
 				"a NotOpened the containers run with older variables, or have not started, since 2026-01-01T00:00:00Z",
 				"c OpenUnknown the plugin has not seen all opens of want, shown since 2026-01-01T00:00:00Z: replace the pod, or wait until it opens them again",
 			},

@@ -64,8 +64,10 @@ func restartCases(s restartSuite) []restartCase {
 		{name: "two volumes of three", pod: mounting([]corev1.Volume{own("a"), own("b"), own("c")}, "c:/c", "a:/a"), adds: watches("a", "c")},
 		{name: "a Pinned volume", pod: mounting([]corev1.Volume{own("a", "updatePolicy", "Pinned")}, "a:/a")},
 		{name: "a Pinned volume beside", pod: mounting([]corev1.Volume{own("p", "updatePolicy", "Pinned"), own("a")}, "p:/p", "a:/a"), adds: watches("a")},
-		{name: "a volume with a spread of its own", pod: mounting([]corev1.Volume{own("a", "spread", "5m"), own("b")}, "a:/a", "b:/b"),
-			adds: &added{watched: []string{"a", "b"}, spreads: []string{"b"}, spread: "1m", cpu: usual}},
+		{
+			name: "a volume with a spread of its own", pod: mounting([]corev1.Volume{own("a", "spread", "5m"), own("b")}, "a:/a", "b:/b"),
+			adds: &added{watched: []string{"a", "b"}, spreads: []string{"b"}, spread: "1m", cpu: usual},
+		},
 		{name: "a volume that only an init container mounts", pod: changed(mounting([]corev1.Volume{own("a")}), func(pod *corev1.Pod) {
 			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i")}
 		}), adds: watches("a")},
@@ -97,18 +99,24 @@ func restartCases(s restartSuite) []restartCase {
 		{name: "another spread", pod: spread("5m"), adds: &added{env: password, spread: "5m", patience: "360s", cpu: usual}},
 		{name: "a spread of two units", pod: spread("1m30s"), adds: &added{env: password, spread: "1m30s", patience: "150s", cpu: usual}},
 		{name: "no spread", pod: spread("0s"), adds: &added{env: password, patience: "60s", cpu: usual}},
-		{name: "no spread of a volume", pod: a(func(pod *corev1.Pod) { pod.Annotations = map[string]string{"refvol.dev/spread": "0s"} }),
-			adds: &added{watched: []string{"a"}, cpu: usual}},
+		{
+			name: "no spread of a volume", pod: a(func(pod *corev1.Pod) { pod.Annotations = map[string]string{"refvol.dev/spread": "0s"} }),
+			adds: &added{watched: []string{"a"}, cpu: usual},
+		},
 		{name: "a spread that the plugin refuses", pod: spread("soon"), adds: &added{env: password, spread: "soon", patience: "60s", cpu: usual}},
 
-		{name: "Guaranteed by limits", pod: a(func(pod *corev1.Pod) { pod.Spec.Containers[0].Resources.Limits = limits }),
-			adds: &added{watched: []string{"a"}, spreads: []string{"a"}, spread: "1m", cpu: guaranteed}},
+		{
+			name: "Guaranteed by limits", pod: a(func(pod *corev1.Pod) { pod.Spec.Containers[0].Resources.Limits = limits }),
+			adds: &added{watched: []string{"a"}, spreads: []string{"a"}, spread: "1m", cpu: guaranteed},
+		},
 		{name: "Guaranteed by both", pod: a(func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: limits, Requests: limits}
 		}), adds: &added{watched: []string{"a"}, spreads: []string{"a"}, spread: "1m", cpu: guaranteed}},
 		{name: "Burstable by the requests", pod: a(func(pod *corev1.Pod) {
-			pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: limits,
-				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}}
+			pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{
+				Limits:   limits,
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")},
+			}
 		}), adds: watches("a")},
 		{name: "Burstable by a second container", pod: a(func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].Resources.Limits = limits
@@ -121,8 +129,10 @@ func restartCases(s restartSuite) []restartCase {
 		{name: "the pod's user", pod: a(func(pod *corev1.Pod) {
 			pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(1000))}
 		}), adds: watches("a")},
-		{name: "root as the pod's user", pod: a(func(pod *corev1.Pod) { pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(0))} }),
-			adds: &added{watched: []string{"a"}, spreads: []string{"a"}, spread: "1m", cpu: usual, user: new(int64(65532))}},
+		{
+			name: "root as the pod's user", pod: a(func(pod *corev1.Pod) { pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(0))} }),
+			adds: &added{watched: []string{"a"}, spreads: []string{"a"}, spread: "1m", cpu: usual, user: new(int64(65532))},
+		},
 
 		{name: "an init container before", pod: a(func(pod *corev1.Pod) { pod.Spec.InitContainers = []corev1.Container{container("i")} }), adds: watches("a")},
 		{name: "the label false", pod: labelled("false")},
