@@ -140,6 +140,7 @@ test-integration: test-suites test-tools test-bench test-deploy ## Run the integ
 # All suites of the module but the one that needs a cluster, the one that takes longest first.
 .PHONY: test-suites
 test-suites:
+	@for program in nginx prometheus; do command -v $$program >/dev/null || echo "SKIPPED: this machine has no $$program: its test in e2e/suites/notify"; done
 	cd e2e && packages=$$($(GO) list ./suites/...) && \
 		$(GO) $(TEST) $(SANDBOX) $(ONCE) ./suites/integration $$(echo "$$packages" | grep -v -e /suites/kind -e /suites/integration)
 

@@ -28,6 +28,7 @@ func TestPolicies(t *testing.T) {
 		{"admission-read-only", "MutatingAdmissionPolicy refvol-read-only", create, "pods", admissionv1.Fail},
 		{"live", "MutatingAdmissionPolicy refvol-live", create, "pods", admissionv1.Ignore},
 		{"live", "MutatingAdmissionPolicy refvol-live-update", update, "pods", admissionv1.Ignore},
+		{"restart", "MutatingAdmissionPolicy refvol-restart", create, "pods", admissionv1.Ignore},
 		{"live-node-selector", "MutatingAdmissionPolicy refvol-live-node-selector", append(create, update...), "pods", admissionv1.Ignore},
 	} {
 		want := &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
@@ -59,13 +60,13 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestChartLiveElsewhere: the bindings for labels leave out the release's namespace.
-func TestChartLiveElsewhere(t *testing.T) {
+// TestChartLabelsElsewhere: the bindings for labels leave out the release's namespace.
+func TestChartLabelsElsewhere(t *testing.T) {
 	loaded, err := loader.LoadDir(chart)
 	if err != nil {
 		t.Fatal(err)
 	}
-	manifests, _, err := renderIn(loaded, "platform", newest, values{"live": values{"enabled": true}})
+	manifests, _, err := renderIn(loaded, "platform", newest, values{"live": values{"enabled": true}, "restart": values{"enabled": true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +74,7 @@ func TestChartLiveElsewhere(t *testing.T) {
 	elsewhere := metav1.LabelSelectorRequirement{
 		Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"kube-system", "platform"},
 	}
-	for _, name := range []string{"refvol-live-namespaces", "refvol-live-pods"} {
+	for _, name := range []string{"refvol-live-namespaces", "refvol-live-pods", "refvol-restart-namespaces", "refvol-restart-pods"} {
 		binding, ok := objects["MutatingAdmissionPolicyBinding "+name].(*admissionv1.MutatingAdmissionPolicyBinding)
 		if !ok {
 			t.Fatalf("there is no binding %s", name)
@@ -81,6 +82,34 @@ func TestChartLiveElsewhere(t *testing.T) {
 		namespaces := binding.Spec.MatchResources.NamespaceSelector.MatchExpressions
 		if !reflect.DeepEqual(namespaces[len(namespaces)-1], elsewhere) {
 			t.Errorf("binding %s: %s, want %s", name, asJSON(t, namespaces), asJSON(t, elsewhere))
+		}
+	}
+}
+
+// TestChartRestartImage: the sidecar's image is beside the plugin's, unless the values say another.
+func TestChartRestartImage(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("0", 64)
+	for want, change := range map[string]values{
+		"ghcr.io/refvol/refvol-notify:v0.1.0":     {},
+		"r.example.com/mirror/refvol-notify:v9":   {"image": values{"registry": "r.example.com/", "repository": "mirror/plugin", "tag": "v9"}},
+		"ghcr.io/own/notify@" + digest:            {"restart": values{"image": values{"repository": "own/notify", "digest": digest}}},
+		"ghcr.io/refvol/refvol-notify:v2-patched": {"restart": values{"image": values{"tag": "v2-patched"}}},
+	} {
+		restart, _ := change["restart"].(values)
+		if restart == nil {
+			restart = values{}
+		}
+		restart["enabled"], change["restart"] = true, restart
+		manifests, _, err := renderChart(newest, change)
+		if err != nil {
+			t.Fatal(err)
+		}
+		policy, ok := byName(t, decode(t, chart, manifests))["MutatingAdmissionPolicy refvol-restart"].(*admissionv1.MutatingAdmissionPolicy)
+		if !ok {
+			t.Fatal("there is no policy refvol-restart")
+		}
+		if image := policy.Spec.Variables[0]; image.Name != "image" || image.Expression != "'"+want+"'" {
+			t.Errorf("the policy has %+v, want the image %s", image, want)
 		}
 	}
 }

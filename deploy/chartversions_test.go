@@ -33,6 +33,7 @@ func TestChartNeedsNewer(t *testing.T) {
 		{"admission-read-only", "admissionReadOnly.enabled=true", "leave it out"},
 		{"live", "live.enabled=true", "leave it out"},
 		{"live-node-selector", "liveNodeSelector.enabled=true", "leave it out"},
+		{"restart", "restart.enabled=true", "leave it out"},
 		{"startup-taint", "startupTaint.enabled=true", "leave it out"},
 		{"flow-schema", "flowSchema.enabled=true", "leave it out"},
 	} {
@@ -130,7 +131,7 @@ func TestChartWithoutOperator(t *testing.T) {
 func TestChartInAnotherNamespace(t *testing.T) {
 	const elsewhere = "storage"
 	manifests, hooks, err := renderChart(newest, values{
-		"namespaceOverride": elsewhere, "namespace": values{"create": true}, "live": values{"enabled": true}, "openshift": values{"enabled": true},
+		"namespaceOverride": elsewhere, "namespace": values{"create": true}, "live": values{"enabled": true}, "restart": values{"enabled": true}, "openshift": values{"enabled": true},
 		"flowSchema": values{"enabled": true}, "metrics": values{"enabled": true}, "dashboard": values{"enabled": true},
 		"networkPolicy": values{"enabled": true}, "priorityClassQuota": values{"enabled": true}, "startupTaint": values{"enabled": true},
 	})

@@ -44,7 +44,8 @@ It does not cover native references to the object (env, volumes of other types),
 mount a volume by subPath, unless its writeStrategy is InPlace (a file keeps its content, and a
 directory becomes empty with the first update), nor whether the applications have read the new
 files. With --opened each volume's files of the object must have been opened since they show that
-version: that proves that somebody opened them, not who, nor that it is in use.
+version: that proves that somebody opened them, not who, nor that it is in use. Variables of pods with
+the label refvol.dev/restart are covered then, too.
 
 Exits with status 0 if all volumes show the current version, 1 if not, or if an object does not
 exist, 2 if that is not known: requests fail until --timeout, a right is missing, or the command line is

@@ -81,7 +81,11 @@ func describe(text *strings.Builder, v *fleet.Result) error {
 		fmt.Fprintln(text, "The object changed while the plugins were asked.")
 	}
 	describeOthers(text, v)
-	fmt.Fprintf(text, "Not covered: native references, subPath mounts, applications: %s\n", notCovered)
+	native := "native references"
+	if v.Opened != nil {
+		native += " (variables of pods with the label refvol.dev/restart are covered)"
+	}
+	fmt.Fprintf(text, "Not covered: %s, subPath mounts, applications: %s\n", native, notCovered)
 	return nil
 }
 

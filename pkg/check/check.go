@@ -125,6 +125,7 @@ func (c *Checker) workload(ctx context.Context, at Location, template podTemplat
 	})
 	volumes := c.volumes(&w, template)
 	c.nativeModes(at, template)
+	c.restartRules(at, template)
 	if c.opts.NodeIdentity || c.opts.AnyIdentity {
 		c.unnamed(&w)
 	}

@@ -150,12 +150,13 @@ func Evaluate(object Object, opened bool, before, after *status.Version, survey 
 func (v *Result) AcceptNone() { v.Converged, v.None = v.Converged || v.None, false }
 
 func notCovered(opened bool) []string {
-	applications := "whether the applications have read the new files"
+	applications, env := "whether the applications have read the new files", "env, envFrom"
 	if opened {
 		applications = "who has opened the files, and whether the applications use what they read"
+		env = "env and envFrom of pods without the label refvol.dev/restart"
 	}
 	return []string{
-		"native references: env, envFrom, and volumes of type configMap, secret and projected that no refvol volume shows",
+		"native references: " + env + ", and volumes of type configMap, secret and projected that no refvol volume shows",
 		"containers that mount a volume by subPath, unless its writeStrategy is InPlace: a file keeps the content of their start, a directory becomes empty with the first update",
 		applications,
 	}
@@ -232,7 +233,7 @@ func (v *Result) volume(node string, volume *status.Volume) {
 	switch shown := object.Shown; {
 	case shown != nil && *shown == *v.Current:
 		v.Showing++
-		v.opened(object, lag)
+		v.opened(volume, object, lag)
 	case shown == nil && volume.Condition == conditionPublishing:
 		lag(nil, Publishing, because("the volume is being published", volume.Reason))
 	case volume.Condition == conditionPinned:
@@ -249,11 +250,13 @@ func (v *Result) volume(node string, volume *status.Volume) {
 }
 
 // opened looks at the receipts of an object that a volume shows at the current version.
-func (v *Result) opened(object *status.Object, lag func(*status.Version, Reason, string)) {
+func (v *Result) opened(volume *status.Volume, object *status.Object, lag func(*status.Version, Reason, string)) {
 	switch {
 	case v.Opened == nil:
 	case object.OpenedAt != nil:
 		*v.Opened++
+	case volume.OldEnvironment(object) != "":
+		lag(object.Shown, NotOpened, volume.OldEnvironment(object))
 	case object.Opened == "no":
 		lag(object.Shown, NotOpened, "nobody has opened "+unopened(object))
 	case object.Opened == "unknown":

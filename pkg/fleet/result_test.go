@@ -196,6 +196,24 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
+// environment makes a volume that of the variables.
+func environment(v status.Volume) status.Volume {
+	v.Name = status.EnvironmentVolume
+	return v
+}
+
+// TestNotCovered: variables are covered with --opened, if the pod has the sidecar that says so.
+func TestNotCovered(t *testing.T) {
+	for opened, want := range map[bool]string{
+		false: "native references: env, envFrom, and volumes of type configMap, secret and projected that no refvol volume shows",
+		true:  "native references: env and envFrom of pods without the label refvol.dev/restart, and volumes of type configMap, secret and projected that no refvol volume shows",
+	} {
+		if got := Evaluate(object, opened, &current, &current, &Survey{}).NotCovered; got[0] != want {
+			t.Errorf("with --opened %t: %q, want %q", opened, got[0], want)
+		}
+	}
+}
+
 // TestEvaluateOpened: with --opened, each volume's files of the object have to be opened, and who has not is named with why.
 func TestEvaluateOpened(t *testing.T) {
 	since := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -212,12 +230,20 @@ func TestEvaluateOpened(t *testing.T) {
 		opened  int
 		want    []string
 	}{
-		"all":                        {[]status.Volume{volume("a", "yes", &current, 0), volume("b", "yes", &current, 0)}, 2, nil},
-		"not one":                    {[]status.Volume{volume("a", "yes", &current, 0), volume("b", "no", &current, 1, "p")}, 1, []string{"b NotOpened nobody has opened p, shown since 2026-01-01T00:00:00Z"}},
-		"many":                       {[]status.Volume{volume("a", "no", &current, 9, "p", "q")}, 0, []string{"a NotOpened nobody has opened p, q and 7 more files, shown since 2026-01-01T00:00:00Z"}},
-		"missed":                     {[]status.Volume{volume("a", "unknown", &current, 1, "p")}, 0, []string{"a OpenUnknown the plugin has not seen all opens of p, shown since 2026-01-01T00:00:00Z: replace the pod, or wait until it opens them again"}},
-		"unsupported":                {[]status.Volume{volume("a", "unsupported", &current, 0)}, 0, []string{"a OpenUnknown the node's plugin can't tell who opens files"}},
-		"not told":                   {[]status.Volume{volume("a", "", &current, 0)}, 0, []string{"a OpenUnknown the node's plugin can't tell who opens files"}},
+		"all":         {[]status.Volume{volume("a", "yes", &current, 0), volume("b", "yes", &current, 0)}, 2, nil},
+		"not one":     {[]status.Volume{volume("a", "yes", &current, 0), volume("b", "no", &current, 1, "p")}, 1, []string{"b NotOpened nobody has opened p, shown since 2026-01-01T00:00:00Z"}},
+		"many":        {[]status.Volume{volume("a", "no", &current, 9, "p", "q")}, 0, []string{"a NotOpened nobody has opened p, q and 7 more files, shown since 2026-01-01T00:00:00Z"}},
+		"missed":      {[]status.Volume{volume("a", "unknown", &current, 1, "p")}, 0, []string{"a OpenUnknown the plugin has not seen all opens of p, shown since 2026-01-01T00:00:00Z: replace the pod, or wait until it opens them again"}},
+		"unsupported": {[]status.Volume{volume("a", "unsupported", &current, 0)}, 0, []string{"a OpenUnknown the node's plugin can't tell who opens files"}},
+		"not told":    {[]status.Volume{volume("a", "", &current, 0)}, 0, []string{"a OpenUnknown the node's plugin can't tell who opens files"}},
+		"older variables": {
+			[]status.Volume{environment(volume("a", "no", &current, 1, "applied")), environment(volume("b", "yes", &current, 0)), environment(volume("c", "unknown", &current, 1, "want"))},
+			1,
+			[]string{
+				"a NotOpened the containers run with older variables, or have not started, since 2026-01-01T00:00:00Z",
+				"c OpenUnknown the plugin has not seen all opens of want, shown since 2026-01-01T00:00:00Z: replace the pod, or wait until it opens them again",
+			},
+		},
 		"another version was opened": {[]status.Volume{volume("a", "yes", &older, 0)}, 0, []string{"a Outdated it shows another version"}},
 	} {
 		survey := &Survey{Nodes: []Node{reports(test.volumes...)}}

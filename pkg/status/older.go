@@ -11,11 +11,16 @@ type OlderAnswer struct {
 	Known           string `json:"known"`
 }
 
-// reason says why the volume is in its condition. The first object with an older answer stands for all.
+// reason says why the volume is in its condition. The first object with an older answer stands for all, and the first that no
+// container has in its environment.
 func (r row) reason() string {
 	reason, first, more := r.volume.Reason, (*Object)(nil), -1
 	for i := range r.volume.Objects {
-		if o := &r.volume.Objects[i]; o.OlderAnswer != nil {
+		o := &r.volume.Objects[i]
+		if reason == "" {
+			reason = r.volume.OldEnvironment(o)
+		}
+		if o.OlderAnswer != nil {
 			if first == nil {
 				first = o
 			}

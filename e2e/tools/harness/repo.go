@@ -106,6 +106,12 @@ func BuildPlugin(ctx context.Context, dir string, race bool, progress io.Writer)
 	return build(ctx, o, "plugin", raced("refvol-plugin", race), dir)
 }
 
+// BuildNotify builds refvol-notify, as BuildPlugin does the plugin, and returns the path of a copy in dir.
+func BuildNotify(ctx context.Context, dir string, progress io.Writer) (string, error) {
+	o := gobuild.Options{Dir: ".", Package: "./cmd/refvol-notify", Progress: progress}
+	return build(ctx, o, "notify", "refvol-notify", dir)
+}
+
 // BuildKubectlRefvol builds kubectl-refvol, as BuildPlugin does the plugin, and returns the path of a copy in dir.
 func BuildKubectlRefvol(ctx context.Context, dir string, race bool, progress io.Writer) (string, error) {
 	o := gobuild.Options{Dir: "cmd/kubectl-refvol", Package: ".", Race: race, Progress: progress}

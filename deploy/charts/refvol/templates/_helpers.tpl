@@ -53,12 +53,30 @@ new version must not change them. */}}
 {{- end }}
 {{- end }}
 
-{{/* The image of kubectl refvol. It is beside the plugin's, of the same tag, unless the values say another. */}}
+{{/* The image of another program: list of the root, the program, and its own values. It is beside the plugin's, of the same tag,
+unless these say another. */}}
+{{- define "refvol.imageBeside" -}}
+{{- $root := index . 0 }}{{ $program := index . 1 }}{{ $own := index . 2 }}
+{{- with $root.Values.image }}
+{{- printf "%s/%s" (trimSuffix "/" .registry) ($own.repository | default (regexReplaceAll "[^/]+$" .repository $program)) }}
+{{- if $own.digest }}@{{ $own.digest }}{{ else }}:{{ $own.tag | default .tag | default $root.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "refvol.uninstallCheckImage" -}}
-{{- $own := .Values.uninstallCheck.image }}
-{{- with .Values.image }}
-{{- printf "%s/%s" (trimSuffix "/" .registry) ($own.repository | default (regexReplaceAll "[^/]+$" .repository "kubectl-refvol")) }}
-{{- if $own.digest }}@{{ $own.digest }}{{ else }}:{{ $own.tag | default .tag | default $.Chart.AppVersion }}{{ end }}
+{{- include "refvol.imageBeside" (list . "kubectl-refvol" .Values.uninstallCheck.image) }}
+{{- end }}
+
+{{/* The bindings of a component for labels of namespaces and pods, without the plugin's namespace: list of the root and the
+component. */}}
+{{- define "refvol.labelBindings" -}}
+{{- $root := index . 0 }}
+{{- range $of := list "namespaces" "pods" }}
+{{- $binding := include "refvol.file" (list $root (printf "components/%s/binding-%s.yaml" (index $ 1) $of)) | fromYaml }}
+{{- range $binding.spec.matchResources.namespaceSelector.matchExpressions }}
+{{- if eq .operator "NotIn" }}{{ $_ := set . "values" (list "kube-system" (include "refvol.namespace" $root)) }}{{ end }}
+{{- end }}
+{{- include "refvol.object" (list $root $binding) }}
 {{- end }}
 {{- end }}
 
@@ -74,7 +92,7 @@ new version must not change them. */}}
 {{- if eq .Values.identity "node" }}
 {{- include "refvol.needs" (list . "identity=node" "1.36" "set identity=pod") }}
 {{- end }}
-{{- range $value, $needed := dict "admission" "1.30" "admissionReadOnly" "1.36" "flowSchema" "1.29" "live" "1.36" "liveNodeSelector" "1.36" "startupTaint" "1.32" }}
+{{- range $value, $needed := dict "admission" "1.30" "admissionReadOnly" "1.36" "flowSchema" "1.29" "live" "1.36" "liveNodeSelector" "1.36" "restart" "1.36" "startupTaint" "1.32" }}
 {{- if (get $.Values $value).enabled }}
 {{- include "refvol.needs" (list $ (printf "%s.enabled=true" $value) $needed "leave it out") }}
 {{- end }}

@@ -21,6 +21,8 @@ const (
 	shellImage = "localhost/refvol/shell:e2e"
 	// gateImage, kubectl-refvol, stands for that of deploy/examples/gate.yaml.
 	gateImage = "localhost/refvol/kubectl-refvol:e2e"
+	// notifyImage, refvol-notify, stands for that of the component restart.
+	notifyImage = "localhost/refvol/refvol-notify:e2e"
 )
 
 // artifacts are what every run builds.
@@ -62,7 +64,8 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 	}
 	archive := func(name string) string { return filepath.Join(work, name+".tar") }
 	built.archives = []string{
-		filepath.Join(s.root, "bin", "refvol-plugin.tar"), filepath.Join(s.root, "bin", "kubectl-refvol.tar"), archive("other"), archive("probe"), archive("shell"),
+		filepath.Join(s.root, "bin", "refvol-plugin.tar"), filepath.Join(s.root, "bin", "kubectl-refvol.tar"),
+		filepath.Join(s.root, "bin", "refvol-notify.tar"), archive("other"), archive("probe"), archive("shell"),
 	}
 	probe, other := filepath.Join(work, "probe"), filepath.Join(work, "other", "refvol-plugin")
 	e2e, tools, flags := filepath.Join(s.root, "e2e"), filepath.Join(s.root, "tools"), goFlags()
@@ -70,6 +73,7 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 		{dir: e2e, env: flags, args: []string{"go", "test", "-c", "-o", built.suite, "./suites/kind/suite"}},
 		makeOf(s, "build", "image", "IMAGE="+built.pluginImage),
 		makeOf(s, "pack", "PROGRAM=kubectl-refvol", "IMAGE="+gateImage),
+		makeOf(s, "image", "PROGRAM=refvol-notify", "IMAGE="+notifyImage),
 		// bin/ keeps the plugin of the newest version.
 		makeOf(s, "image", "IMAGE="+otherImage, "VERSION="+otherVersion, "OUT="+other, "BINARIES="+other, "ARCHIVE="+archive("other")),
 		{dir: e2e, env: flags, args: []string{"go", "build", "-ldflags", "-s -w", "-o", probe, "./tools/probe"}},

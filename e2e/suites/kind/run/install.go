@@ -25,14 +25,14 @@ type installation struct {
 	args []string
 }
 
-// Both need policies that Kubernetes has from 1.36 on.
-const liveComponent, selectorComponent = "live", "live-node-selector"
+// All need policies that Kubernetes has from 1.36 on.
+const liveComponent, selectorComponent, restartComponent = "live", "live-node-selector", "restart"
 
 func installations() []installation {
 	return []installation{
 		{"", []string{"cross-namespace"}, nil},
 		{"pod-identity", []string{"pod-identity", "cross-namespace"}, []string{"--resync-interval=5s"}},
-		{"node-identity", []string{"node-identity", liveComponent, selectorComponent}, nil},
+		{"node-identity", []string{"node-identity", liveComponent, selectorComponent, restartComponent}, nil},
 	}
 }
 
@@ -50,7 +50,7 @@ func deploy(ctx context.Context, s *settings, k kubectl, image string) error {
 	for _, i := range installations() {
 		if !strings.Contains(served, `"mutatingadmissionpolicies"`) {
 			i.components = slices.DeleteFunc(i.components, func(name string) bool {
-				return name == liveComponent || name == selectorComponent
+				return slices.Contains([]string{liveComponent, selectorComponent, restartComponent}, name)
 			})
 		}
 		file := filepath.Join(dir, "manifests.yaml")
@@ -111,6 +111,9 @@ func (i installation) change(manifests, image string) (string, error) {
 	replacements := [][2]string{
 		{"image: ghcr.io/refvol/refvol-plugin:v0.1.0", "image: " + image + "\n        imagePullPolicy: IfNotPresent"},
 		{arg, "- " + args},
+	}
+	if slices.Contains(i.components, restartComponent) {
+		replacements = append(replacements, [2]string{"ghcr.io/refvol/refvol-notify:v0.1.0", notifyImage})
 	}
 	if i.name != "" {
 		role := "  name: refvol-" + i.name // roles are the cluster's

@@ -1,0 +1,107 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const restartLabel = "refvol.dev/restart"
+
+// restartTimeout is for a change, the settling, the restart, and the first of the back-offs.
+const restartTimeout = 2 * time.Minute
+
+// A labelled pod restarts in place with new variables of a ConfigMap by env and of a Secret by envFrom. A pod without the label keeps
+// its own. It runs with no other test, as the command looks at all nodes.
+func TestRestartInPlace(t *testing.T) {
+	n := newNamespace(t)
+	n.needsPolicies()
+	n.createConfigMap("settings", object{"mode": "slow"})
+	n.createSecret("db", object{"PASSWORD": "before"})
+	with, without := n.start(withVariables("with", "true")), n.start(withVariables("without", ""))
+	if c := with.Spec.InitContainers; len(c) != 1 || c[0].Name != "refvol-notify" {
+		t.Fatalf("the labelled pod has the init containers %+v", c)
+	}
+	if c := without.Spec.InitContainers; len(c) != 0 {
+		t.Fatalf("the pod without the label has the init containers %+v", c)
+	}
+	old := map[string]string{"MODE": "slow", "PASSWORD": "before"}
+	for _, p := range []*pod{with, without} {
+		if err := p.hasVariables(t.Context(), old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ip, runs := with.Status.PodIP, with.restarts(t)
+
+	n.updateConfigMap("settings", object{"mode": "fast"})
+	n.updateSecret("db", object{"PASSWORD": "after"})
+	eventually(t, restartTimeout, "new variables", func(ctx context.Context) error {
+		return with.hasVariables(ctx, map[string]string{"MODE": "fast", "PASSWORD": "after"})
+	})
+	with.awaitReady()
+	if with.Status.PodIP != ip || with.restarts(t) <= runs {
+		t.Errorf("the pod has the address %s and %d restarts, before %s and %d", with.Status.PodIP, with.restarts(t), ip, runs)
+	}
+	without.awaitReady()
+	if err := without.hasVariables(t.Context(), old); err != nil || without.restarts(t) != 0 {
+		t.Errorf("the pod without the label: %v, %d restarts", err, without.restarts(t))
+	}
+	// The receipt of the variables says that the containers have them.
+	for _, object := range []string{"configmap/settings", "secret/db"} {
+		r := kubectlRefvol(t, "converged", object, "-n", n.name, "--opened", "--timeout=1m", "--driver-name="+nodeIdentityDriver, "--plugin-namespace=refvol-node-identity")
+		if r.status != 0 {
+			t.Errorf("converged --opened of %s: status %d: %s%s", object, r.status, r.stdout, r.stderr)
+		}
+	}
+}
+
+// withVariables is a pod with a variable of each kind.
+func withVariables(name, label string) *corev1.Pod {
+	spec := newPod(name)
+	if label != "" {
+		spec.Labels, spec.Annotations = map[string]string{restartLabel: label}, map[string]string{"refvol.dev/spread": "0s"}
+	}
+	c := &spec.Spec.Containers[0]
+	c.Env = []corev1.EnvVar{{Name: "MODE", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+		LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}, Key: "mode",
+	}}}}
+	c.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "db"}}}}
+	return spec
+}
+
+// hasVariables returns an error if the first process of the container lacks one.
+func (p *pod) hasVariables(ctx context.Context, want map[string]string) error {
+	text, err := p.ask(ctx, "probe", "read", "/proc/1/environ")
+	if err != nil {
+		return err
+	}
+	got := environment(text)
+	for name, value := range want {
+		if got[name] != value {
+			return fmt.Errorf("pod %s has %s=%q, want %q", p.Name, name, got[name], value)
+		}
+	}
+	return nil
+}
+
+// restarts returns how often the container has restarted. It fails if the pod is another one.
+func (p *pod) restarts(t *testing.T) int32 {
+	t.Helper()
+	now, err := p.client.CoreV1().Pods(p.Namespace).Get(t.Context(), p.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now.UID != p.UID {
+		t.Fatalf("pod %s is another one", p.Name)
+	}
+	i := slices.IndexFunc(now.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == "probe" })
+	if i < 0 {
+		t.Fatalf("pod %s has no status of its container", p.Name)
+	}
+	return now.Status.ContainerStatuses[i].RestartCount
+}
