@@ -60,7 +60,7 @@ func newRootCommand() *cobra.Command {
 	}
 	flags.AddFlags(root.PersistentFlags())
 	root.PersistentFlags().IntVarP(&verbosity, "v", "v", verbosity, "6 logs requests, and 7 their headers")
-	root.AddCommand(newStatusCommand(flags), newConvergedCommand(flags), newCheckCommand(flags), newUninstallCheckCommand(flags), newVersionCommand())
+	root.AddCommand(newStatusCommand(flags), newConvergedCommand(flags), newRolloutCommand(flags), newCheckCommand(flags), newUninstallCheckCommand(flags), newVersionCommand())
 	complete(root, flags)
 	return root
 }
