@@ -30,9 +30,9 @@ type roller struct {
 	set    func(ctx context.Context, object fleet.Object, from *rolloutState, share string, after *string) (*rolloutState, error)
 	survey func(context.Context) (*fleet.Survey, error)
 	// pods lists those of a namespace.
-	pods  func(ctx context.Context, namespace string) ([]corev1.Pod, error)
-	print func(format string, args ...any)
-	warn  func(error)
+	pods func(ctx context.Context, namespace string) ([]corev1.Pod, error)
+	say  func(format string, args ...any)
+	warn func(error)
 
 	// now has the state of each object.
 	now []*rolloutState
@@ -54,11 +54,11 @@ func (r *roller) roll(ctx context.Context, steps []rolloutStep) error {
 	for i, step := range steps {
 		to := r.raise(step)
 		if i > 0 && to <= last {
-			r.print("%s: %s has no more pods than the step before: left out", r.names(), step)
+			r.say("%s: %s has no more pods than the step before: left out", r.names(), step)
 			continue
 		}
 		if step.pods == 0 && to > step.percent {
-			r.print("%s: no pod has a place up to %s: raised to %s", r.names(), step, share(to))
+			r.say("%s: no pod has a place up to %s: raised to %s", r.names(), step, share(to))
 		}
 		if err := r.step(ctx, to); err != nil {
 			return r.interrupted(ctx, err)
@@ -66,7 +66,7 @@ func (r *roller) roll(ctx context.Context, steps []rolloutStep) error {
 		last = to
 	}
 	if last < 100 {
-		r.print("%s: stays at %s", r.names(), share(last))
+		r.say("%s: stays at %s", r.names(), share(last))
 		return nil
 	}
 	return r.interrupted(ctx, r.end(ctx))
@@ -192,7 +192,7 @@ func (r *roller) raiseObject(ctx context.Context, i, to int) (err error) {
 	after := now.after
 	if !r.byHand {
 		if present := now.percent(); present > to || present == to && after != nil || present == 100 {
-			r.print("%s: is at %s already", r.objects[i], share(present))
+			r.say("%s: is at %s already", r.objects[i], share(present))
 			return nil
 		}
 		if after == nil {
@@ -209,16 +209,16 @@ func (r *roller) raiseObject(ctx context.Context, i, to int) (err error) {
 // wait returns when every volume shows the version that may take it.
 func (r *roller) wait(ctx context.Context, to int) error {
 	var waits []fleet.OutdatedVolume
-	for printed := ""; ; {
+	var text, printed string
+	for {
 		began := time.Now()
 		err := r.lookUntil(ctx)
 		switch {
 		case err != nil && (isAnswer(err) || waits == nil):
 			return err
 		case err == nil:
-			text := ""
 			if waits, text = r.waits(to); text != printed {
-				r.print("%s: %s: %s", r.names(), share(to), text)
+				r.say("%s: %s: %s", r.names(), share(to), text)
 				printed = text
 			}
 			if len(waits) == 0 {
@@ -253,7 +253,7 @@ func (r *roller) lags(laggards []fleet.OutdatedVolume) {
 		if l.Pod != nil {
 			name = "pod " + l.Pod.String() + " on " + name
 		}
-		r.print("  %s: %s: %s", name, l.Reason, l.Message)
+		r.say("  %s: %s: %s", name, l.Reason, l.Message)
 	}
 }
 
@@ -317,16 +317,16 @@ func (r *roller) end(ctx context.Context) (err error) {
 	for i, object := range r.objects {
 		now := r.now[i]
 		if now.after == nil {
-			r.print("%s: done", object)
+			r.say("%s: done", object)
 			continue
 		}
 		if r.now[i], err = r.set(ctx, object, now, *now.after, nil); err != nil {
 			return err
 		}
 		if *now.after == "" {
-			r.print("%s: done, and %s is removed again", object, volume.RolloutAnnotation)
+			r.say("%s: done, and %s is removed again", object, volume.RolloutAnnotation)
 		} else {
-			r.print("%s: done, and %s is %s again", object, volume.RolloutAnnotation, *now.after)
+			r.say("%s: done, and %s is %s again", object, volume.RolloutAnnotation, *now.after)
 		}
 	}
 	return nil

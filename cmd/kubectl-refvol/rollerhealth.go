@@ -32,7 +32,7 @@ func (r *roller) watch(ctx context.Context, to int) error {
 			count++
 		}
 	}
-	r.print("%s: %s: watching %d pods for %s", r.names(), share(to), count, r.every)
+	r.say("%s: %s: watching %d pods for %s", r.names(), share(to), count, r.every)
 	for end, took := time.Now().Add(r.every), time.Duration(0); ; {
 		pause(ctx, min(max(healthPause, took), time.Until(end)))
 		if ctx.Err() != nil {
@@ -82,9 +82,9 @@ func (r *roller) examine(ctx context.Context, end bool) error {
 		return nil
 	}
 	slices.Sort(worse)
-	r.print("%s: these pods have taken the change, and are worse than before:", r.names())
+	r.say("%s: these pods have taken the change, and are worse than before:", r.names())
 	for _, text := range worse {
-		r.print("%s", text)
+		r.say("%s", text)
 	}
 	return &statusError{fmt.Errorf("%s: stopped: pods that are worse than before: %d. The share stays, so that a revert reaches them at once. Write the old values back, then run: %s",
 		r.names(), len(worse), r.commandTo(100)), no}

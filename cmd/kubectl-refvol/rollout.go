@@ -161,7 +161,7 @@ func (o *rolloutOptions) run(ctx context.Context, args []string, stdout, stderr 
 		objects: objects, driver: o.cluster.driver, byHand: o.to != "", opened: o.opened, allowRestarts: o.allowRestarts,
 		every: o.every, timeout: o.timeout,
 		state: c.rollout, set: c.setRollout, survey: c.fleet().Collect, pods: c.podsOf,
-		print: say(stdout), warn: func(err error) { warn("Warning: %v: trying again", err) },
+		say: say(stdout), warn: func(err error) { warn("Warning: %v: trying again", err) },
 	}
 	return r.roll(ctx, steps)
 }

@@ -184,9 +184,9 @@ func (f *fakeRollout) roller() *roller {
 			f.settle()
 			return &fleet.Survey{Nodes: []fleet.Node{{Name: "n", Report: f.report()}}}, nil
 		},
-		pods:  func(context.Context, string) ([]corev1.Pod, error) { return f.list(), nil },
-		print: func(format string, args ...any) { f.out = append(f.out, fmt.Sprintf(format, args...)) },
-		warn:  func(err error) { f.out = append(f.out, "warning: "+err.Error()) },
+		pods: func(context.Context, string) ([]corev1.Pod, error) { return f.list(), nil },
+		say:  func(format string, args ...any) { f.out = append(f.out, fmt.Sprintf(format, args...)) },
+		warn: func(err error) { f.out = append(f.out, "warning: "+err.Error()) },
 	}
 }
 

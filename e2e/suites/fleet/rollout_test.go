@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1apply "k8s.io/client-go/applyconfigurations/core/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/internal/leak"
@@ -243,5 +244,60 @@ func TestRolloutOfPluginsThatKnowNone(t *testing.T) {
 	r := w.run("rollout", "secret/db", "-n", w.namespace, "--to=0%")
 	if r.status != 1 || !strings.Contains(r.stderr, "is of a release without refvol.dev/rollout, and gives the change to all pods at once: old: upgrade it first") {
 		t.Errorf("%+v", r)
+	}
+}
+
+// apply does what a GitOps tool does again and again. Without a share its Git has no annotation.
+func (h *holders) apply(ctx context.Context, password, share string) error {
+	secret := corev1apply.Secret("db", h.w.namespace).WithStringData(map[string]string{"password": password})
+	if share != "" {
+		secret.WithAnnotations(map[string]string{volume.RolloutAnnotation: share})
+	}
+	_, err := shared.Client().CoreV1().Secrets(h.w.namespace).Apply(ctx, secret, metav1.ApplyOptions{FieldManager: "kustomize-controller", Force: true})
+	return err
+}
+
+// TestRolloutBesideGitOps: a tool that applies the object again and again doesn't disturb a rollout, unless its Git has the annotation.
+func TestRolloutBesideGitOps(t *testing.T) {
+	h := newHolders(t)
+	h.mayPatch()
+	for _, test := range []struct {
+		share string
+		want  int
+	}{{"", 0}, {"0%", 1}} {
+		share, want := test.share, test.want
+		h.set("before "+leak.Value, "0%")
+		for _, node := range []string{"hold-a", "hold-b"} {
+			h.mu.Lock()
+			clear(h.shows)
+			h.mu.Unlock()
+			if _, err := h.report(t.Context(), node); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var tool sync.WaitGroup
+		if err := h.apply(ctx, "after "+leak.Value, share); err != nil {
+			t.Fatal(err)
+		}
+		tool.Go(func() {
+			for ctx.Err() == nil {
+				if err := h.apply(ctx, "after "+leak.Value, share); err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+				timer := time.NewTimer(time.Second)
+				select {
+				case <-timer.C:
+				case <-ctx.Done():
+				}
+				timer.Stop()
+			}
+		})
+		r := h.rollout("--steps=50%,100%", "--every=5s")
+		stop()
+		tool.Wait()
+		if r.status != want || want == 0 && h.with("after") != 12 || want != 0 && !strings.Contains(r.stderr, "somebody else has changed or deleted it") {
+			t.Errorf("with the annotation %q in Git: %+v, want status %d", share, r, want)
+		}
 	}
 }
