@@ -107,7 +107,7 @@ const (
 	ObjectsUnknown Reason = "ObjectsUnknown"
 	// Spreading: the volume takes up the change at its pod's moment.
 	Spreading Reason = "Spreading"
-	// Held: the pod is not of the share that takes the change (volume.RolloutAnnotation).
+	// Held: the pod is not of the share that may take the version.
 	Held Reason = "Held"
 	// NotOpened: the files show the version, and nobody has opened them all since.
 	NotOpened Reason = "NotOpened"

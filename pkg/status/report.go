@@ -25,13 +25,12 @@ type Report struct {
 	Version string `json:"version"`
 	// ObservedAt is the plugin's clock when it answered. The other times are of that clock.
 	ObservedAt time.Time `json:"observedAt"`
-	// KnowsRollout says that the plugin holds what the annotation refvol.dev/rollout holds. Plugins of earlier releases show each
-	// version at once.
-	KnowsRollout bool `json:"knowsRollout,omitempty"`
 	// MissingRights are those that the plugin's account needs and lacks, such as "list of secrets".
 	MissingRights []string `json:"missingRights,omitempty"`
 	// NotReady are the conditions that the plugin needs to be ready and that aren't met, each with why.
 	NotReady []string `json:"notReady,omitempty"`
+	// KnowsRollout says that the plugin heeds the annotation refvol.dev/rollout. Plugins of earlier releases don't.
+	KnowsRollout bool `json:"knowsRollout"`
 	// Refused are the volumes whose last publish failed in the last ten minutes.
 	Refused []Refusal `json:"refused,omitempty"`
 	// Volumes are those that are mounted or being published.

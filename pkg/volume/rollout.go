@@ -8,9 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// RolloutAnnotation is that of an object which says what share of the pods may take a newer version than they show.
-const RolloutAnnotation = "refvol.dev/rollout"
-
 // ParseShare reads a value of RolloutAnnotation, such as 10%. An empty one is 100, and one that isn't understood 0 and false.
 func ParseShare(text string) (percent int, ok bool) {
 	if text == "" {
