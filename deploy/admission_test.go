@@ -12,14 +12,14 @@ import (
 )
 
 // TestPolicies holds what the components' policies are beside what they do, which e2e/suites/manifests
-// tests: each is for few operations on one resource, and refuses what it can't judge. Live
+// tests: each is for few operations on few resources, and refuses what it can't judge. Live
 // namespaces leave a pod that can't be judged as it is.
 func TestPolicies(t *testing.T) {
 	create, update := []admissionv1.OperationType{admissionv1.Create}, []admissionv1.OperationType{admissionv1.Update}
 	for _, test := range []struct {
 		component, policy string
 		operations        []admissionv1.OperationType
-		resource          string
+		resources         string
 		failure           admissionv1.FailurePolicyType
 	}{
 		{"admission", "ValidatingAdmissionPolicy refvol-volumes", create, "pods", admissionv1.Fail},
@@ -30,13 +30,17 @@ func TestPolicies(t *testing.T) {
 		{"live", "MutatingAdmissionPolicy refvol-live-update", update, "pods", admissionv1.Ignore},
 		{"restart", "MutatingAdmissionPolicy refvol-restart", create, "pods", admissionv1.Ignore},
 		{"live-node-selector", "MutatingAdmissionPolicy refvol-live-node-selector", append(create, update...), "pods", admissionv1.Ignore},
+		{"staged", "ValidatingAdmissionPolicy refvol-staged", update, "configmaps secrets", admissionv1.Fail},
 	} {
 		want := &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
 			RuleWithOperations: admissionv1.RuleWithOperations{
 				Operations: test.operations,
-				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{test.resource}},
+				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: strings.Fields(test.resources)},
 			},
 		}}}
+		if test.component == "staged" {
+			want.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"refvol.dev/staged": "true"}}
+		}
 		var constraints *admissionv1.MatchResources
 		var failure *admissionv1.FailurePolicyType
 		switch policy := byName(t, renderWith(t, []string{test.component}))[test.policy].(type) {

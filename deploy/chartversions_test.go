@@ -34,6 +34,7 @@ func TestChartNeedsNewer(t *testing.T) {
 		{"live", "live.enabled=true", "leave it out"},
 		{"live-node-selector", "liveNodeSelector.enabled=true", "leave it out"},
 		{"restart", "restart.enabled=true", "leave it out"},
+		{"staged", "staged.enabled=true", "leave it out"},
 		{"startup-taint", "startupTaint.enabled=true", "leave it out"},
 		{"flow-schema", "flowSchema.enabled=true", "leave it out"},
 	} {

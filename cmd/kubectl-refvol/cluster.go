@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -227,8 +226,7 @@ func (c *cluster) fetch(ctx context.Context, pod string) (*status.Report, error)
 
 // version returns an object's version, or nil if it doesn't exist. It asks for the object without its values.
 func (c *cluster) version(ctx context.Context, object fleet.Object) (*status.Version, error) {
-	resource := corev1.SchemeGroupVersion.WithResource(strings.ToLower(object.Kind) + "s")
-	found, err := c.metadata.Resource(resource).Namespace(object.Namespace).Get(ctx, object.Name, metav1.GetOptions{})
+	found, err := c.objects(object).Get(ctx, object.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
 		return nil, nil //nolint:nilnil // The answer is that there is none.

@@ -48,7 +48,7 @@ func complete(root *cobra.Command, flags *genericclioptions.ConfigFlags) {
 	_ = root.RegisterFlagCompletionFunc("namespace", ask(namesOf("namespaces")))
 	for _, cmd := range root.Commands() {
 		switch cmd.Name() {
-		case "converged":
+		case "converged", "rollout":
 			cmd.ValidArgsFunction = ask(completeObjects(flags))
 		case "status":
 			_ = cmd.RegisterFlagCompletionFunc("node", ask(namesOf("nodes")))

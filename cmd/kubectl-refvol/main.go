@@ -1,4 +1,4 @@
-// Command kubectl-refvol asks all plugins of a cluster, and checks manifests, as a plugin of kubectl: kubectl refvol.
+// Command kubectl-refvol asks all plugins of a cluster, rolls changes out, and checks manifests, as a plugin of kubectl: kubectl refvol.
 //
 // It is a module of its own: what kubectl's libraries and a port-forward take must not get into the node's binary.
 package main
@@ -45,12 +45,15 @@ func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:         "kubectl-refvol",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl refvol"},
-		Short:       "Tells which refvol volumes show what, on all nodes, and checks manifests",
+		Short:       "Tells which refvol volumes show what, on all nodes, rolls changes out, and checks manifests",
 		Example: `  # Which volumes need somebody's attention?
   kubectl refvol status
 
   # Wait until all volumes show the current version of a Secret
   kubectl refvol converged secret/db -n shop
+
+  # Give a change of a ConfigMap to one pod first, then to half of them, then to all
+  kubectl refvol rollout configmap/app -n shop --steps 1,50%,100%
 
   # Is a manifest right, and which objects does it reference?
   kubectl refvol check -f app.yaml`,
@@ -60,7 +63,7 @@ func newRootCommand() *cobra.Command {
 	}
 	flags.AddFlags(root.PersistentFlags())
 	root.PersistentFlags().IntVarP(&verbosity, "v", "v", verbosity, "6 logs requests, and 7 their headers")
-	root.AddCommand(newStatusCommand(flags), newConvergedCommand(flags), newCheckCommand(flags), newUninstallCheckCommand(flags), newVersionCommand())
+	root.AddCommand(newStatusCommand(flags), newConvergedCommand(flags), newRolloutCommand(flags), newCheckCommand(flags), newUninstallCheckCommand(flags), newVersionCommand())
 	complete(root, flags)
 	return root
 }

@@ -63,6 +63,9 @@ type Version struct {
 	ResourceVersion string
 }
 
+// RolloutAnnotation is the annotation of an object that says which share of the pods may take a newer version than they show.
+const RolloutAnnotation = "refvol.dev/rollout"
+
 // Object is a snapshot of a ConfigMap or a Secret with nothing of it kept but what
 // a volume can show. It is immutable by convention: whoever holds one must not
 // write to its maps, so it may be shared between goroutines. Formatting or

@@ -92,7 +92,7 @@ component. */}}
 {{- if eq .Values.identity "node" }}
 {{- include "refvol.needs" (list . "identity=node" "1.36" "set identity=pod") }}
 {{- end }}
-{{- range $value, $needed := dict "admission" "1.30" "admissionReadOnly" "1.36" "flowSchema" "1.29" "live" "1.36" "liveNodeSelector" "1.36" "restart" "1.36" "startupTaint" "1.32" }}
+{{- range $value, $needed := dict "admission" "1.30" "admissionReadOnly" "1.36" "flowSchema" "1.29" "live" "1.36" "liveNodeSelector" "1.36" "restart" "1.36" "staged" "1.30" "startupTaint" "1.32" }}
 {{- if (get $.Values $value).enabled }}
 {{- include "refvol.needs" (list $ (printf "%s.enabled=true" $value) $needed "leave it out") }}
 {{- end }}

@@ -1,0 +1,333 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/fleet"
+	"github.com/refvol/refvol/pkg/status"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// roller gives changes of objects to more and more pods. It is for one call of roll.
+type roller struct {
+	objects []fleet.Object
+	driver  string
+	// byHand is for one step, at which the annotation stays.
+	byHand, opened bool
+	allowRestarts  int32
+	every, timeout time.Duration
+	// state returns what an object says, nil if it doesn't exist. set changes that, and fails with a changedError if the object is
+	// not in a state any more.
+	state  func(context.Context, fleet.Object) (*rolloutState, error)
+	set    func(ctx context.Context, object fleet.Object, from *rolloutState, share string, after *string) (*rolloutState, error)
+	survey func(context.Context) (*fleet.Survey, error)
+	// pods lists those of a namespace.
+	pods func(ctx context.Context, namespace string) ([]corev1.Pod, error)
+	say  func(format string, args ...any)
+	warn func(error)
+
+	// now has the state of each object.
+	now []*rolloutState
+	// nodes, results and takers are what the last look found, and spread is the longest of the takers' volumes.
+	nodes   *fleet.Survey
+	results []*fleet.Result
+	takers  []fleet.Taker
+	spread  time.Duration
+	// patients has each taker that was seen, by UID.
+	patients map[string]*patient
+}
+
+// roll returns nil when the last step has ended well.
+func (r *roller) roll(ctx context.Context, steps []rolloutStep) error {
+	if err := r.begin(ctx); err != nil {
+		return r.interrupted(ctx, err)
+	}
+	last := 0
+	for i, step := range steps {
+		to := r.raise(step)
+		if i > 0 && to <= last {
+			r.say("%s: %s has no more pods than the step before: left out", r.names(), step)
+			continue
+		}
+		if step.pods == 0 && to > step.percent {
+			r.say("%s: no pod has a place up to %s: raised to %s", r.names(), step, share(to))
+		}
+		if err := r.step(ctx, to); err != nil {
+			return r.interrupted(ctx, err)
+		}
+		last = to
+	}
+	if last < 100 {
+		r.say("%s: stays at %s", r.names(), share(last))
+		return nil
+	}
+	return r.interrupted(ctx, r.end(ctx))
+}
+
+// interrupted says of an error that somebody's Ctrl-C is the cause of how to go on.
+func (r *roller) interrupted(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	return fmt.Errorf("%s: interrupted: the share stays, and the same command goes on from there: %w", r.names(), context.Cause(ctx))
+}
+
+// begin finds out where the rollout is.
+func (r *roller) begin(ctx context.Context) error {
+	for _, object := range r.objects {
+		state, err := r.state(ctx, object)
+		if err != nil {
+			return err
+		}
+		if state == nil {
+			return &statusError{fmt.Errorf("%s does not exist", object), no}
+		}
+		if _, ok := volume.ParseShare(state.share); !ok && !r.byHand {
+			return &statusError{fmt.Errorf("%s: %s is %q, which is no share and holds all changes: set it with %s",
+				object, volume.RolloutAnnotation, state.share, r.commandTo(0)), no}
+		}
+		r.now = append(r.now, state)
+	}
+	r.patients = map[string]*patient{}
+	deadline, cancel := r.deadline(ctx)
+	defer cancel()
+	if err := r.lookUntil(deadline); err != nil {
+		return err
+	}
+	goesOn := slices.ContainsFunc(r.now, func(s *rolloutState) bool { return s.after != nil })
+	for _, p := range r.patients {
+		p.isNew, p.earlier = false, p.took && goesOn
+	}
+	for i, object := range r.objects {
+		if len(r.takersOf(object)) > 0 {
+			continue
+		}
+		if r.results[i].None {
+			return &statusError{fmt.Errorf("no refvol volume shows %s: is it the right name and namespace?", object), none}
+		}
+		r.lags(r.results[i].Laggards)
+		return &statusError{fmt.Errorf("no volume that takes changes is known to show %s", object), none}
+	}
+	return nil
+}
+
+// deadline bounds the wait of a step.
+func (r *roller) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	timeout, cause := r.timeout, fmt.Errorf("--timeout %s has passed", r.timeout)
+	if r.spread > timeout {
+		timeout, cause = r.spread, fmt.Errorf("%s, the volumes' longest spread, has passed", r.spread)
+	}
+	return context.WithTimeoutCause(ctx, timeout, cause)
+}
+
+// raise returns the share of a step. Each object has a pod in it, as else nobody would try its change.
+func (r *roller) raise(step rolloutStep) (percent int) {
+	if step == (rolloutStep{}) {
+		return 0
+	}
+	percent = step.percent
+	for _, object := range r.objects {
+		places := r.takersOf(object)
+		if n := len(places); n > 0 {
+			percent = max(percent, places[min(max(step.pods, 1), n)-1])
+		}
+	}
+	return percent
+}
+
+// takersOf returns the places of the pods that show an object, the lowest first.
+func (r *roller) takersOf(object fleet.Object) (places []int) {
+	for i := range r.takers {
+		if slices.Contains(r.takers[i].Objects, object) {
+			places = append(places, place(r.takers[i].Pod))
+		}
+	}
+	slices.Sort(places)
+	return places
+}
+
+func place(pod status.Pod) int { return volume.RolloutPlace(types.UID(pod.UID)) }
+
+// step takes the objects to a share, waits until their volumes show it, and watches the pods.
+func (r *roller) step(ctx context.Context, to int) error {
+	deadline, cancel := r.deadline(ctx)
+	defer cancel()
+	if err := r.lookUntil(deadline); err != nil {
+		return err
+	}
+	for uid, p := range r.patients { // what ails those that don't have the change yet has another cause
+		if !p.took {
+			delete(r.patients, uid)
+		}
+	}
+	if err := r.look(deadline); err != nil {
+		return err
+	}
+	for i, object := range r.objects {
+		if nodes := r.nodes.WithoutRollout(object); len(nodes) > 0 && to < 100 {
+			return &statusError{fmt.Errorf("%s: the plugin of these nodes is of a release without %s, and gives the change to all pods at once: %s: upgrade it first",
+				object, volume.RolloutAnnotation, strings.Join(nodes, ", ")), no}
+		}
+		if err := r.raiseObject(ctx, i, to); err != nil {
+			return err
+		}
+	}
+	if err := r.wait(deadline, to); err != nil || to == 0 {
+		return err
+	}
+	return r.watch(ctx, to)
+}
+
+// raiseObject takes one object to a share.
+func (r *roller) raiseObject(ctx context.Context, i, to int) (err error) {
+	now := r.now[i]
+	after := now.after
+	if !r.byHand {
+		if present := now.percent(); present > to || present == to && after != nil || present == 100 {
+			r.say("%s: is at %s already", r.objects[i], share(present))
+			return nil
+		}
+		if after == nil {
+			after = &now.share
+		}
+	}
+	r.now[i], err = r.set(ctx, r.objects[i], now, share(to), after)
+	if err != nil {
+		r.now[i] = now
+	}
+	return err
+}
+
+// wait returns when every volume shows the version that may take it.
+func (r *roller) wait(ctx context.Context, to int) error {
+	var waits []fleet.OutdatedVolume
+	var text, printed string
+	for {
+		began := time.Now()
+		err := r.lookUntil(ctx)
+		switch {
+		case err != nil && (isAnswer(err) || waits == nil):
+			return err
+		case err == nil:
+			if waits, text = r.waits(to); text != printed {
+				r.say("%s: %s: %s", r.names(), share(to), text)
+				printed = text
+			}
+			if len(waits) == 0 {
+				return nil
+			}
+			pause(ctx, max(shortestPause, time.Since(began)))
+		}
+		if ctx.Err() != nil {
+			r.lags(waits)
+			return &statusError{fmt.Errorf("%s: stays at %s: %w: run the command again when these volumes can show the version, or write the old values back",
+				r.names(), share(to), context.Cause(ctx)), no}
+		}
+	}
+}
+
+// waits returns what a step waits for, and how far it is.
+func (r *roller) waits(to int) (waits []fleet.OutdatedVolume, text string) {
+	showing, volumes := 0, 0
+	for i, result := range r.results {
+		percent := max(to, r.now[i].percent())
+		waits = append(waits, result.Waits(func(pod status.Pod) bool { return place(pod) <= percent })...)
+		showing, volumes = showing+result.Showing, volumes+result.Volumes
+	}
+	return waits, fmt.Sprintf("%d of %d volumes show the version, waiting for %d", showing, volumes, len(waits))
+}
+
+// lags prints what a step waits for.
+func (r *roller) lags(laggards []fleet.OutdatedVolume) {
+	for i := range laggards {
+		l := &laggards[i]
+		name := "node " + l.Node
+		if l.Pod != nil {
+			name = "pod " + l.Pod.String() + " on " + name
+		}
+		r.say("  %s: %s: %s", name, l.Reason, l.Message)
+	}
+}
+
+// isAnswer says whether an error is one that no other try mends.
+func isAnswer(err error) bool {
+	_, known := errors.AsType[*statusError](err)
+	return known || isRefusal(err)
+}
+
+// unchanged fails if somebody else has changed an object.
+func (r *roller) unchanged(ctx context.Context) error {
+	for i, object := range r.objects {
+		state, err := r.state(ctx, object)
+		if err != nil {
+			return err
+		}
+		if state == nil || state.Version != r.now[i].Version {
+			return changedError(object)
+		}
+	}
+	return nil
+}
+
+// lookUntil looks until that succeeds.
+func (r *roller) lookUntil(ctx context.Context) error {
+	for {
+		err := r.look(ctx)
+		switch {
+		case err == nil || isAnswer(err) || r.nodes == nil && isFinal(err):
+			return err
+		case ctx.Err() != nil:
+			return fmt.Errorf("%s: %w: %w", r.names(), context.Cause(ctx), err)
+		}
+		r.warn(err)
+		pause(ctx, healthPause)
+	}
+}
+
+// look asks all plugins who shows what, and examines the pods.
+func (r *roller) look(ctx context.Context) error {
+	survey, err := r.survey(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.unchanged(ctx); err != nil {
+		return err
+	}
+	r.nodes, r.results = survey, nil
+	versions := map[fleet.Object]status.Version{}
+	for i, object := range r.objects {
+		version := r.now[i].Version
+		versions[object] = version
+		r.results = append(r.results, fleet.Evaluate(object, r.opened, &version, &version, survey))
+	}
+	r.takers = survey.Takers(versions)
+	return r.examine(ctx, false)
+}
+
+// end puts the annotations back to what they were.
+func (r *roller) end(ctx context.Context) (err error) {
+	for i, object := range r.objects {
+		now := r.now[i]
+		if now.after == nil {
+			r.say("%s: done", object)
+			continue
+		}
+		if r.now[i], err = r.set(ctx, object, now, *now.after, nil); err != nil {
+			return err
+		}
+		if *now.after == "" {
+			r.say("%s: done, and %s is removed again", object, volume.RolloutAnnotation)
+		} else {
+			r.say("%s: done, and %s is %s again", object, volume.RolloutAnnotation, *now.after)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"github.com/refvol/refvol/pkg/status"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// rolloutOptions are the flags of `rollout`.
+type rolloutOptions struct {
+	cluster       *clusterOptions
+	steps         []string
+	to            string
+	every         time.Duration
+	timeout       time.Duration
+	opened        bool
+	allowRestarts int32
+}
+
+func newRolloutCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
+	opts := &rolloutOptions{
+		cluster: newClusterOptions(flags), steps: []string{"1%", "10%", "50%", "100%"}, every: 2 * time.Minute, timeout: 5 * time.Minute,
+	}
+	cmd := &cobra.Command{
+		Use:   "rollout (TYPE/NAME ... | TYPE NAME ...)",
+		Short: "Give a change to more and more pods, as long as they stay well",
+		Long: `Raises the annotation refvol.dev/rollout of ConfigMaps and Secrets step by step. Pods above its share
+keep the files that they have. Write the change with the annotation at 0% first, in one request.
+
+Each step waits until every volume that may take the version shows it, and was opened with --opened.
+Then it watches the pods that have taken it for --every. If one is not ready any more, or has restarted
+more often than before the step, the command lists such pods and stops. The share stays where it is, so
+that a revert reaches these pods at once: write the old values back, then run the command with --to 100%.
+
+A step is a share, or a number of pods. A share without a pod is raised to the lowest one that has a pod.
+At the end the annotation is put back to what it was. A run that was interrupted goes on when the command
+is run again.
+
+It reads and writes metadata only, and needs get and patch of the objects.
+
+Exits with status 0 if all steps were done, 1 if it stopped, also because somebody else changed an object,
+2 if that is not known or the command line is wrong, and 3 if no volume names an object.`,
+		Example: `  # Hold the object, change it, and give the change to all pods
+  kubectl refvol rollout configmap/app -n shop --to 0%
+  kubectl apply -n shop -f app.yaml
+  kubectl refvol rollout configmap/app -n shop
+
+  # One pod first, then half of them, then all
+  kubectl refvol rollout configmap/app -n shop --steps 1,50%,100% --every 10m
+
+  # After a bad value was reverted
+  kubectl refvol rollout configmap/app -n shop --to 100%`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return opts.run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	opts.cluster.addFlags(cmd.Flags())
+	opts.cluster.addStatusFlags(cmd.Flags())
+	fs := cmd.Flags()
+	fs.StringSliceVar(&opts.steps, "steps", opts.steps, "shares of the pods, or numbers of pods, one after the other")
+	fs.StringVar(&opts.to, "to", opts.to, "one step, at which the annotation stays; 0% holds all changes")
+	fs.DurationVar(&opts.every, "every", opts.every, "how long the pods of each step are watched")
+	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "how long to wait for the volumes of each step; at least their longest spread")
+	fs.BoolVar(&opts.opened, "opened", opts.opened, "wait until the files have been opened, too")
+	fs.Int32Var(&opts.allowRestarts, "allow-restarts", opts.allowRestarts, "how often each pod may restart because of the change")
+	cmd.MarkFlagsMutuallyExclusive("to", "steps")
+	return cmd
+}
+
+// rolloutStep is a share of the pods, or a number of pods if that is not 0.
+type rolloutStep struct{ percent, pods int }
+
+func (s rolloutStep) String() string {
+	if s.pods > 0 {
+		return strconv.Itoa(s.pods)
+	}
+	return share(s.percent)
+}
+
+// share returns a share as the annotation has it.
+func share(percent int) string { return strconv.Itoa(percent) + "%" }
+
+func parseStep(text string) (rolloutStep, error) {
+	if pods, err := strconv.Atoi(text); err == nil && pods > 0 {
+		return rolloutStep{pods: pods}, nil
+	}
+	percent, ok := volume.ParseShare(text)
+	if !ok || text == "" {
+		return rolloutStep{}, fmt.Errorf("%q is neither a share from 0%% to 100%% nor a number of pods", text)
+	}
+	return rolloutStep{percent: percent}, nil
+}
+
+// parse returns the steps. Shares must grow, and so must numbers of pods.
+func (o *rolloutOptions) parse() ([]rolloutStep, error) {
+	switch {
+	case o.every < 0:
+		return nil, fmt.Errorf("--every: %s is negative", o.every)
+	case o.timeout <= 0:
+		return nil, fmt.Errorf("--timeout: %s is not positive", o.timeout)
+	case o.allowRestarts < 0:
+		return nil, fmt.Errorf("--allow-restarts: %d is negative", o.allowRestarts)
+	case o.to != "":
+		step, err := parseStep(o.to)
+		if err != nil {
+			return nil, fmt.Errorf("--to: %w", err)
+		}
+		return []rolloutStep{step}, nil
+	case len(o.steps) == 0:
+		return nil, errors.New("--steps must not be empty")
+	}
+	var steps []rolloutStep
+	var last rolloutStep
+	for _, text := range o.steps {
+		step, err := parseStep(text)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("--steps: %w", err)
+		case step == rolloutStep{}:
+			return nil, errors.New("--steps: 0% gives the change to nobody: use --to 0% to hold it")
+		case step.pods > 0 && step.pods <= last.pods, step.pods == 0 && step.percent <= last.percent:
+			return nil, fmt.Errorf("--steps: %s must be more than the step before", step)
+		}
+		last = rolloutStep{max(last.percent, step.percent), max(last.pods, step.pods)}
+		steps = append(steps, step)
+	}
+	return steps, nil
+}
+
+func (o *rolloutOptions) run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	steps, err := o.parse()
+	if err != nil {
+		return err
+	}
+	c, err := o.cluster.connect()
+	if err != nil {
+		return err
+	}
+	objects, err := findObjects(o.cluster.flags, "", args)
+	if err != nil {
+		return err
+	}
+	say := func(w io.Writer) func(string, ...any) {
+		return func(format string, args ...any) {
+			_ = status.WriteLines(w, fmt.Sprintf(format, args...)+"\n") // The end is what counts.
+		}
+	}
+	warn := say(stderr)
+	r := &roller{
+		objects: objects, driver: o.cluster.driver, byHand: o.to != "", opened: o.opened, allowRestarts: o.allowRestarts,
+		every: o.every, timeout: o.timeout,
+		state: c.rollout, set: c.setRollout, survey: c.fleet().Collect, pods: c.podsOf,
+		say: say(stdout), warn: func(err error) { warn("Warning: %v: trying again", err) },
+	}
+	return r.roll(ctx, steps)
+}
+
+// names returns the objects as a command line names them.
+func (r *roller) names() string {
+	var names []string
+	for _, o := range r.objects {
+		names = append(names, strings.ToLower(o.Kind)+"/"+o.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+// commandTo returns the command line that takes the objects to a share.
+func (r *roller) commandTo(percent int) string {
+	return fmt.Sprintf("kubectl refvol rollout %s -n %s --to %s", r.names(), r.objects[0].Namespace, share(percent))
+}

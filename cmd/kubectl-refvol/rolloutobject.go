@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+
+	"github.com/refvol/refvol/pkg/fleet"
+	"github.com/refvol/refvol/pkg/status"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+const (
+	// afterAnnotation has what volume.RolloutAnnotation is to be at the end of a rollout, "" for none.
+	afterAnnotation = volume.RolloutAnnotation + "-after"
+	// rolloutManager owns the annotations. Flux takes back the fields of managers whose names begin with kubectl.
+	rolloutManager = "refvol-rollout"
+)
+
+// rolloutState is what an object says of its rollout.
+type rolloutState struct {
+	status.Version
+
+	// share is the annotation, "" for none, and after the other one, nil for none.
+	share string
+	after *string
+}
+
+// percent returns the share that counts.
+func (s *rolloutState) percent() int {
+	percent, _ := volume.ParseShare(s.share)
+	return percent
+}
+
+// changedError is that an object is not what the command left.
+func changedError(object fleet.Object) error {
+	return &statusError{fmt.Errorf("%s: somebody else has changed or deleted it: look at the change, and at what its %s says now, then run the command again",
+		object, volume.RolloutAnnotation), no}
+}
+
+// rollout returns what an object says, nil if it doesn't exist. It asks for the object without its values.
+func (c *cluster) rollout(ctx context.Context, object fleet.Object) (*rolloutState, error) {
+	found, err := c.objects(object).Get(ctx, object.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
+		return nil, nil //nolint:nilnil // The answer is that there is none.
+	case err != nil:
+		return nil, fmt.Errorf("get the metadata of %s: %w", object, err)
+	}
+	return stateOf(found), nil
+}
+
+// setRollout changes the annotations, unless the object has changed since a state. The answer has metadata only.
+func (c *cluster) setRollout(ctx context.Context, object fleet.Object, from *rolloutState, to string, after *string) (*rolloutState, error) {
+	annotations := map[string]*string{volume.RolloutAnnotation: &to, afterAnnotation: after}
+	if to == "" {
+		annotations[volume.RolloutAnnotation] = nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": from.UID, "resourceVersion": from.ResourceVersion, "annotations": annotations,
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("encode the annotations of %s: %w", object, err)
+	}
+	found, err := c.objects(object).Patch(ctx, object.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: rolloutManager})
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return nil, changedError(object)
+	case err != nil:
+		return nil, fmt.Errorf("annotate %s: %w", object, err)
+	}
+	return stateOf(found), nil
+}
+
+func (c *cluster) objects(object fleet.Object) metadata.ResourceInterface {
+	return c.metadata.Resource(corev1.SchemeGroupVersion.WithResource(strings.ToLower(object.Kind) + "s")).Namespace(object.Namespace)
+}
+
+func stateOf(found *metav1.PartialObjectMetadata) *rolloutState {
+	state := &rolloutState{
+		Version: status.Version{UID: string(found.UID), ResourceVersion: found.ResourceVersion},
+		share:   found.Annotations[volume.RolloutAnnotation],
+	}
+	if after, ok := found.Annotations[afterAnnotation]; ok {
+		state.after = &after
+	}
+	return state
+}
+
+// podsOf lists the pods of a namespace.
+func (c *cluster) podsOf(ctx context.Context, namespace string) (all []corev1.Pod, err error) {
+	err = fleet.Each(ctx, c.client.CoreV1().Pods(namespace).List, metav1.ListOptions{}, func(pod *corev1.Pod) { all = append(all, *pod) })
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of namespace %s: %w", namespace, err)
+	}
+	return all, nil
+}

@@ -1,0 +1,303 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1apply "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/pkg/fleet"
+	"github.com/refvol/refvol/pkg/status"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// shownData is what a volume shows of the Secret.
+type shownData struct {
+	status.Version
+
+	password string
+}
+
+// holders are the volumes of nodes whose plugins hold what the annotation holds. They look at the Secret when they are asked.
+type holders struct {
+	w *world
+
+	mu sync.Mutex
+	// pods has those of each node, by name, and shows what each shows, by UID.
+	pods  map[string]map[string]*corev1.Pod
+	shows map[string]shownData
+	// fail is called once for the first pod that takes a password that begins with bad.
+	fail func(pod *corev1.Pod)
+}
+
+// node makes a node with pods.
+func (h *holders) node(name string, pods int) {
+	h.w.t.Helper()
+	h.w.registerHere(name)
+	h.pods[name] = map[string]*corev1.Pod{}
+	for i := range pods {
+		pod := h.w.newAppPod(fmt.Sprint(name, "-", i), name)
+		h.w.putPod(pod)
+		h.pods[name][pod.Name] = pod
+	}
+	address := serve(h.w.t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		report, err := h.report(r.Context(), name)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(report)
+	}))
+	h.w.pluginPod(name, address)
+}
+
+// report brings the volumes of a node to what they show now.
+func (h *holders) report(ctx context.Context, name string) (*status.Report, error) {
+	secret, err := shared.Client().CoreV1().Secrets(h.w.namespace).Get(ctx, "db", metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	report := &status.Report{
+		APIVersion: status.APIVersion, Kind: status.Kind, Driver: harness.DriverName, Node: name, ObservedAt: time.Now(), KnowsRollout: true,
+	}
+	share, _ := volume.ParseShare(secret.Annotations[volume.RolloutAnnotation])
+	now := shownData{status.Version{UID: string(secret.UID), ResourceVersion: secret.ResourceVersion}, string(secret.Data["password"])}
+	for _, pod := range h.pods[name] {
+		uid, condition := string(pod.UID), "Current"
+		before, found := h.shows[uid]
+		if found && before.password != now.password && volume.RolloutPlace(pod.UID) > share {
+			condition = "Held"
+		} else {
+			h.shows[uid] = now
+			if h.fail != nil && strings.HasPrefix(now.password, "bad") {
+				h.fail(pod)
+				h.fail = nil
+			}
+		}
+		shown := h.shows[uid].Version
+		report.Volumes = append(report.Volumes, status.Volume{
+			Name: "settings", Pod: status.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: uid}, Condition: condition, Bytes: 4096,
+			Objects: []status.Object{{Kind: "Secret", Namespace: h.w.namespace, Name: "db", Shown: &shown, State: "present"}},
+		})
+	}
+	return report, nil
+}
+
+// with returns how many pods show a password that begins with a text.
+func (h *holders) with(text string) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, shows := range h.shows {
+		if strings.HasPrefix(shows.password, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// set writes a password, and keeps or sets the annotation.
+func (h *holders) set(password, share string) {
+	h.w.t.Helper()
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]string{volume.RolloutAnnotation: share}}, "stringData": map[string]string{"password": password},
+	})
+	if err != nil {
+		h.w.t.Fatal(err)
+	}
+	if _, err := shared.Client().CoreV1().Secrets(h.w.namespace).Patch(h.w.t.Context(), "db", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		h.w.t.Fatal(err)
+	}
+}
+
+// secret returns the Secret's annotations, and who manages them.
+func (h *holders) secret() (annotations map[string]string, managers []string) {
+	h.w.t.Helper()
+	secret, err := shared.Client().CoreV1().Secrets(h.w.namespace).Get(h.w.t.Context(), "db", metav1.GetOptions{})
+	if err != nil {
+		h.w.t.Fatal(err)
+	}
+	for _, m := range secret.ManagedFields {
+		managers = append(managers, m.Manager)
+	}
+	return secret.Annotations, managers
+}
+
+// rollout runs the command.
+func (h *holders) rollout(args ...string) result {
+	h.w.t.Helper()
+	r := h.w.run(append([]string{"rollout", "secret/db", "-n", h.w.namespace}, args...)...)
+	h.w.t.Logf("%s%s", r.stdout, r.stderr)
+	return r
+}
+
+func newHolders(t *testing.T) *holders {
+	t.Helper()
+	h := &holders{w: newWorld(t), pods: map[string]map[string]*corev1.Pod{}, shows: map[string]shownData{}}
+	h.node("hold-a", 6)
+	h.node("hold-b", 6)
+	return h
+}
+
+// mayPatch gives the caller the right that the command needs beside get.
+func (h *holders) mayPatch() {
+	h.w.t.Helper()
+	roles := shared.Client().RbacV1().Roles(h.w.namespace)
+	role, err := roles.Get(h.w.t.Context(), "read", metav1.GetOptions{})
+	if err != nil {
+		h.w.t.Fatal(err)
+	}
+	role.Rules[0].Verbs = []string{"get", "patch"}
+	if _, err := roles.Update(h.w.t.Context(), role, metav1.UpdateOptions{}); err != nil {
+		h.w.t.Fatal(err)
+	}
+	harness.Eventually(h.w.t, time.Minute, func() error {
+		if r := h.rollout("--to=0%"); r.status != 0 {
+			return errors.New(r.stderr)
+		}
+		return nil
+	})
+}
+
+// TestRollout rolls a Secret out to the pods of two nodes, with the rights of an operator and an API server that is real: once well,
+// and once with a pod that crashes.
+func TestRollout(t *testing.T) {
+	h := newHolders(t)
+	if _, r := h.w.converged(); r.status != 0 {
+		t.Fatal(r)
+	}
+	if r := h.rollout("--to=0%"); r.status != 2 || !strings.Contains(r.stderr, `cannot patch resource "secrets"`) {
+		t.Errorf("without the right: %+v", r)
+	}
+	h.mayPatch()
+
+	h.set("good "+leak.Value, "0%")
+	v, r := h.w.converged("--timeout=3s")
+	if held := laggards(v); r.status != 1 || len(held) != 12 || v.Laggards[0].Reason != fleet.Held {
+		t.Errorf("status %d, %q lag", r.status, held)
+	}
+	if r := h.rollout("--steps=1,50%,100%", "--every=2s"); r.status != 0 || h.with("good") != 12 || !strings.HasSuffix(r.stdout, "done, and refvol.dev/rollout is 0% again\n") {
+		t.Errorf("%+v, in %d pods", r, h.with("good"))
+	}
+	annotations, managers := h.secret()
+	if want := map[string]string{volume.RolloutAnnotation: "0%"}; !maps.Equal(annotations, want) || !slices.Contains(managers, "refvol-rollout") {
+		t.Errorf("got %v of %q, want %v", annotations, managers, want)
+	}
+
+	h.fail = func(pod *corev1.Pod) {
+		pod.Status.Conditions[0].Status = corev1.ConditionFalse
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: "main", RestartCount: 1, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		}}
+		if err := shared.PutPod(t.Context(), pod); err != nil {
+			t.Error(err)
+		}
+	}
+	h.set("bad "+leak.Value, "0%")
+	if r := h.rollout("--steps=1,100%", "--every=20s"); r.status != 1 || h.with("bad") != 1 ||
+		!strings.Contains(r.stdout, " restarted once; container main: CrashLoopBackOff\n") || !strings.Contains(r.stderr, "--to 100%") {
+		t.Errorf("%+v, in %d pods", r, h.with("bad"))
+	}
+	annotations, _ = h.secret()
+	if annotations[volume.RolloutAnnotation] == "0%" || annotations[volume.RolloutAnnotation+"-after"] != "0%" {
+		t.Errorf("after the stop: %v", annotations)
+	}
+	h.set("good "+leak.Value, annotations[volume.RolloutAnnotation])
+	if r := h.rollout("--to=100%", "--every=1s"); r.status != 0 || h.with("good") != 12 {
+		t.Errorf("the revert: %+v, in %d pods", r, h.with("good"))
+	}
+	if annotations, _ = h.secret(); !maps.Equal(annotations, map[string]string{volume.RolloutAnnotation: "0%"}) {
+		t.Errorf("after the revert: %v", annotations)
+	}
+}
+
+// TestRolloutOfPluginsThatKnowNone: the command changes nothing where plugins of an earlier release would show each version at once.
+func TestRolloutOfPluginsThatKnowNone(t *testing.T) {
+	w := newWorld(t)
+	w.registerHere("old")
+	pod := w.newAppPod("app", "old")
+	w.putPod(pod)
+	w.pluginPod("old", serve(t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(rw).Encode(&status.Report{
+			APIVersion: status.APIVersion, Kind: status.Kind, Driver: harness.DriverName, Node: "old", Volumes: []status.Volume{{
+				Name: "settings", Pod: status.Pod{Namespace: w.namespace, Name: "app", UID: string(pod.UID)}, Condition: "Current", Bytes: 4096,
+				Objects: []status.Object{{Kind: "Secret", Namespace: w.namespace, Name: "db", State: "present"}},
+			}},
+		})
+	})))
+	r := w.run("rollout", "secret/db", "-n", w.namespace, "--to=0%")
+	if r.status != 1 || !strings.Contains(r.stderr, "is of a release without refvol.dev/rollout, and gives the change to all pods at once: old: upgrade it first") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// apply does what a GitOps tool does again and again. Without a share its Git has no annotation.
+func (h *holders) apply(ctx context.Context, password, share string) error {
+	secret := corev1apply.Secret("db", h.w.namespace).WithStringData(map[string]string{"password": password})
+	if share != "" {
+		secret.WithAnnotations(map[string]string{volume.RolloutAnnotation: share})
+	}
+	_, err := shared.Client().CoreV1().Secrets(h.w.namespace).Apply(ctx, secret, metav1.ApplyOptions{FieldManager: "kustomize-controller", Force: true})
+	return err
+}
+
+// TestRolloutBesideGitOps: a tool that applies the object again and again doesn't disturb a rollout, unless its Git has the annotation.
+func TestRolloutBesideGitOps(t *testing.T) {
+	h := newHolders(t)
+	h.mayPatch()
+	for _, test := range []struct {
+		share string
+		want  int
+	}{{"", 0}, {"0%", 1}} {
+		share, want := test.share, test.want
+		h.set("before "+leak.Value, "0%")
+		for _, node := range []string{"hold-a", "hold-b"} {
+			h.mu.Lock()
+			clear(h.shows)
+			h.mu.Unlock()
+			if _, err := h.report(t.Context(), node); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var tool sync.WaitGroup
+		if err := h.apply(ctx, "after "+leak.Value, share); err != nil {
+			t.Fatal(err)
+		}
+		tool.Go(func() {
+			for ctx.Err() == nil {
+				if err := h.apply(ctx, "after "+leak.Value, share); err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+				timer := time.NewTimer(time.Second)
+				select {
+				case <-timer.C:
+				case <-ctx.Done():
+				}
+				timer.Stop()
+			}
+		})
+		r := h.rollout("--steps=50%,100%", "--every=5s")
+		stop()
+		tool.Wait()
+		if r.status != want || want == 0 && h.with("after") != 12 || want != 0 && !strings.Contains(r.stderr, "somebody else has changed or deleted it") {
+			t.Errorf("with the annotation %q in Git: %+v, want status %d", share, r, want)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package suite
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	rolloutAnnotation = "refvol.dev/rollout"
+	// rolloutTimeout is how long all pods may take to tell of a text, or to be ready again after a back-off.
+	rolloutTimeout = 5 * time.Minute
+	// teller tells of each text, and fails at one that begins with bad.
+	teller = `seen=; while sleep 0.5; do read -r text < ` + mountDir + `settings/text; [ "$text" = "$seen" ] || echo "$text"; seen=$text; ` +
+		`case $text in bad*) exit 1;; esac; done`
+)
+
+// rolled are pods whose programs tell of each text of the ConfigMap settings.
+type rolled struct {
+	*namespace
+	pods []*pod
+}
+
+// newRolled starts pods, spread over the workers.
+func newRolled(t *testing.T, count int) *rolled {
+	t.Helper()
+	r := &rolled{namespace: newNamespace(t)}
+	workers := r.workers(t)
+	if len(workers) < 3 {
+		t.Fatalf("there are %d workers, want 3", len(workers))
+	}
+	r.createConfigMap("settings", object{"text": "first"})
+	for i := range count {
+		spec := newPod(fmt.Sprintf("app-%02d", i), refvol("settings", attributes{"configMap": "settings"}))
+		spec.Spec.NodeName = workers[i%len(workers)]
+		spec.Spec.Containers[0].Image, spec.Spec.Containers[0].Args = recipeImage, nil
+		spec.Spec.Containers[0].Command = []string{"sh", "-c", teller}
+		withShell(&spec.Spec, recipeImage, "inotifyd")
+		p := r.create(spec)
+		r.pods = append(r.pods, p)
+		if i%len(workers) == len(workers)-1 { // runc can't freeze a container in time where dozens start at once
+			p.awaitReady()
+		}
+	}
+	for _, p := range r.pods {
+		p.awaitReady()
+	}
+	return r
+}
+
+// write changes the text, and nothing else of the ConfigMap.
+func (r *rolled) write(text string) {
+	r.t.Helper()
+	patch, err := json.Marshal(map[string]any{"data": object{"text": text}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := r.client.CoreV1().ConfigMaps(r.name).Patch(r.t.Context(), "settings", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// annotations returns those of the ConfigMap.
+func (r *rolled) annotations() map[string]string {
+	r.t.Helper()
+	settings, err := r.client.CoreV1().ConfigMaps(r.name).Get(r.t.Context(), "settings", metav1.GetOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return settings.Annotations
+}
+
+// rollout runs the command, and fails the test if its exit status is another.
+func (r *rolled) rollout(status int, args ...string) commandResult {
+	r.t.Helper()
+	result := kubectlRefvol(r.t, append([]string{"rollout", "configmap/settings", "-n", r.name}, args...)...)
+	r.t.Logf("%q: status %d\n%s%s", args, result.status, result.stdout, result.stderr)
+	if result.status != status {
+		r.t.Fatalf("status %d, want %d", result.status, status)
+	}
+	return result
+}
+
+// told returns the texts that a pod has told of, by the logs of its container and of the one before that.
+func (r *rolled) told(ctx context.Context, name string) ([]string, error) {
+	p, err := r.client.CoreV1().Pods(r.name).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var texts []string
+	restarted := len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].RestartCount > 0
+	for _, previous := range []bool{true, false} {
+		if previous && !restarted {
+			continue
+		}
+		log, err := r.client.CoreV1().Pods(r.name).GetLogs(name, &corev1.PodLogOptions{Previous: previous}).DoRaw(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("log of %s: %w", name, err)
+		}
+		texts = append(texts, strings.Fields(string(log))...)
+	}
+	return texts, nil
+}
+
+// awaitTold waits until all pods have told of these texts, and of no other.
+func (r *rolled) awaitTold(want ...string) {
+	r.t.Helper()
+	eventually(r.t, rolloutTimeout, fmt.Sprintf("all pods have told of %q", want), func(ctx context.Context) error {
+		for _, p := range r.pods {
+			if got, err := r.told(ctx, p.Name); err != nil || strings.Join(got, " ") != strings.Join(want, " ") {
+				return errors.Join(err, fmt.Errorf("%s has told of %q", p.Name, got))
+			}
+		}
+		return nil
+	})
+}
+
+// TestRollout: a good value reaches 60 pods of three nodes step by step, a bad one reaches one of them, and a revert mends that. It
+// runs with no other test, as the command looks at all nodes.
+func TestRollout(t *testing.T) {
+	r := newRolled(t, 60)
+	r.awaitTold("first")
+	r.rollout(0, "--to=0%")
+	r.write("second")
+	r.awaitTold("first")
+	r.rollout(0, "--steps=1,10%,50%,100%", "--every=5s")
+	r.awaitTold("first", "second")
+	held := map[string]string{rolloutAnnotation: "0%"}
+	if got := r.annotations(); !maps.Equal(got, held) {
+		t.Errorf("after the rollout the annotations are %v, want %v", got, held)
+	}
+
+	r.write("bad")
+	// A busy kubelet tells of a restart late.
+	result := r.rollout(1, "--steps=1,10%,50%,100%", "--every=20s")
+	var bad []string
+	for _, p := range r.pods {
+		texts, err := r.told(t.Context(), p.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch got := strings.Join(texts, " "); {
+		case strings.Contains(got, "bad"):
+			bad = append(bad, p.Name)
+		case got != "first second":
+			t.Errorf("%s has told of %q", p.Name, got)
+		}
+	}
+	if len(bad) != 1 || !strings.Contains(result.stdout, "pod "+r.name+"/"+bad[0]+" ") {
+		t.Fatalf("the bad value is in %q, want one pod that the command names", bad)
+	}
+
+	r.write("second")
+	r.rollout(0, "--to=100%", "--every=5s")
+	if got := r.annotations(); !maps.Equal(got, held) {
+		t.Errorf("after the revert the annotations are %v, want %v", got, held)
+	}
+	for _, p := range r.pods {
+		p.awaitReady()
+	}
+	texts, err := r.told(t.Context(), bad[0])
+	if err != nil || len(texts) == 0 || texts[len(texts)-1] != "second" {
+		t.Errorf("%s is ready again, and has told of %q, %v", bad[0], texts, err)
+	}
+}

@@ -1,0 +1,140 @@
+package manifests
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+)
+
+const (
+	rolloutAnnotation = "refvol.dev/rollout"
+	stagedPolicy      = "ValidatingAdmissionPolicy 'refvol-staged'"
+)
+
+// stagedChange is a change of an object.
+type stagedChange struct {
+	// before is the annotation, "" for none, and patch a merge patch.
+	before, patch string
+	// says are in the refusal; none if the change is allowed.
+	says []string
+}
+
+// withShare changes the value and the annotation.
+func withShare(share string) string {
+	return fmt.Sprintf(`{"metadata":{"annotations":{"refvol.dev/rollout":%q}},"data":{"key":"bmV3"}}`, share)
+}
+
+const onlyData, withoutShare = `{"data":{"key":"bmV3"}}`, `{"metadata":{"annotations":null},"data":{"key":"bmV3"}}`
+
+func stagedChanges() map[string]stagedChange {
+	refused := func(has string, more ...string) []string {
+		return append([]string{
+			"an object with the label refvol.dev/staged may change its data only together with the annotation refvol.dev/rollout at 0% or 1%",
+			", in the same request; it has " + has + ". kubectl refvol rollout raises it", stagedPolicy,
+		}, more...)
+	}
+	return map[string]stagedChange{
+		"no annotation":                    {"", onlyData, refused("none")},
+		"with 0%":                          {"", withShare("0%"), nil},
+		"with 1%":                          {"", withShare("1%"), nil},
+		"with 2%":                          {"", withShare("2%"), refused("2%")},
+		"with 100%":                        {"", withShare("100%"), refused("100%")},
+		"at 100%":                          {"100%", onlyData, refused("100%")},
+		"at 100%, lowered to 50%":          {"100%", withShare("50%"), refused("50%")},
+		"held":                             {"0%", onlyData, nil},
+		"held, and given to all":           {"0%", withShare("100%"), refused("100%")},
+		"held, and the annotation removed": {"0%", withoutShare, refused("none")},
+		"a revert keeps the share":         {"10%", onlyData, nil},
+		"a revert with a lower share":      {"10%", withShare("5%"), nil},
+		"a revert with a higher share":     {"10%", withShare("11%"), refused("11%", ", or at most at the 10% of now, in")},
+		"a revert without a share":         {"10%", withoutShare, refused("none", ", or at most at the 10% of now, in")},
+		"no share":                         {"", withShare("ten"), refused("ten")},
+		"no share, which is long":          {"", withShare("10% and more than that"), refused("10% and more tha")},
+		"no share before":                  {"ten", withShare("10%"), refused("10%")},
+		"no share before, held":            {"ten", withShare("0%"), nil},
+		"leading zeros":                    {"", withShare("01%"), refused("01%")},
+		"the annotation alone":             {"0%", `{"metadata":{"annotations":{"refvol.dev/rollout":"100%"}}}`, nil},
+		"a label alone":                    {"", `{"metadata":{"labels":{"a":"b"}}}`, nil},
+		"nothing":                          {"", `{}`, nil},
+		"a new key":                        {"", `{"data":{"more":"bmV3"}}`, refused("none")},
+		"no data":                          {"", `{"data":null}`, refused("none")},
+		"the label goes as well":           {"", `{"metadata":{"labels":null},"data":{"key":"bmV3"}}`, refused("none")},
+	}
+}
+
+// TestStaged: an object with the label changes its data only together with the annotation.
+func TestStaged(t *testing.T) {
+	install(t, "staged")
+	core := shared.Client().CoreV1()
+	meta := func(name, share string) metav1.ObjectMeta {
+		m := metav1.ObjectMeta{GenerateName: name, Labels: map[string]string{"refvol.dev/staged": "true"}}
+		if share != "" {
+			m.Annotations = map[string]string{rolloutAnnotation: share}
+		}
+		return m
+	}
+	configMap := func(share, patch string, change func(*corev1.ConfigMap)) error {
+		object := &corev1.ConfigMap{ObjectMeta: meta("staged-", share), Data: map[string]string{"key": "old"}, BinaryData: map[string][]byte{"binary": []byte("old")}}
+		if change != nil {
+			change(object)
+		}
+		made, err := core.ConfigMaps(consumer).Create(t.Context(), object, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = core.ConfigMaps(consumer).Patch(t.Context(), made.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		return errors.Join(err, core.ConfigMaps(consumer).Delete(t.Context(), made.Name, metav1.DeleteOptions{}))
+	}
+	secret := func(share, patch string) error {
+		made, err := core.Secrets(consumer).Create(t.Context(), &corev1.Secret{ObjectMeta: meta("staged-", share), StringData: map[string]string{"key": "old"}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = core.Secrets(consumer).Patch(t.Context(), made.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		return errors.Join(err, core.Secrets(consumer).Delete(t.Context(), made.Name, metav1.DeleteOptions{}))
+	}
+	harness.Eventually(t, soon, func() error {
+		if configMap("", onlyData, nil) == nil {
+			return errors.New("the policy is not in force")
+		}
+		return nil
+	})
+	for name, test := range stagedChanges() {
+		t.Run(name, func(t *testing.T) {
+			wantRefusal(t, configMap(test.before, test.patch, nil), test.says...)
+			wantRefusal(t, secret(test.before, test.patch), test.says...)
+		})
+	}
+	t.Run("binary data", func(t *testing.T) {
+		wantRefusal(t, configMap("", `{"binaryData":{"binary":"bmV3"}}`, nil), stagedPolicy)
+		wantRefusal(t, configMap("", `{"binaryData":null}`, nil), stagedPolicy)
+	})
+	t.Run("stringData", func(t *testing.T) {
+		wantRefusal(t, secret("", `{"stringData":{"key":"new"}}`), stagedPolicy)
+		wantRefusal(t, secret("", `{"stringData":{"key":"old"}}`))
+	})
+	t.Run("other objects", func(t *testing.T) {
+		for _, labels := range []map[string]string{nil, {"refvol.dev/staged": "false"}, {"a": "b"}} {
+			wantRefusal(t, configMap("", onlyData, func(c *corev1.ConfigMap) { c.Labels = labels }))
+		}
+	})
+	t.Run("the label comes with the change", func(t *testing.T) {
+		unlabelled := func(c *corev1.ConfigMap) { c.Labels = nil }
+		wantRefusal(t, configMap("", `{"metadata":{"labels":{"refvol.dev/staged":"true"}},"data":{"key":"new"}}`, unlabelled), stagedPolicy)
+	})
+	t.Run("the policy has no warnings", func(t *testing.T) {
+		policy, err := shared.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), "refvol-staged", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if checked := policy.Status.TypeChecking; checked != nil && len(checked.ExpressionWarnings) > 0 {
+			t.Errorf("%+v", checked.ExpressionWarnings)
+		}
+	})
+}

@@ -1,0 +1,171 @@
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/refvol/refvol/pkg/status"
+)
+
+// Taker is a pod with volumes that name some objects and take changes of them.
+type Taker struct {
+	status.Pod
+
+	// Objects are those that the volumes name.
+	Objects []Object
+	// Current says that the volumes show the versions that were asked for.
+	Current bool
+}
+
+// Takers returns the pods with volumes that name one of some objects, by UID. A Pinned volume takes no changes.
+func (s *Survey) Takers(versions map[Object]status.Version) []Taker {
+	takers := map[string]*Taker{}
+	for i := range s.Nodes {
+		if s.Nodes[i].Report == nil {
+			continue
+		}
+		for j := range s.Nodes[i].Report.Volumes {
+			v := &s.Nodes[i].Report.Volumes[j]
+			for _, o := range v.Objects {
+				object := Object{o.Kind, o.Namespace, o.Name}
+				version, asked := versions[object]
+				if !asked || v.Condition == conditionPinned || o.Withdrawn && o.Shown == nil {
+					continue
+				}
+				t := takers[v.Pod.UID]
+				if t == nil {
+					t = &Taker{Pod: v.Pod, Current: true}
+					takers[v.Pod.UID] = t
+				}
+				t.Current = t.Current && o.Shown != nil && *o.Shown == version
+				if !slices.Contains(t.Objects, object) {
+					t.Objects = append(t.Objects, object)
+				}
+			}
+		}
+	}
+	var all []Taker
+	for _, uid := range slices.Sorted(maps.Keys(takers)) {
+		all = append(all, *takers[uid])
+	}
+	return all
+}
+
+// WithoutRollout returns the nodes whose plugins would show a version of an object also to pods that are to be held: they report
+// a volume that names it, or may name it, and know no rollouts.
+func (s *Survey) WithoutRollout(object Object) (nodes []string) {
+	for i := range s.Nodes {
+		report := s.Nodes[i].Report
+		if report != nil && !report.KnowsRollout && slices.ContainsFunc(report.Volumes, func(v status.Volume) bool {
+			return len(v.Objects) == 0 ||
+				slices.ContainsFunc(v.Objects, func(o status.Object) bool { return Object{o.Kind, o.Namespace, o.Name} == object })
+		}) {
+			nodes = append(nodes, s.Nodes[i].Name)
+		}
+	}
+	return nodes
+}
+
+// Waits returns the laggards that a step of a rollout waits for: neither Pinned ones, nor those of pods that don't take the
+// version in this step.
+func (v *Result) Waits(takes func(status.Pod) bool) []OutdatedVolume {
+	return slices.DeleteFunc(slices.Clone(v.Laggards), func(l OutdatedVolume) bool {
+		switch l.Reason {
+		case Pinned:
+			return true
+		case Held, Spreading, Outdated: // Outdated: the plugin has not heard of the version yet
+			return l.Pod != nil && !takes(*l.Pod)
+		default:
+			return false
+		}
+	})
+}
+
+// Health is how a pod was at one moment.
+type Health struct {
+	Ready    bool
+	Restarts int32
+}
+
+// HealthOf returns how a pod is.
+func HealthOf(pod *corev1.Pod) Health {
+	h := Health{Ready: ready(pod)}
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		h.Restarts += c.RestartCount
+	}
+	return h
+}
+
+// IsFailing says whether the pod restarted and is not ready.
+func (h Health) IsFailing() bool { return !h.Ready && h.Restarts > 0 }
+
+// Worse says what is worse of a pod than it was, "" for nothing. Nothing is worse of a pod that is deleted or has succeeded, or that
+// was failing before. A pod may restart some times: then it must be ready at the end.
+func (h Health) Worse(pod *corev1.Pod, restarts int32, end bool) string {
+	now := HealthOf(pod)
+	switch {
+	case pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || h.IsFailing():
+		return ""
+	case pod.Status.Phase == corev1.PodFailed:
+		return "failed" + why(pod)
+	case now.Restarts > h.Restarts+restarts:
+		return "restarted " + times(now.Restarts-h.Restarts) + why(pod)
+	case h.Ready && !now.Ready && (restarts == 0 || end):
+		return "is not ready any more" + why(pod)
+	}
+	return ""
+}
+
+// WhyNotReady says why a pod is not ready, "" if it is.
+func WhyNotReady(pod *corev1.Pod) string {
+	if ready(pod) {
+		return ""
+	}
+	return "is not ready" + why(pod)
+}
+
+func times(n int32) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// why names the containers that are not ready, and what the kubelet says of them. Their messages are left out: a program may write
+// a value into its own.
+func why(pod *corev1.Pod) (text string) {
+	for i := range pod.Status.ContainerStatuses {
+		c := &pod.Status.ContainerStatuses[i]
+		ended := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated)
+		if c.State.Waiting != nil {
+			text += fmt.Sprintf("; container %s: %s", c.Name, c.State.Waiting.Reason)
+		}
+		switch {
+		case ended != nil:
+			text += fmt.Sprintf("; container %s ended: %s, exit code %d", c.Name, ended.Reason, ended.ExitCode)
+		case !c.Ready && c.State.Waiting == nil:
+			text += fmt.Sprintf("; container %s is not ready", c.Name)
+		}
+	}
+	return text
+}
+
+// LongestSpread returns the longest attribute spread of a pod's volumes of a driver.
+func LongestSpread(pod *corev1.Pod, driver string) (longest time.Duration) {
+	for i := range pod.Spec.Volumes {
+		if csi := pod.Spec.Volumes[i].CSI; csi != nil && csi.Driver == driver {
+			if spread, err := time.ParseDuration(csi.VolumeAttributes["spread"]); err == nil {
+				longest = max(longest, spread)
+			}
+		}
+	}
+	return longest
+}
+
+// UIDOf returns the UID that the kubelet and the plugin know a pod by.
+func UIDOf(pod *corev1.Pod) string { return string(uid(pod)) }
