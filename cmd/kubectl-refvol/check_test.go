@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/refvol/refvol/internal/leak"
 )
 
 // manifestOf returns the path of a file that holds a Pod with one volume.
@@ -66,7 +68,7 @@ func TestCheckRefuses(t *testing.T) {
 		want string
 	}{
 		{nil, "must specify one of -f and -k"},
-		{[]string{"-f", file, "-o", "wide"}, `--output: unable to match a printer suitable for the output format "wide", allowed formats are: go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,template,templatefile,yaml`},
+		{[]string{"-f", file, "-o", "wide"}, `--output: unable to match a printer suitable for the output format "wide", allowed formats are: json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,yaml`},
 		{[]string{"-f", file, "--driver-name="}, "--driver-name must not be empty"},
 		{[]string{"-f", file, "--identity=pods"}, `--identity: "pods" is none of plugin, pod, node`},
 		{[]string{"-f", file, "--change-detection=watch"}, `--change-detection: "watch" is none of Watch, Cache, Get`},
@@ -158,6 +160,15 @@ func TestCheckInputs(t *testing.T) {
 	writeFile(t, filepath.Join(dir, "notes.txt"), "no manifest")
 	writeFile(t, filepath.Join(dir, "below", "b.json"), `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}}`)
 	writeFile(t, filepath.Join(dir, "kustomization.yaml"), "resources: [a.yaml]\nnamespace: made\n")
+	kubectl := t.TempDir()
+	t.Setenv("PATH", kubectl+string(os.PathListSeparator)+os.Getenv("PATH"))
+	writeFile(t, filepath.Join(kubectl, "kubectl"), fmt.Sprintf(`#!/bin/sh
+if [ "$*" != "kustomize -- %s" ]; then echo "password: %s" >&2; exit 1; fi
+printf 'apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: made}\n'
+`, dir, leak.Value))
+	if err := os.Chmod(filepath.Join(kubectl, "kubectl"), 0o700); err != nil { //nolint:gosec // It is run.
+		t.Fatal(err)
+	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/c.yaml" {
 			http.NotFound(w, r)
@@ -178,7 +189,7 @@ func TestCheckInputs(t *testing.T) {
 		"a URL":                        {[]string{"-f", server.URL + "/c.yaml"}, "c", ""},
 		"no URL":                       {[]string{"-f", server.URL + "/d.yaml"}, "", `read manifests: unable to read URL "` + server.URL + `/d.yaml", server reported 404 Not Found`},
 		"no manifest":                  {[]string{"-f", t.TempDir()}, "", "read manifests: error reading ["},
-		"a kustomization that is none": {[]string{"-k", filepath.Join(dir, "below")}, "", "build the kustomization "},
+		"a kustomization that is none": {[]string{"-k", filepath.Join(dir, "below")}, "", "build the kustomization " + filepath.Join(dir, "below") + ": run `kubectl kustomize "},
 		"both":                         {[]string{"-k", dir, "-f", dir}, "", "the -k flag can't be used with -f or -R"},
 	} {
 		out, _, err := runCommand(t, append([]string{"check", "-o", "jsonpath={range .workloads[*]}{.namespace}/{.name} {end}"}, test.args...)...)
@@ -193,5 +204,15 @@ func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestCheckWithoutKubectl says what -k lacks.
+func TestCheckWithoutKubectl(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, _, err := runCommand(t, "check", "-k", "overlay")
+	const want = "build the kustomization overlay: -k runs kubectl: executable file not found in $PATH"
+	if message(err) != want || exitStatus(err) != unknown {
+		t.Errorf("got %v, status %d, want %s", err, exitStatus(err), want)
 	}
 }
