@@ -105,7 +105,7 @@ func TestLabel(t *testing.T) {
 
 // Pods of one owner that are changed alike are one line, and pods that have ended are none.
 func TestLabelText(t *testing.T) {
-	make := func(name, owner string, phase corev1.PodPhase) corev1.Pod {
+	podOf := func(name, owner string, phase corev1.PodPhase) corev1.Pod {
 		var p corev1.Pod
 		if err := yaml.Unmarshal([]byte("spec: {"+strings.ReplaceAll(volumesNamed(1, "many"), "\n", ", ")+"}"), &p); err != nil {
 			t.Fatal(err)
@@ -121,7 +121,7 @@ func TestLabelText(t *testing.T) {
 		t.Fatal(err)
 	}
 	report, err := c.Label(t.Context(), "ns", MaxVolumeSize, []corev1.Pod{
-		make("web-1", "web", corev1.PodRunning), make("web-2", "web", corev1.PodRunning), make("bare", "", corev1.PodRunning), make("done", "", corev1.PodSucceeded),
+		podOf("web-1", "web", corev1.PodRunning), podOf("web-2", "web", corev1.PodRunning), podOf("bare", "", corev1.PodRunning), podOf("done", "", corev1.PodSucceeded),
 	})
 	if err != nil {
 		t.Fatal(err)
