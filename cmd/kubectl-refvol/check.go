@@ -137,7 +137,7 @@ func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Write
 
 // print writes a report in the form that -o names.
 func (o *checkOptions) print(w io.Writer, report interface{ WriteText(w io.Writer) error }) error {
-	err := error(nil)
+	var err error
 	if o.output.isOwn() {
 		err = report.WriteText(w)
 	} else {

@@ -169,7 +169,7 @@ func TestCheckInputs(t *testing.T) {
 if [ "$*" != "kustomize -- %s" ]; then echo "password: %s" >&2; exit 1; fi
 printf 'apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: made}\n'
 `, dir, leak.Value))
-	if err := os.Chmod(filepath.Join(kubectl, "kubectl"), 0o700); err != nil { //nolint:gosec // It is run.
+	if err := os.Chmod(filepath.Join(kubectl, "kubectl"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

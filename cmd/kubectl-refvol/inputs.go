@@ -40,7 +40,7 @@ func eachInput(ctx context.Context, files resource.FilenameOptions, stdin io.Rea
 // addKustomization reads what a kustomization makes, by the user's own kubectl: its kustomize is the one that applies it, and
 // would be a fifth of this program. What it says of a mistake may repeat a manifest.
 func addKustomization(ctx context.Context, dir string, f func(string, io.Reader) error) error {
-	text, err := exec.CommandContext(ctx, "kubectl", "kustomize", "--", dir).Output()
+	text, err := exec.CommandContext(ctx, "kubectl", "kustomize", "--", dir).Output() //nolint:gosec // The user names the directory.
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
 		return fmt.Errorf("build the kustomization %s: -k runs kubectl: %w", dir, exec.ErrNotFound)
