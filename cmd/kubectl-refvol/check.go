@@ -28,20 +28,24 @@ type checkOptions struct {
 	identity        string
 	changeDetection string
 	live            bool
+	maxVolumeSize   string
 }
 
 func newCheckCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
 	opts := &checkOptions{
-		cluster: newClusterOptions(flags), changeDetection: watch,
+		cluster: newClusterOptions(flags), changeDetection: watch, maxVolumeSize: "32Mi",
 		files: &genericclioptions.FileNameFlags{Usage: "manifests to check", Filenames: &[]string{}, Kustomize: new(string), Recursive: new(bool)},
 	}
 	cmd := &cobra.Command{
-		Use:   "check (-f FILENAME | -k DIRECTORY)",
+		Use:   "check (-f FILENAME | -k DIRECTORY | --live -n NAMESPACE)",
 		Short: "Validate manifests and list the ConfigMaps and Secrets that they reference",
 		Long: `Validates the attributes of refvol's volumes in the Pods and pod templates of manifests,
 and lists every ConfigMap and Secret that they reference, with the path of the field. With
 --live it asks the API server which of these exist and whether the pods' service account may
 get them. It changes nothing and prints no value.
+
+With --live and -n, and no manifest, it says what a live label of that namespace would change (docs/live-namespaces.md),
+and which of its pods could not start then.
 
 Exits with status 0 if all is well, 1 if it finds a problem, and 2 if that is not known: a file can't be
 read, the API server does not answer, or the command line is wrong.`,
@@ -54,7 +58,10 @@ read, the API server does not answer, or the command line is wrong.`,
   helm template shop ./chart | kubectl refvol check --identity=node -f -
 
   # Do the objects exist, and may the pods' service account get them?
-  kubectl refvol check --live --identity=pod -n shop -f app.yaml`,
+  kubectl refvol check --live --identity=pod -n shop -f app.yaml
+
+  # What would the label refvol.dev/live=true change?
+  kubectl refvol check --live -n shop`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
@@ -67,6 +74,7 @@ read, the API server does not answer, or the command line is wrong.`,
 	fs.StringVar(&opts.identity, "identity", opts.identity, "the --identity of the plugins: with pod, the service account needs a right to whatever its pods' volumes show; with node, the pod's spec must name that itself; without the flag, what one of them would refuse is a warning")
 	fs.StringVar(&opts.changeDetection, "change-detection", opts.changeDetection, "the --change-detection of the plugins: with --identity=pod, Watch takes the rights get, list and watch, Cache and Get take get only")
 	fs.BoolVar(&opts.live, "live", opts.live, "ask the API server which objects exist and who may get them")
+	fs.StringVar(&opts.maxVolumeSize, "max-volume-size", opts.maxVolumeSize, "the --max-volume-size of the plugins, for --live without a manifest")
 	return cmd
 }
 
@@ -86,8 +94,10 @@ func (o *checkOptions) validate() error {
 	switch {
 	case o.cluster.driver == "":
 		return errors.New("--driver-name must not be empty")
+	case o.isOfNamespace():
+		return cmp.Or(o.validateNamespace(), o.output.validate())
 	case len(files.Filenames) == 0 && files.Kustomize == "":
-		return errors.New("must specify one of -f and -k")
+		return errors.New("must specify one of -f and -k, or --live and -n")
 	case files.Kustomize != "" && (len(files.Filenames) > 0 || files.Recursive):
 		return errors.New("the -k flag can't be used with -f or -R")
 	}
@@ -99,9 +109,12 @@ func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Write
 	if err := o.validate(); err != nil {
 		return err
 	}
-	checker, err := o.checker()
+	checker, c, err := o.checker()
 	if err != nil {
 		return err
+	}
+	if o.isOfNamespace() {
+		return o.checkNamespace(ctx, c, checker, stdout)
 	}
 	if err := eachInput(ctx, o.files.ToOptions(), stdin, func(name string, text io.Reader) error {
 		return checker.Add(ctx, name, text)
@@ -109,13 +122,8 @@ func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Write
 		return err
 	}
 	report := checker.Report()
-	if o.output.isOwn() {
-		err = report.WriteText(stdout)
-	} else {
-		err = o.output.write(stdout, report)
-	}
-	if err != nil {
-		return fmt.Errorf("write the report: %w", err)
+	if err := o.print(stdout, report); err != nil {
+		return err
 	}
 	switch n := len(report.Problems); n {
 	case 0:
@@ -127,20 +135,34 @@ func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Write
 	}
 }
 
-// checker makes what the flags ask for.
-func (o *checkOptions) checker() (*check.Checker, error) {
+// print writes a report in the form that -o names.
+func (o *checkOptions) print(w io.Writer, report interface{ WriteText(w io.Writer) error }) error {
+	var err error
+	if o.output.isOwn() {
+		err = report.WriteText(w)
+	} else {
+		err = o.output.write(w, report)
+	}
+	if err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return nil
+}
+
+// checker makes what the flags ask for. The cluster is nil without --live.
+func (o *checkOptions) checker() (*check.Checker, *cluster, error) {
 	namespace, _, err := o.cluster.flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
-		return nil, fmt.Errorf("find the kubeconfig's namespace: %w", err)
+		return nil, nil, fmt.Errorf("find the kubeconfig's namespace: %w", err)
 	}
 	opts := check.Options{Driver: o.cluster.driver, Namespace: namespace, NodeIdentity: o.identity == authz.IdentityNode, AnyIdentity: o.identity == ""}
 	if o.identity == authz.IdentityPod {
 		opts.PodVerbs = authz.PodVerbs(o.changeDetection == watch)
 	}
+	var c *cluster
 	if o.live {
-		c, err := o.cluster.connect()
-		if err != nil {
-			return nil, err
+		if c, err = o.cluster.connect(); err != nil {
+			return nil, nil, err
 		}
 		core := c.client.CoreV1()
 		opts.Cluster = &check.APIServer{
@@ -149,5 +171,6 @@ func (o *checkOptions) checker() (*check.Checker, error) {
 			Reviews:    c.client.AuthorizationV1().SubjectAccessReviews(),
 		}
 	}
-	return check.New(opts)
+	checker, err := check.New(opts)
+	return checker, c, err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -8,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/refvol/refvol/internal/leak"
 )
 
 // manifestOf returns the path of a file that holds a Pod with one volume.
@@ -65,8 +68,10 @@ func TestCheckRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, "must specify one of -f and -k"},
-		{[]string{"-f", file, "-o", "wide"}, `--output: unable to match a printer suitable for the output format "wide", allowed formats are: go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,template,templatefile,yaml`},
+		{nil, "must specify one of -f and -k, or --live and -n"},
+		{[]string{"-f", file, "-o", "wide"}, `--output: unable to match a printer suitable for the output format "wide", allowed formats are: json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,yaml`},
+		{[]string{"--live", "-n", "kube-system"}, "a live label changes nothing in namespace kube-system"},
+		{[]string{"--live", "-n", "shop", "--max-volume-size=32MB!"}, `--max-volume-size: "32MB!" is no positive quantity, such as 32Mi`},
 		{[]string{"-f", file, "--driver-name="}, "--driver-name must not be empty"},
 		{[]string{"-f", file, "--identity=pods"}, `--identity: "pods" is none of plugin, pod, node`},
 		{[]string{"-f", file, "--change-detection=watch"}, `--change-detection: "watch" is none of Watch, Cache, Get`},
@@ -158,6 +163,15 @@ func TestCheckInputs(t *testing.T) {
 	writeFile(t, filepath.Join(dir, "notes.txt"), "no manifest")
 	writeFile(t, filepath.Join(dir, "below", "b.json"), `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}}`)
 	writeFile(t, filepath.Join(dir, "kustomization.yaml"), "resources: [a.yaml]\nnamespace: made\n")
+	kubectl := t.TempDir()
+	t.Setenv("PATH", kubectl+string(os.PathListSeparator)+os.Getenv("PATH"))
+	writeFile(t, filepath.Join(kubectl, "kubectl"), fmt.Sprintf(`#!/bin/sh
+if [ "$*" != "kustomize -- %s" ]; then echo "password: %s" >&2; exit 1; fi
+printf 'apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: made}\n'
+`, dir, leak.Value))
+	if err := os.Chmod(filepath.Join(kubectl, "kubectl"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/c.yaml" {
 			http.NotFound(w, r)
@@ -178,7 +192,7 @@ func TestCheckInputs(t *testing.T) {
 		"a URL":                        {[]string{"-f", server.URL + "/c.yaml"}, "c", ""},
 		"no URL":                       {[]string{"-f", server.URL + "/d.yaml"}, "", `read manifests: unable to read URL "` + server.URL + `/d.yaml", server reported 404 Not Found`},
 		"no manifest":                  {[]string{"-f", t.TempDir()}, "", "read manifests: error reading ["},
-		"a kustomization that is none": {[]string{"-k", filepath.Join(dir, "below")}, "", "build the kustomization "},
+		"a kustomization that is none": {[]string{"-k", filepath.Join(dir, "below")}, "", "build the kustomization " + filepath.Join(dir, "below") + ": run `kubectl kustomize "},
 		"both":                         {[]string{"-k", dir, "-f", dir}, "", "the -k flag can't be used with -f or -R"},
 	} {
 		out, _, err := runCommand(t, append([]string{"check", "-o", "jsonpath={range .workloads[*]}{.namespace}/{.name} {end}"}, test.args...)...)
@@ -193,5 +207,49 @@ func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestCheckWithoutKubectl says what -k lacks.
+func TestCheckWithoutKubectl(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, _, err := runCommand(t, "check", "-k", "overlay")
+	const want = "build the kustomization overlay: -k runs kubectl: executable file not found in $PATH"
+	if message(err) != want || exitStatus(err) != unknown {
+		t.Errorf("got %v, status %d, want %s", err, exitStatus(err), want)
+	}
+}
+
+// TestCheckLabel: a live label is judged by the namespace's pods and the sizes of their objects, of which nothing is printed.
+func TestCheckLabel(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch r.URL.Path {
+		case "/api/v1/namespaces/shop/pods":
+			_, _ = fmt.Fprint(w, `{"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "web", "namespace": "shop"}, "spec": {
+				"containers": [{"name": "c", "volumeMounts": [{"name": "db", "mountPath": "/db"}]}], "volumes": [{"name": "db", "secret": {"secretName": "db"}}]}}]}`)
+		case "/api/v1/namespaces/shop/secrets/db":
+			_, _ = fmt.Fprintf(w, `{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db", "namespace": "shop"}, "data": {"a": %q, "b": %q}}`,
+				base64.StdEncoding.EncodeToString([]byte(leak.Value)), base64.StdEncoding.EncodeToString([]byte(leak.Value)))
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer server.Close()
+	for _, test := range []struct {
+		args []string
+		want string
+		err  string
+	}{
+		{nil, "POD  OWNER  PODS  LIVE\nweb  -      1     db\n\n1 pod in namespace shop: 1 would change, 0 could not start\n", ""},
+		{[]string{"--max-volume-size=4Ki", "-o", "jsonpath={.kind} {.pods[*].problems}"}, `LiveReport ["has 2 keys`, "check: pods that could not start: 1"},
+	} {
+		out, _, err := runCommand(t, append([]string{"check", "--live", "-n", "shop", "--server", server.URL}, test.args...)...)
+		if !strings.HasPrefix(strings.ReplaceAll(out, "volume db: ", ""), test.want) || message(err) != test.err {
+			t.Errorf("%q: got %v\n%s\nwant\n%s", test.args, err, out, test.want)
+		}
+		if err := leak.Check("the output", out); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/version"
 
 	"github.com/refvol/refvol/pkg/fleet"
@@ -27,7 +28,7 @@ import (
 )
 
 const (
-	// requestTimeout bounds each request to the API server but a port-forward.
+	// requestTimeout is the default of --request-timeout, which bounds each request to the API server but a port-forward.
 	requestTimeout = 30 * time.Second
 	// atOnce is how many plugins are asked at once: each takes a connection to the API server, and the API
 	// server one to the node.
@@ -45,12 +46,13 @@ type clusterOptions struct {
 	timeout   time.Duration
 }
 
-// newConfigFlags returns kubectl's flags, whose requests end.
+// newConfigFlags returns kubectl's flags, whose requests end unless somebody says otherwise.
 func newConfigFlags() *genericclioptions.ConfigFlags {
-	return genericclioptions.NewConfigFlags(true).WithWrapConfigFn(func(config *rest.Config) *rest.Config {
-		if config.Timeout == 0 {
-			config.Timeout = requestTimeout
-		}
+	flags := genericclioptions.NewConfigFlags(true)
+	*flags.Timeout = requestTimeout.String()
+	return flags.WithWrapConfigFn(func(config *rest.Config) *rest.Config {
+		// Where there is no kubeconfig, in a pod, client-go does not look at the flag. validate has parsed it.
+		config.Timeout, _ = clientcmd.ParseTimeout(*flags.Timeout)
 		config.UserAgent = ""
 		return rest.AddUserAgent(config, "kubectl-refvol/"+version.Get().GitVersion)
 	})
@@ -93,6 +95,9 @@ func (o *clusterOptions) validate() error {
 	if _, err := labels.Parse(o.selector); err != nil {
 		return fmt.Errorf("--plugin-selector: %w", err)
 	}
+	if _, err := clientcmd.ParseTimeout(*o.flags.Timeout); err != nil {
+		return fmt.Errorf("configure the client of the API server: --request-timeout: %w", err)
+	}
 	return nil
 }
 
@@ -121,7 +126,7 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	timeout := o.timeout
-	if set := *o.flags.Timeout; set != "" && set != "0" { // --request-timeout
+	if config.Timeout > 0 && *o.flags.Timeout != requestTimeout.String() {
 		timeout = min(timeout, config.Timeout)
 	}
 	httpClient, err := rest.HTTPClientFor(config)

@@ -72,7 +72,7 @@ wrong. It exits at once with status 3 if no volume names an object, as with a wr
 	opts.cluster.addFlags(cmd.Flags())
 	opts.cluster.addStatusFlags(cmd.Flags())
 	fs := cmd.Flags()
-	fs.StringVarP(&opts.selector, "selector", "l", opts.selector, "labels of the objects, which are looked for once")
+	fs.StringVarP(&opts.selector, "selector", "l", opts.selector, "labels of the objects; those that get them while it waits count, too")
 	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "how long to wait for all volumes; 0: until it is interrupted (default with --watch)")
 	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "go on when all volumes show the version, and print each change")
 	fs.BoolVar(&opts.opened, "opened", opts.opened, "wait until the files have been opened, too")
@@ -101,8 +101,9 @@ func (o *convergedOptions) run(ctx context.Context, args []string, stdout, stder
 		fmt.Fprintln(stderr, text) //nolint:errcheck // The verdict is what counts.
 	}
 	w := &waiter{
-		find:    func() ([]fleet.Object, error) { return findObjects(o.cluster.flags, o.selector, args) },
-		version: c.version, survey: all.Collect, watch: o.watch, allowNone: o.allowNone, opened: o.opened,
+		find:      func() ([]fleet.Object, error) { return findObjects(o.cluster.flags, o.selector, args) },
+		findAgain: o.selector != "",
+		version:   c.version, survey: all.Collect, watch: o.watch, allowNone: o.allowNone, opened: o.opened,
 		write:    func(results []*fleet.Result) error { return o.print(stdout, results) },
 		warn:     func(err error) { say(fmt.Sprintf("Warning: %v: trying again", err)) },
 		progress: say,

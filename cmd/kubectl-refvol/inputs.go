@@ -3,22 +3,22 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"strings"
 
 	"k8s.io/cli-runtime/pkg/resource"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
 // eachInput calls f with the text of each file that -f, -R and -k name. The builder of cli-runtime finds them, but doesn't
 // read them: it loses count of the documents, and its errors repeat what a Secret may hold.
 func eachInput(ctx context.Context, files resource.FilenameOptions, stdin io.Reader, f func(name string, text io.Reader) error) error {
 	if files.Kustomize != "" {
-		return addKustomization(files.Kustomize, f)
+		return addKustomization(ctx, files.Kustomize, f)
 	}
 	for _, name := range files.Filenames {
 		var err error
@@ -37,14 +37,16 @@ func eachInput(ctx context.Context, files resource.FilenameOptions, stdin io.Rea
 	return nil
 }
 
-// addKustomization reads what a kustomization makes. What kustomize says of a mistake may repeat a manifest.
-func addKustomization(dir string, f func(string, io.Reader) error) error {
-	objects, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
-	if err != nil {
-		return fmt.Errorf("build the kustomization %s: run `kubectl kustomize %s`, which says why that fails", dir, dir)
-	}
-	text, err := objects.AsYaml()
-	if err != nil {
+// addKustomization reads what a kustomization makes, by the user's own kubectl: its kustomize is the one that applies it, and
+// would be a fifth of this program. What it says of a mistake may repeat a manifest.
+func addKustomization(ctx context.Context, dir string, f func(string, io.Reader) error) error {
+	text, err := exec.CommandContext(ctx, "kubectl", "kustomize", "--", dir).Output() //nolint:gosec // The user names the directory.
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return fmt.Errorf("build the kustomization %s: -k runs kubectl: %w", dir, exec.ErrNotFound)
+	case ctx.Err() != nil:
+		return fmt.Errorf("build the kustomization %s: %w", dir, context.Cause(ctx))
+	case err != nil:
 		return fmt.Errorf("build the kustomization %s: run `kubectl kustomize %s`, which says why that fails", dir, dir)
 	}
 	return f(dir, bytes.NewReader(text))

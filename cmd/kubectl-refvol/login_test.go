@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // apiServer answers every list with one object of a name, and tells the headers of requests.
@@ -81,5 +82,20 @@ func TestRequestTimeout(t *testing.T) {
 	_, _, err := runCommand(t, "status", "--server", server.URL, "--request-timeout=100ms")
 	if err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) && !strings.Contains(err.Error(), "Client.Timeout exceeded") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestNoRequestTimeout: 0 is no limit, as with kubectl, also in a pod, where there is no kubeconfig.
+func TestNoRequestTimeout(t *testing.T) {
+	for set, want := range map[string]time.Duration{"": requestTimeout, "0": 0, "0s": 0, "7": 7 * time.Second, "1m": time.Minute} {
+		flags := newConfigFlags()
+		if set != "" {
+			*flags.Timeout = set
+		}
+		*flags.APIServer = "http://127.0.0.1:1"
+		config, err := flags.ToRESTConfig()
+		if err != nil || config.Timeout != want {
+			t.Errorf("--request-timeout=%s: %v, %v, want %s", set, config.Timeout, err, want)
+		}
 	}
 }

@@ -311,3 +311,31 @@ func TestInterrupted(t *testing.T) {
 		})
 	}
 }
+
+// TestNewObjects: an object that gets the labels while converged waits has to be everywhere, too.
+func TestNewObjects(t *testing.T) {
+	for again, want := range map[bool]string{true: "db cache", false: "db"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := script{object: []string{"2"}, shown: []string{"1", "1", "2"}}
+			w := s.waiter(false)
+			finds, printed := 0, []string{}
+			w.findAgain, w.allowNone = again, true
+			w.find = func() ([]fleet.Object, error) {
+				objects := []fleet.Object{{Kind: "Secret", Namespace: "ns", Name: "db"}}
+				if finds++; finds > 1 {
+					objects = append(objects, fleet.Object{Kind: "Secret", Namespace: "ns", Name: "cache"})
+				}
+				return objects, nil
+			}
+			w.write = func(results []*fleet.Result) error {
+				for _, v := range results {
+					printed = append(printed, v.Object.Name)
+				}
+				return nil
+			}
+			if err := w.wait(t.Context(), time.Minute); err != nil || strings.Join(printed, " ") != want {
+				t.Errorf("again %v: got %q, %v, want %s", again, printed, err, want)
+			}
+		})
+	}
+}

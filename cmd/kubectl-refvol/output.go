@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,32 +17,54 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// output is the flag -o, with kubectl's formats and some of the command. Without it people read the answer.
+// output is the flag -o, with kubectl's formats and some of the command. Without it people read the answer. It is not
+// PrintFlags: a go-template may call any method, so the linker would leave out none, and the program has twice the size.
 type output struct {
-	*genericclioptions.PrintFlags
+	*genericclioptions.JSONYamlPrintFlags
+
+	names *genericclioptions.NamePrintFlags
+	paths *genericclioptions.JSONPathPrintFlags
 	// own are the formats that the command prints itself.
-	own []string
+	own   []string
+	value string
 }
 
 func newOutput(cmd *cobra.Command, own ...string) *output {
-	o := &output{genericclioptions.NewPrintFlags(""), own}
-	o.PrintFlags.OutputFlagSpecified = func() bool { return true }
+	o := &output{
+		JSONYamlPrintFlags: genericclioptions.NewJSONYamlPrintFlags(), names: genericclioptions.NewNamePrintFlags(""),
+		paths: genericclioptions.NewJSONPathPrintFlags("", true), own: own,
+	}
 	o.AddFlags(cmd)
-	flag := cmd.Flags().Lookup("output")
-	flag.Usage = "one of (" + strings.Join(append(own, o.AllowedFormats()...), ", ") + ")"
+	o.paths.TemplateArgument = nil // no flag --template
+	o.paths.AddFlags(cmd)
+	cmd.Flags().StringVarP(&o.value, "output", "o", o.value, "one of ("+strings.Join(append(own, o.allowed()...), ", ")+")")
 	return o
 }
 
-func (o *output) format() string { return *o.OutputFormat }
+func (o *output) format() string { return o.value }
+
+// allowed returns the formats that kubectl's printers print.
+func (o *output) allowed() []string {
+	return slices.Sorted(slices.Values(slices.Concat(o.AllowedFormats(), o.names.AllowedFormats(), o.paths.AllowedFormats())))
+}
+
+// printer returns kubectl's for the format.
+func (o *output) printer() (printers.ResourcePrinter, error) {
+	for _, find := range []func(string) (printers.ResourcePrinter, error){o.ToPrinter, o.names.ToPrinter, o.paths.ToPrinter} {
+		printer, err := find(o.format())
+		switch {
+		case err == nil:
+			return printer, nil
+		case !genericclioptions.IsNoCompatiblePrinterError(err):
+			return nil, fmt.Errorf("--output: %w", err)
+		}
+	}
+	return nil, fmt.Errorf("--output: %w", genericclioptions.NoCompatiblePrinterError{OutputFormat: &o.value, AllowedFormats: o.allowed()})
+}
 
 // isOwn says whether a printer of kubectl has nothing to do.
 func (o *output) isOwn(own ...string) bool {
-	for _, format := range append(own, "") {
-		if o.format() == format {
-			return true
-		}
-	}
-	return false
+	return o.format() == "" || slices.Contains(own, o.format())
 }
 
 // validate refuses a format that there is not.
@@ -54,17 +77,15 @@ func (o *output) validate() error {
 	if o.isOwn(o.own...) {
 		return nil
 	}
-	if _, err := o.ToPrinter(); err != nil {
-		return fmt.Errorf("--output: %w", err)
-	}
-	return nil
+	_, err := o.printer()
+	return err
 }
 
 // write prints a value with apiVersion and kind as one of kubectl's printers does.
 func (o *output) write(w io.Writer, value any) error {
-	printer, err := o.ToPrinter()
+	printer, err := o.printer()
 	if err != nil {
-		return fmt.Errorf("--output: %w", err)
+		return err
 	}
 	object, err := generic(value)
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -110,5 +112,54 @@ func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
 				t.Error("the connection stays open")
 			}
 		})
+	}
+}
+
+// TestDeadNodesCollectNothing: with -w a plugin that never answers is asked again and again. What that takes ends with its time.
+func TestDeadNodesCollectNothing(t *testing.T) {
+	const rounds, atOnce = 4, 50
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = conn.Read(make([]byte, 1)) // returns when the client closes
+	}))
+	defer server.Close()
+	config := &rest.Config{Host: server.URL}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &podTransport{config, client.CoreV1().RESTClient(), "refvol-system", "plugin-1"}
+	before := runtime.NumGoroutine()
+	for range rounds {
+		var round sync.WaitGroup
+		for range atOnce {
+			round.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost:9811/", http.NoBody)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if response, err := transport.RoundTrip(request); err == nil {
+					response.Body.Close()
+					t.Error("a dead node answered")
+				}
+			})
+		}
+		round.Wait()
+	}
+	enough, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for runtime.NumGoroutine() > before+atOnce && enough.Err() == nil {
+		pause(enough, 10*time.Millisecond)
+	}
+	if now := runtime.NumGoroutine(); now > before+atOnce {
+		t.Errorf("%d goroutines after %d questions, %d before", now, rounds*atOnce, before)
 	}
 }

@@ -174,9 +174,9 @@ func (o *statusOptions) print(w io.Writer, s *clusterStatus, table status.Table)
 
 // printNames writes the pods that have the volumes, each once.
 func (o *statusOptions) printNames(w io.Writer, s *clusterStatus) error {
-	printer, err := o.output.ToPrinter()
+	printer, err := o.output.printer()
 	if err != nil {
-		return fmt.Errorf("--output: %w", err)
+		return err
 	}
 	pods := map[string]bool{}
 	for i := range s.Nodes {

@@ -43,7 +43,7 @@ func TestVerdictNamesWhatDoesNotLag(t *testing.T) {
 	}
 	out.Reset()
 	opts := &convergedOptions{output: newOutput(&cobra.Command{})}
-	*opts.output.OutputFormat = "json"
+	opts.output.value = "json"
 	if err := opts.print(&out, []*fleet.Result{v}); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,10 +29,12 @@ const (
 
 // waiter asks until the versions of objects have arrived everywhere. It is for one call of wait.
 type waiter struct {
-	// find returns the objects. It is called until it has succeeded.
-	find    func() ([]fleet.Object, error)
-	version func(context.Context, fleet.Object) (*status.Version, error)
-	survey  func(context.Context) (*fleet.Survey, error)
+	// find returns the objects. It is called until it has succeeded, and with findAgain before each round: labels may come to
+	// objects that there were not before.
+	find      func() ([]fleet.Object, error)
+	findAgain bool
+	version   func(context.Context, fleet.Object) (*status.Version, error)
+	survey    func(context.Context) (*fleet.Survey, error)
 	// write prints the verdicts, one for each object.
 	write func([]*fleet.Result) error
 	// warn says why a round failed that is repeated, and progress what the wait is for.
@@ -115,9 +118,13 @@ func (w *waiter) say(text string, tell func(string)) {
 
 // round asks all plugins once, and sets the last verdicts. deadline ends the questions, and ctx all of it.
 func (w *waiter) round(ctx, deadline context.Context) (err error) {
-	if w.objects == nil {
-		if w.objects, err = w.find(); err != nil {
+	if w.objects == nil || w.findAgain {
+		found, err := w.find()
+		if err != nil {
 			return err
+		}
+		if !slices.Equal(found, w.objects) {
+			w.objects, w.before = found, nil
 		}
 	}
 	if w.before == nil {

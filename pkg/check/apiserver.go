@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -57,15 +58,25 @@ func (s *APIServer) get(ctx context.Context, ref volume.Ref) (Object, error) {
 		if err != nil {
 			return Object{}, err
 		}
-		return Object{Yes, sets.KeySet(object.Data), sets.KeySet(object.BinaryData)}, nil
+		sizes := sizesOf(object.BinaryData)
+		maps.Copy(sizes, sizesOf(object.Data))
+		return Object{Yes, sets.KeySet(object.Data), sets.KeySet(object.BinaryData), sizes}, nil
 	case volume.Secret:
 		object, err := s.Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 		if err != nil {
 			return Object{}, err
 		}
-		return Object{Yes, sets.KeySet(object.Data), nil}, nil
+		return Object{Yes, sets.KeySet(object.Data), nil, sizesOf(object.Data)}, nil
 	}
 	return Object{}, fmt.Errorf("unknown kind %q", ref.Kind)
+}
+
+func sizesOf[V ~string | ~[]byte](values map[string]V) map[string]int64 {
+	sizes := map[string]int64{}
+	for key, value := range values {
+		sizes[key] = int64(len(value))
+	}
+	return sizes
 }
 
 // CanI implements Cluster.

@@ -96,7 +96,7 @@ func (c *Checker) manifest(ctx context.Context, m *manifest) error {
 			c.report.PassedOver = append(c.report.PassedOver, m.Location)
 			return nil
 		}
-		m.Namespace = cmp.Or(m.Namespace, c.opts.Namespace)
+		m.Namespace, template.text = cmp.Or(m.Namespace, c.opts.Namespace), m.text
 		return c.workload(ctx, m.Location, template)
 	}
 	m.Namespace = cmp.Or(m.Namespace, c.opts.Namespace)
@@ -112,6 +112,7 @@ func (c *Checker) manifest(ctx context.Context, m *manifest) error {
 		c.problem(m.Location, "", "has no pod template")
 		return nil
 	}
+	template.text = m.text
 	return c.workload(ctx, m.Location, template)
 }
 

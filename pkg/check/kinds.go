@@ -18,6 +18,8 @@ import (
 type podTemplate struct {
 	spec *corev1.PodSpec
 	at   *field.Path
+	// text is the manifest that it is in.
+	text []byte
 }
 
 // supported returns the supported version of each kind that has pods.
@@ -79,7 +81,7 @@ func foreignTemplate(m *manifest) (podTemplate, bool) {
 	if err := yaml.Unmarshal(m.text, &object); err != nil || object.Spec.Template.Spec == nil || len(object.Spec.Template.Spec.Containers) == 0 {
 		return podTemplate{}, false
 	}
-	return podTemplate{object.Spec.Template.Spec, field.NewPath("spec", "template", "spec")}, true
+	return podTemplate{spec: object.Spec.Template.Spec, at: field.NewPath("spec", "template", "spec")}, true
 }
 
 // templateOf returns the part of a supported object that becomes pods, and whether it has
@@ -88,26 +90,26 @@ func templateOf(object runtime.Object) (podTemplate, bool) {
 	template := field.NewPath("spec", "template", "spec")
 	switch o := object.(type) {
 	case *corev1.Pod:
-		return podTemplate{&o.Spec, field.NewPath("spec")}, true
+		return podTemplate{spec: &o.Spec, at: field.NewPath("spec")}, true
 	case *corev1.PodTemplate:
-		return podTemplate{&o.Template.Spec, field.NewPath("template", "spec")}, true
+		return podTemplate{spec: &o.Template.Spec, at: field.NewPath("template", "spec")}, true
 	case *corev1.ReplicationController:
 		if o.Spec.Template == nil {
 			return podTemplate{}, false
 		}
-		return podTemplate{&o.Spec.Template.Spec, template}, true
+		return podTemplate{spec: &o.Spec.Template.Spec, at: template}, true
 	case *appsv1.Deployment:
-		return podTemplate{&o.Spec.Template.Spec, template}, true
+		return podTemplate{spec: &o.Spec.Template.Spec, at: template}, true
 	case *appsv1.StatefulSet:
-		return podTemplate{&o.Spec.Template.Spec, template}, true
+		return podTemplate{spec: &o.Spec.Template.Spec, at: template}, true
 	case *appsv1.DaemonSet:
-		return podTemplate{&o.Spec.Template.Spec, template}, true
+		return podTemplate{spec: &o.Spec.Template.Spec, at: template}, true
 	case *appsv1.ReplicaSet:
-		return podTemplate{&o.Spec.Template.Spec, template}, true
+		return podTemplate{spec: &o.Spec.Template.Spec, at: template}, true
 	case *batchv1.Job:
-		return podTemplate{&o.Spec.Template.Spec, template}, true
+		return podTemplate{spec: &o.Spec.Template.Spec, at: template}, true
 	case *batchv1.CronJob:
-		return podTemplate{&o.Spec.JobTemplate.Spec.Template.Spec, field.NewPath("spec", "jobTemplate", "spec", "template", "spec")}, true
+		return podTemplate{spec: &o.Spec.JobTemplate.Spec.Template.Spec, at: field.NewPath("spec", "jobTemplate", "spec", "template", "spec")}, true
 	}
 	return podTemplate{}, false
 }

@@ -29,6 +29,8 @@ type Object struct {
 	Exists Answer
 	// Data and BinaryData are the keys under either.
 	Data, BinaryData sets.Set[string]
+	// sizes are the bytes of each key's value.
+	sizes map[string]int64
 }
 
 // right is a question whether an account has a right.

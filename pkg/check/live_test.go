@@ -174,3 +174,43 @@ spec:
 		lines(t, test.name, problems, test.problems)
 	}
 }
+
+// TestRightsWithoutIdentity: what pods' identity would need and the account lacks is a warning that names the mode, and with an
+// identity there is none.
+func TestRightsWithoutIdentity(t *testing.T) {
+	const pod = `apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers: [{name: c, envFrom: [{secretRef: {name: own}}]}]
+  volumes: [{name: v, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: {secret: own}}}]
+`
+	const account = `ns/default > Secret "ns/own"`
+	const warning = `f.yaml, document 1: Pod ns/p: spec.volumes[0].csi.volumeAttributes.secret: service account ns/default may not `
+	const which = ` Secret "ns/own", which --identity=pod of the plugin needs (no --identity was given)`
+	for name, test := range map[string]struct {
+		isAny bool
+		may   map[string]Answer
+		want  []string
+	}{
+		"no right":              {true, nil, []string{warning + "get, list, watch" + which}},
+		"some":                  {true, map[string]Answer{account: Yes}, []string{warning + "list, watch" + which}},
+		"all":                   {true, map[string]Answer{account: Yes, account + " list": Yes, account + " watch": Yes}, nil},
+		"not known":             {true, map[string]Answer{account: Unknown, account + " list": Unknown, account + " watch": Unknown}, nil},
+		"the identity is given": {false, nil, nil},
+	} {
+		cluster := &fakeCluster{objects: map[string]Object{`Secret "ns/own"`: having()}, may: test.may}
+		c, err := New(Options{Driver: driver, Namespace: "ns", Cluster: cluster, AnyIdentity: test.isAny})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Add(t.Context(), "f.yaml", strings.NewReader(pod)); err != nil {
+			t.Fatal(err)
+		}
+		lines(t, name, texts(c.Report().Warnings), test.want)
+		lines(t, name+": problems", texts(c.Report().Problems), nil)
+		if got := c.Report().Workloads[0].References[0].MayGet; got != NotNeeded {
+			t.Errorf("%s: may get: %s", name, got)
+		}
+	}
+}

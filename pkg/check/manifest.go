@@ -116,10 +116,14 @@ func readDocument(at Location, text []byte) []manifest {
 		m.problem = "is followed by another manifest that is not separated from it by ---"
 		return []manifest{m}
 	}
+	_, err = yaml.YAMLToJSONStrict(text)
 	if !h.isList() {
+		if err != nil && !m.hasPods && m.problem == "" { // the decoder of those with pods says which
+			m.problem = "repeats a field: two manifests must be separated by ---"
+		}
 		return []manifest{m}
 	}
-	if _, err := yaml.YAMLToJSONStrict(text); err != nil {
+	if err != nil {
 		m.problem = unreadable(err)
 		return []manifest{m}
 	}

@@ -46,3 +46,11 @@ func TestWithoutIdentity(t *testing.T) {
 		}
 	}
 }
+
+// TestOctalModes: a mode that is written in octal, as text or as a number of YAML, is meant, also where it equals a decimal one
+// that is not.
+func TestOctalModes(t *testing.T) {
+	text := podWith(`{sources: '[{secret: {name: s, items: [{key: k, path: p, mode: "0620"}, {key: l, path: q, mode: 0620}]}}, {join: {path: j, mode: "0674", sources: [{secret: {name: s, key: k}}]}}]'}`, "[{name: c}]") +
+		"  - {name: b, secret: {secretName: b, defaultMode: 0620, items: [{key: k, path: p, mode: 0670}]}}\n"
+	lines(t, "warnings", texts(add(t, nil, text).Warnings), nil)
+}

@@ -1,0 +1,91 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/pkg/status"
+)
+
+// fakesBound is for the answer of 1,000 plugins, on a machine that does other things too.
+const fakesBound = time.Minute
+
+// TestManyFakePlugins prints what converged takes for 1,000 plugins that answer, one in ten of which never does; the short form
+// has 100. The nodes that don't answer cost one --plugin-timeout each, 50 at once.
+func TestManyFakePlugins(t *testing.T) {
+	const startedAtOnce, deadEvery, timeout = 8, 10, 2 * time.Second
+	plugins := harness.Scaled(100, 1000)
+	w := newWorld(t)
+	version := w.change()
+	var lock sync.Mutex
+	most, open := 0, 0
+	count := func(n int) {
+		lock.Lock()
+		defer lock.Unlock()
+		open += n
+		most = max(most, open)
+	}
+	fake := func(i int) {
+		name := fmt.Sprintf("fake-%04d", i)
+		w.registerHere(name)
+		w.pluginPod(name, serve(t, func(rw http.ResponseWriter, r *http.Request) {
+			count(1)
+			defer count(-1)
+			if i%deadEvery == 0 {
+				<-r.Context().Done()
+				return
+			}
+			_ = json.NewEncoder(rw).Encode(w.fakeReport(name, version))
+		}))
+	}
+	var starters sync.WaitGroup
+	for first := range startedAtOnce {
+		starters.Go(func() {
+			for i := first; i < plugins; i += startedAtOnce {
+				fake(i)
+			}
+		})
+	}
+	starters.Wait()
+	if t.Failed() {
+		return
+	}
+	w.command = shared.command
+	dead := plugins / deadEvery
+	began := time.Now()
+	cmd := exec.CommandContext(t.Context(), w.command, "converged", "secret/db", "-n", w.namespace, "-o", "json", "--kubeconfig="+w.caller,
+		"--timeout=10s", "--plugin-timeout="+timeout.String())
+	out, _ := cmd.Output()
+	took := time.Since(began)
+	var v struct {
+		Nodes, Showing int
+		Laggards       []struct{ Node string }
+	}
+	if err := json.Unmarshal(out, &v); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Logf("converged over %d plugins, %d of them dead: %s, %s of CPU, %d asked at once", plugins, dead, took.Round(time.Millisecond),
+		cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime(), most)
+	if v.Nodes != plugins || v.Showing > plugins-dead || len(v.Laggards) < dead || !strings.HasPrefix(v.Laggards[0].Node, "fake-") {
+		t.Errorf("%d nodes, %d show it, %d laggards; want %d, at most %d, at least %d", v.Nodes, v.Showing, len(v.Laggards), plugins, plugins-dead, dead)
+	}
+	if took > fakesBound || most > 50 {
+		t.Errorf("%s, %d asked at once; want at most %s, 50", took, most, fakesBound)
+	}
+}
+
+// fakeReport is a plugin's with one volume that shows the Secret.
+func (w *world) fakeReport(node, version string) *status.Report {
+	object := status.Object{Kind: "Secret", Namespace: w.namespace, Name: "db", Shown: &status.Version{ResourceVersion: version}}
+	return &status.Report{
+		APIVersion: status.APIVersion, Kind: "PluginStatus", Driver: harness.DriverName, Node: node,
+		Volumes: []status.Volume{{Name: "settings", Pod: status.Pod{Namespace: w.namespace, Name: "app-on-" + node, UID: node}, Objects: []status.Object{object}}},
+	}
+}
