@@ -38,6 +38,8 @@ type fakeObjects struct {
 	reads             map[volume.Ref][]time.Time
 	refreshes         map[volume.Ref][]time.Time
 	version           int
+	// rollouts holds the annotation that each object gets.
+	rollouts map[volume.Ref]string
 	// onRegister is called at the begin of RegisterPod, without the lock.
 	onRegister func()
 }
@@ -53,6 +55,7 @@ func newFakeObjects(t testing.TB) *fakeObjects {
 		kept:       map[string]bool{},
 		reads:      map[volume.Ref][]time.Time{},
 		refreshes:  map[volume.Ref][]time.Time{},
+		rollouts:   map[volume.Ref]string{},
 		version:    100,
 
 		onRegister: func() {},
@@ -179,7 +182,7 @@ func (o *fakeObjects) putWith(ref volume.Ref, data func(version string) map[stri
 		if old := o.objects[ref]; old != nil {
 			version.UID = old.UID
 		}
-		o.objects[ref] = &volume.Object{Ref: ref, Version: version, Data: data(version.ResourceVersion)}
+		o.objects[ref] = &volume.Object{Ref: ref, Version: version, Rollout: o.rollouts[ref], Data: data(version.ResourceVersion)}
 	})
 }
 

@@ -15,6 +15,30 @@ type spec struct {
 	consents []volume.Reference
 }
 
+// together returns the objects of each source that makes one file of several.
+func (s *spec) together() (all [][]volume.Ref) {
+	for i := range s.resolved.Sources {
+		var refs []volume.Ref
+		for _, use := range s.resolved.Sources[i].References() {
+			refs = append(refs, use.Ref)
+		}
+		all = append(all, refs)
+	}
+	return all
+}
+
+// isOptional says whether each source that names an object forgives that it does not exist.
+func (s *spec) isOptional(ref volume.Ref) bool {
+	for i := range s.resolved.Sources {
+		for _, use := range s.resolved.Sources[i].References() {
+			if use.Ref == ref && !use.Optional {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // versionsPath returns that of the file of versions, "" for none.
 func (s *spec) versionsPath() string {
 	for i := range s.resolved.Sources {
