@@ -107,6 +107,8 @@ const (
 	ObjectsUnknown Reason = "ObjectsUnknown"
 	// Spreading: the volume takes up the change at its pod's moment.
 	Spreading Reason = "Spreading"
+	// Held: the pod is not of the share that may take the version.
+	Held Reason = "Held"
 	// NotOpened: the files show the version, and nobody has opened them all since.
 	NotOpened Reason = "NotOpened"
 	// OpenUnknown: the files show the version, and whether they were opened can't be told.
@@ -239,6 +241,8 @@ func (v *Result) volume(node string, volume *status.Volume) {
 		lag(shown, Pinned, "updatePolicy is Pinned: it shows what it showed first; recreate the pod")
 	case volume.Condition == conditionSpreading:
 		lag(shown, Spreading, volume.Reason)
+	case volume.Condition == conditionHeld:
+		lag(shown, Held, volume.Reason)
 	case shown == nil:
 		lag(nil, NotShown, because("the files are not known to show it", cmp.Or(volume.Reason, object.Reason, object.State)))
 	case shown.UID != v.Current.UID:
@@ -288,6 +292,7 @@ const (
 	conditionPublishing = "Publishing"
 	conditionUnknown    = "Unknown"
 	conditionSpreading  = "Spreading"
+	conditionHeld       = "Held"
 )
 
 // because adds a reason to a message, if there is one.

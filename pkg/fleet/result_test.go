@@ -90,6 +90,7 @@ func TestEvaluate(t *testing.T) {
 			nodes: []Node{reports(saying(volumeOf("a", "Spreading", &older), "at noon"), volumeOf("b", "Spreading", &current), saying(mounted(volumeOf("c", "Spreading", nil)), "at one"))},
 			want:  []string{"a 7 Spreading at noon", "c - Spreading at one"}, showing: 1, volumes: 3,
 		},
+		"not of the share":              {nodes: []Node{reports(saying(volumeOf("a", "Held", &older), "10%"), volumeOf("b", "Held", &current))}, want: []string{"a 7 Held 10%"}, showing: 1, volumes: 2},
 		"stuck":                         {nodes: []Node{reports(saying(volumeOf("a", "VolumeUpdateFailed", &older), "no space left on device"))}, want: []string{"a 7 Outdated no space left on device"}, volumes: 1},
 		"an earlier object of the name": {nodes: []Node{reports(volumeOf("a", "Current", &earlier))}, want: []string{"a 8 Outdated it shows an earlier object of this name"}, volumes: 1},
 		"pinned to another version": {

@@ -144,9 +144,10 @@ func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, got 
 	return result, err
 }
 
-// withdraw takes the files of refused objects away, and all earlier generations.
+// withdraw takes the files of refused objects away, and all earlier generations. A file that had others too is not there then,
+// so the files are not those of the record.
 func (f *files) withdraw(ctx context.Context, mnt Mount, refused map[volume.Ref]bool) (writer.Result, error) {
-	shown, wasVerified := maps.Clone(f.shown), f.verified
+	shown := maps.Clone(f.shown)
 	for ref := range refused {
 		shown[ref] = volume.Version{}
 	}
@@ -157,7 +158,7 @@ func (f *files) withdraw(ctx context.Context, mnt Mount, refused map[volume.Ref]
 	}
 	switch {
 	case err == nil:
-		f.shown, f.withdrawn, f.verified = shown, maps.Clone(refused), wasVerified
+		f.shown, f.withdrawn = shown, maps.Clone(refused)
 	case result.Changed:
 		f.torn = f.torn || f.writes.InPlace
 	}

@@ -52,6 +52,12 @@ func (v *vol) hold(ctx context.Context, got *answers) (*answers, *failure) {
 	for ref := range got.at {
 		r.atOnce[ref] = v.isAtOnce(ref, got)
 	}
+	for _, refs := range v.binding.spec.anew(found.files, v.files.shown, got.refused) {
+		r.changing = append(r.changing, refs)
+		for _, ref := range refs {
+			r.atOnce[ref] = true
+		}
+	}
 	at := r.held()
 	if len(at) == 0 {
 		return got, nil
@@ -82,7 +88,7 @@ func (v *vol) waiting(got *answers) (refs []volume.Ref) {
 func (v *vol) isAtOnce(ref volume.Ref, got *answers) bool {
 	switch has, is := v.files.has(ref), got.at[ref].UID != ""; {
 	case got.refused[ref]:
-		return !v.files.withdrawn[ref]
+		return has
 	case has != is:
 		return has || v.files.withdrawn[ref] || !v.binding.spec.isOptional(ref)
 	}

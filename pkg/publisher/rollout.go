@@ -51,6 +51,9 @@ type rollout struct {
 // held returns the objects that are held, each with its version in the files: those of which a file would change. Objects of
 // one file are held together, so the record goes on to say what is in each file. If the file must change for one of them, none
 // of them is held.
+//
+// What the files can't tell: a key of an object that is held may have been behind the same key of another object, in no file.
+// It is missing if the other key goes, unless the newest version has it too.
 func (r *rollout) held() record.Versions {
 	changing := r.changed(r.changing)
 	free, isHeld := map[volume.Ref]bool{}, map[volume.Ref]bool{}

@@ -302,7 +302,7 @@ func (r row) object(o *Object) string {
 func worstFirst() []string {
 	return []string{
 		"RefForbidden", "VolumeUpdateFailed", "RefDeleted", "RefKeyNotFound", "RefNotFound",
-		"Unknown", "Publishing", "Spreading", "Current", "Pinned",
+		"Unknown", "Publishing", "Held", "Spreading", "Current", "Pinned",
 	}
 }
 

@@ -29,6 +29,8 @@ type Report struct {
 	MissingRights []string `json:"missingRights,omitempty"`
 	// NotReady are the conditions that the plugin needs to be ready and that aren't met, each with why.
 	NotReady []string `json:"notReady,omitempty"`
+	// KnowsRollout says that the plugin heeds the annotation refvol.dev/rollout. Plugins of earlier releases don't.
+	KnowsRollout bool `json:"knowsRollout"`
 	// Refused are the volumes whose last publish failed in the last ten minutes.
 	Refused []Refusal `json:"refused,omitempty"`
 	// Volumes are those that are mounted or being published.
