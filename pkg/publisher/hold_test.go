@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -370,5 +372,57 @@ func TestRolloutWithSpread(t *testing.T) {
 		after(time.Second)
 		e.wantFiles(r, "a", "2", "p", "1")
 		e.wantCondition(ConditionCurrent)
+	})
+}
+
+// TestRolloutOfATornRecord: what a killed process has torn takes the newest version, and with spread at once; what is only old
+// after a restart does not.
+func TestRolloutOfATornRecord(t *testing.T) {
+	for _, isTorn := range []bool{false, true} {
+		inBubble(t, func(e *env) {
+			r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace", "spread", "5m")
+			e.objects.putShare(configMap("app"), "0%", "a", "1")
+			e.publish(r)
+			e.halt()
+			want := "1"
+			if isTorn {
+				want = "2"
+				generation := filepath.Join(e.mounts.directory(r.Target), e.generation(r))
+				text := e.encoded(r) + "torn\n"
+				if err := unix.Setxattr(generation, e.opts.AttributePrefix+"record", []byte(text), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			e.objects.putShare(configMap("app"), "0%", "a", "2")
+			e.restart()
+			e.settle()
+			e.wantFiles(r, "a", want)
+			e.objects.putShare(configMap("app"), "100%", "a", "3")
+			e.settle()
+			e.wantFiles(r, "a", want) // it is whole again, and waits for its moment
+		})
+	}
+}
+
+// TestRolloutOfAWithdrawnFile: an env file that went with a refused object comes back without it, though its other object is held.
+func TestRolloutOfAWithdrawnFile(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		r.Attributes["sources"] = `
+- configMap: {name: app}
+- configMap: {name: other}
+- env: {path: app.env, envFrom: [{configMapRef: {name: ca, namespace: platform}}, {configMapRef: {name: app}}]}
+`
+		e.objects.put(configMap("other"), "o", "1")
+		e.publish(r)
+		e.objects.remove(configMap("other")) // nothing can be rendered
+		e.settle()
+		access.grant()
+		after(reviewTime)
+		e.settle()
+		e.wantFiles(r, "a", "1", "o", "1")
+		e.objects.putShare(configMap("app"), "0%", "a", "2")
+		e.objects.put(configMap("other"), "o", "1")
+		e.settle()
+		e.wantFiles(r, "a", "2", "o", "1", "app.env", "a=2\n")
 	})
 }
