@@ -190,7 +190,7 @@ func (got *answers) holding(at record.Versions, shown []volume.File) *answers {
 
 // whyHeld returns the failure that names the objects which are held, and why. It is a fault if nobody can take one of them.
 func (v *vol) whyHeld(got *answers, at record.Versions) *failure {
-	place, isMistake := placeOf(v.entry.worker.uid), false
+	place := placeOf(v.entry.worker.uid)
 	refs := slices.DeleteFunc(slices.Clone(v.binding.spec.refs), func(ref volume.Ref) bool { _, is := at[ref]; return !is })
 	mistakes := slices.DeleteFunc(slices.Clone(refs), func(ref volume.Ref) bool {
 		object := got.objects[ref]
@@ -200,7 +200,6 @@ func (v *vol) whyHeld(got *answers, at record.Versions) *failure {
 		_, isValid := shareOf(object)
 		return isValid
 	})
-	isMistake = len(mistakes) > 0
 	text := enumerate(refs, func(ref volume.Ref) string {
 		share, isValid := 100, true
 		if object := got.objects[ref]; object != nil {
@@ -214,7 +213,7 @@ func (v *vol) whyHeld(got *answers, at record.Versions) *failure {
 		}
 		return fmt.Sprintf("has a newer version for %d%% of the pods, and this pod's place is %d (annotation %s)", share, place, volume.RolloutAnnotation)
 	})
-	if isMistake {
+	if len(mistakes) > 0 {
 		return &failure{err: errors.New(text), event: eventVolumeUpdateFailed, kind: "held by mistake: " + fmt.Sprint(mistakes)}
 	}
 	return &failure{err: errors.New(text), event: string(ConditionHeld), kind: "held"}

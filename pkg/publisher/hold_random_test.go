@@ -335,12 +335,6 @@ func (w *rolloutWorld) isAlone(i int, shown record.Versions) bool {
 	return true
 }
 
-// isHeld says whether the newest version of an object, which does not have the key of two objects, is not shown.
-func (w *rolloutWorld) isHeld(shown record.Versions, ref volume.Ref) bool {
-	now := w.objects.get(ref)
-	return now != nil && now.Version != shown[ref] && now.Data["s"] == nil
-}
-
 // compareFiles compares the files with the record. A refused object of which nothing was shown takes its text away with the next
 // update that can be made.
 func (w *rolloutWorld) compareFiles(shown record.Versions, status VolumeStatus) {
@@ -357,8 +351,11 @@ func (w *rolloutWorld) compareFiles(shown record.Versions, status VolumeStatus) 
 		maps.DeleteFunc(want, func(path, _ string) bool { _, isThere := got[path]; return !isThere || path == "x2" })
 		delete(got, "x2")
 	}
-	if got["s"] == "" && w.isHeld(shown, w.refs[1]) {
-		delete(want, "s") // that of o1 was behind that of o4, which is gone: see rollout.held
+	if now := w.objects.get(w.refs[1]); got["s"] == "" && now != nil && now.Version != shown[w.refs[1]] {
+		other := w.history[shown[w.refs[4]]]
+		if other == nil || other.Data["s"] == nil {
+			delete(want, "s") // that of o1 was behind that of o4, which is gone: see rollout.held
+		}
 	}
 	for path, text := range want {
 		if got[path] != text {

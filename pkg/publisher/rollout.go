@@ -53,7 +53,7 @@ type rollout struct {
 // of them is held.
 //
 // What the files can't tell: a key of an object that is held may have been behind the same key of another object, in no file.
-// It is missing if the other key goes, unless the newest version has it too.
+// It may be missing once the other key is gone.
 func (r *rollout) held() record.Versions {
 	changing := r.changed(r.changing)
 	free, isHeld := map[volume.Ref]bool{}, map[volume.Ref]bool{}

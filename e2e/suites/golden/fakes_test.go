@@ -130,9 +130,11 @@ func (o *opens) ID(dir int, path string) (string, error) {
 	return strconv.FormatUint(st.Ino, 10), err
 }
 
-func (o *opens) Drain() error     { return nil }
-func (o *opens) Ignore(int) error { return nil }
-func (o *opens) Listen(int) error { return nil }
+func (o *opens) Drain(time.Duration) error { return nil }
+func (o *opens) Ignore(int) error          { return nil }
+func (o *opens) Listen(int) error          { return nil }
+
+func (o *opens) Reads() uint64 { return 0 }
 
 // writes counts writes that changed files. It is safe for concurrent use.
 type writes struct {
