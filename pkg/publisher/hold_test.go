@@ -426,3 +426,30 @@ func TestRolloutOfAWithdrawnFile(t *testing.T) {
 		e.wantFiles(r, "a", "2", "o", "1", "app.env", "a=2\n")
 	})
 }
+
+// TestRolloutOfWhatIsAtOnce: an optional object that is allowed again comes at once, and one that is deleted goes at once, with
+// what shares a file with it.
+func TestRolloutOfWhatIsAtOnce(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		access.grant(sharedConfig)
+		after(reviewTime)
+		e.objects.putShare(sharedSecret, "0%", "password", "p2")
+		access.grant(sharedConfig, sharedSecret)
+		after(reviewTime)
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "p2", "app.env", "CA=c1\nOWN=1\n")
+	})
+	inBubble(t, func(e *env) {
+		r := e.request("v1", "sources", `[{join: {path: all, sources: [{configMap: {name: app, key: a}}, {configMap: {name: db, key: p, optional: true}}]}}]`)
+		e.objects.putShare(configMap("app"), "0%", "a", "1")
+		e.objects.put(configMap("db"), "p", "1")
+		e.publish(r)
+		e.objects.putShare(configMap("app"), "0%", "a", "2")
+		e.settle()
+		e.wantFiles(r, "all", "1\n1\n")
+		e.objects.remove(configMap("db"))
+		e.settle()
+		e.wantFiles(r, "all", "2\n")
+	})
+}
