@@ -17,6 +17,7 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/taint"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // serveOptions are the flags of `serve`.
@@ -33,6 +34,7 @@ type serveOptions struct {
 	identity          string
 	crossNamespace    bool
 	publishWait       time.Duration
+	defaultSpread     time.Duration
 	maxVolumeSize     string
 	maxTotalSize      string
 	maxCachedSize     string
@@ -78,6 +80,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.changeDetection, "change-detection", o.changeDetection, "how changes are noticed: Watch (at once), or at each resync with Cache (objects are kept for the TTL of the Node) or Get")
 	fs.StringVar(&o.identity, "identity", o.identity, "whose rights read the objects: plugin (its own account's), pod (that of each pod's service account, by the pod's token), or node (those of this node's kubelet: what a pod's own spec names; Kubernetes 1.36)")
 	fs.BoolVar(&o.crossNamespace, "cross-namespace", o.crossNamespace, "show objects of other namespaces to pods whose service account may get them there")
+	fs.DurationVar(&o.defaultSpread, "default-spread", o.defaultSpread, "spread of volumes without that attribute, from 1s to 1h; 0s: none")
 	fs.DurationVar(&o.publishWait, "publish-wait", o.publishWait, "how long a publish waits for missing objects and keys; the kubelet gives up after 120s")
 	fs.StringVar(&o.maxVolumeSize, "max-volume-size", o.maxVolumeSize, "most memory that the files of one volume may take, in pages")
 	fs.StringVar(&o.maxTotalSize, "max-total-size", o.maxTotalSize, "most memory that the file systems of all volumes of the node may hold, with 1 KiB for each file, directory and link; those of one pod may hold an eighth, or --max-volume-size if that is more")
@@ -122,6 +125,9 @@ func (o *serveOptions) validate() error {
 	errs = append(errs, err, validateProfilingAddress(o.profilingAddress), validateStatusAddress(o.statusAddress), o.validateStartupTaint())
 	if o.resyncInterval <= 0 {
 		errs = append(errs, fmt.Errorf("--resync-interval: Invalid value: %s: must be positive", o.resyncInterval))
+	}
+	if err := volume.CheckSpread(o.defaultSpread); err != nil {
+		errs = append(errs, fmt.Errorf("--default-spread: Invalid value: %s: %w", o.defaultSpread, err))
 	}
 	if o.nodeName == "" {
 		errs = append(errs, errors.New("--node-name: Required value: or set NODE_NAME"))

@@ -76,6 +76,7 @@ func newParts(ctx context.Context, opts *serveOptions, mounter *mount.Mounter, n
 		Driver:          opts.driverName,
 		KubeletDir:      opts.kubeletDir,
 		ResyncInterval:  opts.resyncInterval,
+		DefaultSpread:   opts.defaultSpread,
 		PublishWait:     opts.publishWait,
 		MaxVolumeSize:   sizes.perVolume,
 		MaxTotalSize:    sizes.total,

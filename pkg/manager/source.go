@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -105,16 +106,25 @@ func convert(obj runtime.Object) (*volume.Object, error) {
 		return &volume.Object{
 			Ref:       volume.Ref{Kind: volume.ConfigMap, Namespace: o.Namespace, Name: o.Name},
 			Version:   volume.Version{UID: o.UID, ResourceVersion: o.ResourceVersion},
-			Immutable: isTrue(o.Immutable), Data: data, BinaryData: o.BinaryData,
+			Immutable: isTrue(o.Immutable), Rollout: rollout(o.Annotations), Data: data, BinaryData: o.BinaryData,
 		}, nil
 	case *corev1.Secret:
 		return &volume.Object{
 			Ref:       volume.Ref{Kind: volume.Secret, Namespace: o.Namespace, Name: o.Name},
 			Version:   volume.Version{UID: o.UID, ResourceVersion: o.ResourceVersion},
-			Immutable: isTrue(o.Immutable), Data: o.Data,
+			Immutable: isTrue(o.Immutable), Rollout: rollout(o.Annotations), Data: o.Data,
 		}, nil
 	}
 	return nil, fmt.Errorf("unexpected object type: %T", obj)
+}
+
+// maxRollout is how many bytes of the annotation are kept. A valid value is shorter.
+const maxRollout = 32
+
+// rollout returns a copy of the one annotation that is kept, so that the others can go.
+func rollout(annotations map[string]string) string {
+	text := annotations[volume.RolloutAnnotation]
+	return strings.Clone(strings.ToValidUTF8(text[:min(len(text), maxRollout)], ""))
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }

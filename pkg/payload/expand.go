@@ -48,7 +48,8 @@ func (r *renderer) addExpand(source *volume.Source) error {
 // lacks says whether the pod may not have an object of a source, or a required one was deleted.
 func (r *renderer) lacks(source *volume.Source) bool {
 	for _, use := range source.References() {
-		if r.opts.Refused[use.Ref] || !use.Optional && r.objects[use.Ref] == nil {
+		isThere := r.objects[use.Ref] != nil || r.opts.Held.At[use.Ref].UID != ""
+		if r.opts.Refused[use.Ref] || !use.Optional && !isThere {
 			return true
 		}
 	}

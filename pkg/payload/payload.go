@@ -54,6 +54,9 @@ type Options struct {
 	// Refused holds objects that the pod may not have: what a source names of them is
 	// left out, required or not.
 	Refused map[volume.Ref]bool
+	// Held are objects whose files stay as they are: a file of several objects that names one stays as a whole. Of what the
+	// volume shows nothing of, nothing is added, required or not.
+	Held Held
 	// MaxFiles is how many keys, items and env files the sources may have together, 0 for any number.
 	MaxFiles int
 	// Pod and NodeName are what variables of an env file can name of the pod.
@@ -239,6 +242,8 @@ func (r *renderer) tree() *volume.Payload {
 // add adds the files of one source, and what it requires and does not find.
 func (r *renderer) add(source *volume.Source) error {
 	switch {
+	case len(r.opts.Held.At) > 0 && r.keep(source):
+		return r.check(source.Field)
 	case source.Projection != nil:
 		r.addProjection(source.Projection, source.Below.Path, source.Field)
 		return r.check(source.Field)
@@ -325,8 +330,13 @@ func (r *renderer) addVersions(source *volume.Source) error {
 		Objects []shownObject `json:"objects"`
 	}{Objects: []shownObject{}}
 	for _, ref := range r.spec.Refs() {
-		if object := r.objectOf(&file, ref, true, source.Field); object != nil {
-			shown.Objects = append(shown.Objects, shownObject{ref.Kind, ref.Namespace, ref.Name, object.UID, object.ResourceVersion})
+		version := r.opts.Held.At[ref]
+		if object := r.object(ref, true, source.Field); object != nil {
+			version = object.Version
+		}
+		if version.UID != "" {
+			file.Refs = addRef(file.Refs, ref)
+			shown.Objects = append(shown.Objects, shownObject{ref.Kind, ref.Namespace, ref.Name, version.UID, version.ResourceVersion})
 		}
 	}
 	var err error
@@ -340,7 +350,7 @@ func (r *renderer) addVersions(source *volume.Source) error {
 
 // object returns an object, or nil if it does not exist, and notes that if it must.
 func (r *renderer) object(ref volume.Ref, optional bool, at string) *volume.Object {
-	if r.opts.Refused[ref] {
+	if r.opts.Refused[ref] || r.opts.Held.has(ref) {
 		return nil
 	}
 	object := r.objects[ref]
@@ -353,10 +363,17 @@ func (r *renderer) object(ref volume.Ref, optional bool, at string) *volume.Obje
 // objectOf is object for a file of several objects, and has the file name it: also where no value of it is left in the end.
 func (r *renderer) objectOf(file *volume.File, ref volume.Ref, optional bool, at string) *volume.Object {
 	object := r.object(ref, optional, at)
-	if i, found := slices.BinarySearchFunc(file.Refs, ref, volume.CompareRefs); object != nil && !found {
-		file.Refs = slices.Insert(file.Refs, i, ref)
+	if object != nil {
+		file.Refs = addRef(file.Refs, ref)
 	}
 	return object
+}
+
+func addRef(refs []volume.Ref, ref volume.Ref) []volume.Ref {
+	if i, found := slices.BinarySearchFunc(refs, ref, volume.CompareRefs); !found {
+		return slices.Insert(refs, i, ref)
+	}
+	return refs
 }
 
 // user returns the owner of a file, nil for the tree's: that of its item, or else that of the pod's own

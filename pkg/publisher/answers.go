@@ -18,6 +18,8 @@ type answers struct {
 	at      record.Versions
 	// refused holds those that the pod may not have.
 	refused map[volume.Ref]bool
+	// held is what the volume does not take yet: objects lacks it then, and at has what is shown of it.
+	held payload.Held
 	// unknown is why the state of others is not known, stale why what is known of some can't be kept current.
 	unknown, stale *failure
 	// isAsking says that answers about rights which belong together were not all there yet, and isUnreviewed that questions

@@ -184,7 +184,7 @@ func (b *binding) parseRequest(ctx context.Context, request *Request, urgent boo
 	if err := request.validate(&b.shared.opts); err != nil {
 		return nil, final(ReasonInvalid, "%w", err)
 	}
-	var options []volume.Option
+	options := []volume.Option{volume.DefaultSpread(b.shared.opts.DefaultSpread)}
 	if b.shared.opts.CrossNamespace || b.entry.isMounted() { // of what is mounted, answers refuse them
 		options = append(options, volume.AcrossNamespaces())
 	}

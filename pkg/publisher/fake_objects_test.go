@@ -38,6 +38,10 @@ type fakeObjects struct {
 	reads             map[volume.Ref][]time.Time
 	refreshes         map[volume.Ref][]time.Time
 	version           int
+	// rollouts holds the annotation that each object gets.
+	rollouts map[volume.Ref]string
+	// known is what was read of each object by a manager that does not watch: it hears of a change at a refresh. nil: it watches.
+	known map[volume.Ref]*volume.Object
 	// onRegister is called at the begin of RegisterPod, without the lock.
 	onRegister func()
 }
@@ -53,6 +57,7 @@ func newFakeObjects(t testing.TB) *fakeObjects {
 		kept:       map[string]bool{},
 		reads:      map[volume.Ref][]time.Time{},
 		refreshes:  map[volume.Ref][]time.Time{},
+		rollouts:   map[volume.Ref]string{},
 		version:    100,
 
 		onRegister: func() {},
@@ -112,10 +117,25 @@ func (o *fakeObjects) GetObject(_ volume.Pod, ref volume.Ref) (*volume.Object, e
 		return nil, fmt.Errorf("%s: %w", ref, manager.ErrNotRegistered)
 	case o.failures[ref] != nil:
 		return nil, o.failures[ref]
-	case o.objects[ref] == nil:
+	}
+	object, isKnown := o.known[ref]
+	if !isKnown {
+		object = o.objects[ref]
+	}
+	if o.known != nil {
+		o.known[ref] = object
+	}
+	if object == nil {
 		return nil, apierrors.NewNotFound(resourceOf(ref), ref.Name)
 	}
-	return o.objects[ref], nil
+	return object, nil
+}
+
+// poll has changes be heard of at refreshes only.
+func (o *fakeObjects) poll() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.known = map[volume.Ref]*volume.Object{}
 }
 
 func (o *fakeObjects) Denied(_ volume.Pod, ref volume.Ref) error {
@@ -135,9 +155,18 @@ func (o *fakeObjects) Renewed(volume.ServiceAccount) {}
 
 func (o *fakeObjects) Refresh(_ volume.Pod, refs []volume.Ref) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
+	var news []volume.Ref
 	for _, ref := range refs {
 		o.refreshes[ref] = append(o.refreshes[ref], time.Now())
+		if o.known != nil && o.known[ref] != o.objects[ref] {
+			o.known[ref] = o.objects[ref]
+			news = append(news, ref)
+		}
+	}
+	tell := o.subscriber
+	o.mu.Unlock()
+	for _, ref := range news {
+		tell(volume.ServiceAccount{}, ref)
 	}
 }
 
@@ -179,7 +208,7 @@ func (o *fakeObjects) putWith(ref volume.Ref, data func(version string) map[stri
 		if old := o.objects[ref]; old != nil {
 			version.UID = old.UID
 		}
-		o.objects[ref] = &volume.Object{Ref: ref, Version: version, Data: data(version.ResourceVersion)}
+		o.objects[ref] = &volume.Object{Ref: ref, Version: version, Rollout: o.rollouts[ref], Data: data(version.ResourceVersion)}
 	})
 }
 
@@ -201,6 +230,9 @@ func (o *fakeObjects) set(ref volume.Ref, change func()) {
 	o.version++
 	change()
 	tell := o.subscriber
+	if o.known != nil {
+		tell = func(volume.ServiceAccount, volume.Ref) {}
+	}
 	o.mu.Unlock()
 	tell(volume.ServiceAccount{}, ref)
 }
@@ -227,4 +259,5 @@ func (o *fakeObjects) forgetPods() {
 	defer o.mu.Unlock()
 	clear(o.registered)
 	clear(o.kept)
+	clear(o.known)
 }

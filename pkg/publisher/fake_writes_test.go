@@ -110,7 +110,7 @@ func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Paylo
 	return result, err
 }
 
-func (w *testWriter) Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (same, whole bool, err error) {
+func (w *testWriter) Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Comparison, error) {
 	unowned := *tree
 	unowned.UID, unowned.GID = volume.NoOwner, volume.NoOwner
 	return w.treeWriter.Compare(ctx, dir, &unowned)

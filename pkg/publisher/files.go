@@ -22,6 +22,8 @@ const maxKept = 512
 type files struct {
 	shared *shared
 	entry  *entry
+	// writes is how writer writes.
+	writes writer.Options
 	writer treeWriter
 	// handle is one on the volume's mount that is kept, nil for none.
 	handle Mount
@@ -31,7 +33,9 @@ type files struct {
 	// withdrawn holds the refused objects of which this process has seen to it that no file is there.
 	withdrawn map[volume.Ref]bool
 	// verified says that this process wrote or compared the files at shown.
-	verified    bool
+	verified bool
+	// torn says that a rewrite in place has not ended, so some files may be older than shown.
+	torn        bool
 	generations generations
 	// measuredAt is when it was measured what the file system holds.
 	measuredAt time.Time
@@ -43,7 +47,7 @@ type files struct {
 // they show.
 func (f *files) bind(opts writer.Options, refs []volume.Ref) {
 	if f.writer == nil {
-		f.writer = f.shared.newWriter(opts)
+		f.writes, f.writer = opts, f.shared.newWriter(opts)
 	}
 	if f.entry.isMounted() && f.shown == nil {
 		f.shown = record.Decode(f.record, refs)
@@ -52,7 +56,7 @@ func (f *files) bind(opts writer.Options, refs []volume.Ref) {
 
 // find notes what is known of a mounted volume that this process has not written: its record, and its generation.
 func (f *files) find(text, generation string) {
-	f.record = text
+	f.record, f.torn = text, writer.IsTorn(text)
 	f.generations.find(generation, f.entry.since)
 	f.measuredAt = time.Now()
 }
@@ -65,7 +69,9 @@ func (f *files) forget() error {
 }
 
 // reset forgets what was written to a volume that did not become visible.
-func (f *files) reset() { *f = files{shared: f.shared, entry: f.entry, writer: f.writer} }
+func (f *files) reset() {
+	*f = files{shared: f.shared, entry: f.entry, writes: f.writes, writer: f.writer}
+}
 
 // has says whether the files show, or showed, an object.
 func (f *files) has(ref volume.Ref) bool { return f.shown[ref].UID != "" }
@@ -103,8 +109,8 @@ func (f *files) isOlder(at record.Versions) (volume.Ref, bool) {
 
 // isUrgent says whether what differs between the files and the answers does not wait: files that are not those of the record,
 // objects that the pod may have again, and those that are deleted and whose files are to go.
-func (f *files) isUrgent(got *answers, inPlace, removeDeleted bool) bool {
-	if maps.Equal(f.shown, got.at) || inPlace && !f.verified {
+func (f *files) isUrgent(got *answers, removeDeleted bool) bool {
+	if maps.Equal(f.shown, got.at) || f.torn {
 		return true
 	}
 	for ref, version := range got.at {
@@ -127,20 +133,21 @@ func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, got 
 	}
 	switch {
 	case err == nil:
-		f.shown, f.withdrawn, f.verified = got.at, got.refused, true
+		f.shown, f.withdrawn, f.verified, f.torn = got.at, got.refused, true, false
 		size := writer.Measure(tree)
 		f.entry.set(func() { f.entry.memory.tree = memoryOf(size.Bytes, size.Inodes+overhead(tree.Record)) })
 	case result.Changed:
 		// Some files may still be those of before, where they are rewritten in place. So nothing older
 		// may follow, and the status goes on to report what was shown by all files.
-		f.shown, f.withdrawn = got.at, nil
+		f.shown, f.withdrawn, f.torn = got.at, nil, f.writes.InPlace
 	}
 	return result, err
 }
 
-// withdraw takes the files of refused objects away, and all earlier generations.
+// withdraw takes the files of refused objects away, and all earlier generations. A file that had others too is not there then,
+// so the files are not those of the record.
 func (f *files) withdraw(ctx context.Context, mnt Mount, refused map[volume.Ref]bool) (writer.Result, error) {
-	shown, wasVerified := maps.Clone(f.shown), f.verified
+	shown := maps.Clone(f.shown)
 	for ref := range refused {
 		shown[ref] = volume.Version{}
 	}
@@ -149,8 +156,11 @@ func (f *files) withdraw(ctx context.Context, mnt Mount, refused map[volume.Ref]
 	if result.Changed {
 		f.generations.note(result.Generation, f.entry.isMounted())
 	}
-	if err == nil {
-		f.shown, f.withdrawn, f.verified = shown, maps.Clone(refused), wasVerified
+	switch {
+	case err == nil:
+		f.shown, f.withdrawn = shown, maps.Clone(refused)
+	case result.Changed:
+		f.torn = f.torn || f.writes.InPlace
 	}
 	return result, err
 }

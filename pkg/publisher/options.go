@@ -165,6 +165,8 @@ type Options struct {
 	KubeletDir string
 	// ResyncInterval is how often every volume is compared with its objects.
 	ResyncInterval time.Duration
+	// DefaultSpread is the spread of volumes without the attribute; 0 for none.
+	DefaultSpread time.Duration
 	// PublishWait bounds how long a publish waits for required objects and keys.
 	PublishWait time.Duration
 	// MaxVolumeSize bounds the memory, in bytes, that the files of one volume take, MaxTotalSize

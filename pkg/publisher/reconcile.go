@@ -83,6 +83,9 @@ func (v *vol) update(ctx context.Context, now snapshot, done *result) (f *failur
 		}
 	}
 	v.reportWithdrawn(got.refused)
+	if f == nil { // what else is wrong is graver
+		f = v.held.failure
+	}
 	v.settleChange(f)
 	if f != nil {
 		done.again = earlier(done.again, f.until)

@@ -24,12 +24,14 @@ const (
 	ConditionUnknown Condition = "Unknown"
 	// ConditionSpreading: a change is known, and waits for the pod's moment, as was asked for.
 	ConditionSpreading Condition = "Spreading"
+	// ConditionHeld: a newer version is known, and the pod is not of the share that may take it, as was asked for.
+	ConditionHeld Condition = "Held"
 )
 
 // Conditions returns every Condition that a volume may have.
 func Conditions() []Condition {
 	return []Condition{
-		ConditionCurrent, ConditionPinned, ConditionPublishing, ConditionUnknown, ConditionSpreading,
+		ConditionCurrent, ConditionPinned, ConditionPublishing, ConditionUnknown, ConditionSpreading, ConditionHeld,
 		eventRefNotFound, eventRefKeyNotFound, eventRefForbidden, eventRefDeleted, eventVolumeUpdateFailed,
 	}
 }
@@ -117,7 +119,7 @@ func (r *report) note(f *failure, isMounted bool) (news bool) {
 	if news || r.condition == "" {
 		r.since = time.Now()
 	}
-	if r.condition == ConditionSpreading && f == nil {
+	if (r.condition == ConditionSpreading || r.condition == ConditionHeld) && f == nil {
 		news = false // the log has the update
 	}
 	r.kind, r.problem, r.condition = kind, "", ConditionCurrent

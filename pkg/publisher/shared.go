@@ -57,8 +57,8 @@ func (s *shared) fits(e *entry, takes int64) *failure {
 // treeWriter makes a directory show a tree; *writer.Writer is one.
 type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Result, error)
-	// Compare says whether it does so already, but for the record, and whether what it shows is whole.
-	Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (same, whole bool, err error)
+	// Compare says whether it does so already, but for the record, and what differs.
+	Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Comparison, error)
 	// Withdraw takes away the files that name one of the objects.
 	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (writer.Result, error)
 }

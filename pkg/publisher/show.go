@@ -29,15 +29,19 @@ func (v *vol) show(ctx context.Context, got *answers) *failure {
 	if got.unknown != nil {
 		return also(got.unknown, refusal)
 	}
-	if v.files.isCurrent(got) {
-		return also(refusal, got.stale)
-	}
 	if ref, isOlder := v.files.isOlder(got.at); isOlder {
 		return stale(fmt.Errorf("the API server's answer for %s is older than what the files show", ref))
 	}
+	got, f := v.hold(ctx, got)
+	if f != nil {
+		return also(f, refusal)
+	}
+	if v.files.isCurrent(got) {
+		return also(refusal, got.stale)
+	}
 	next, f := v.render(ctx, got)
 	if f == nil {
-		f = v.hold(ctx, next, got)
+		f = v.delay(ctx, next, got)
 	}
 	if f == nil {
 		if f = v.reserve(ctx, next.Payload); f != nil {
@@ -62,6 +66,7 @@ func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering
 		next, err = payload.Render(spec.resolved, got.objects, payload.Options{
 			FSGroup:        v.binding.request.FSGroup,
 			Refused:        got.refused,
+			Held:           got.held,
 			Pod:            v.binding.request.Pod,
 			NodeName:       v.shared.opts.NodeName,
 			MaxFiles:       int(max(v.shared.limits.files, v.entry.memory.tree/inodeSize)), // what is mounted may go on to hold what it holds
@@ -100,27 +105,27 @@ func (v *vol) missing(err *payload.MissingError) *failure {
 	return f
 }
 
-// hold returns a failure while a rendering of changed objects has to wait for the pod's moment, nil if it is to be written.
+// delay returns a failure while a rendering of changed objects has to wait for the pod's moment, nil if it is to be written.
 // What changes no file is written at once, and so is what mends the files.
-func (v *vol) hold(ctx context.Context, next *payload.Rendering, got *answers) *failure {
+func (v *vol) delay(ctx context.Context, next *payload.Rendering, got *answers) *failure {
 	spec := v.binding.spec
-	if spec.Spread == 0 || !v.entry.isMounted() || v.files.isUrgent(got, spec.InPlace(), spec.RemoveDeleted()) {
+	if spec.Spread == 0 || !v.entry.isMounted() || v.files.isUrgent(got, spec.RemoveDeleted()) {
 		return nil
 	}
-	isSame, isWhole := false, false
 	if !v.spread.isNow(time.Now()) {
+		var found writer.Comparison
 		err := v.files.through(ctx, func(mnt Mount) (err error) {
-			isSame, isWhole, err = v.files.writer.Compare(ctx, mnt.Root(), next.Payload)
+			found, err = v.files.writer.Compare(ctx, mnt.Root(), next.Payload)
 			return err
 		})
 		if err != nil {
 			return v.filesFailed(fmt.Errorf("compare the files of volume %s: %w", v.entry.id, err))
 		}
-		if isSame || !isWhole {
+		if found.Same || !found.Whole {
 			return nil
 		}
 	}
-	f := v.spread.hold(v.binding.request.Pod, spec.Spread, time.Now())
+	f := v.spread.delay(v.binding.request.Pod, spec.Spread, time.Now())
 	if f != nil {
 		v.changedAt = f.until // the wait is no part of the propagation
 	}

@@ -1,6 +1,11 @@
 package publisher
 
-import "github.com/refvol/refvol/pkg/volume"
+import (
+	"slices"
+
+	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/volume"
+)
 
 // spec is what a request asks for.
 type spec struct {
@@ -13,6 +18,53 @@ type spec struct {
 	// consent is the objects that the pod needs a right to, and consents the same with where the spec first names each.
 	consent  map[volume.Ref]bool
 	consents []volume.Reference
+}
+
+// together returns the objects of each source, which makes one file of several.
+func (s *spec) together() (all [][]volume.Ref) {
+	for i := range s.resolved.Sources {
+		all = append(all, refsOf(&s.resolved.Sources[i]))
+	}
+	return all
+}
+
+func refsOf(source *volume.Source) (refs []volume.Ref) {
+	for _, use := range source.References() {
+		refs = append(refs, use.Ref)
+	}
+	return refs
+}
+
+// anew returns the objects of each file of several that can't stay as it is: an expanded text of which an object is refused has
+// to go, and a file that the record's versions have has to come. It went with an object that was refused.
+func (s *spec) anew(files []volume.File, shown record.Versions, refused map[volume.Ref]bool) (all [][]volume.Ref) {
+	for i := range s.resolved.Sources {
+		source := &s.resolved.Sources[i]
+		isThere := slices.ContainsFunc(files, func(file volume.File) bool { return file.Path == source.Path })
+		refs, uses := refsOf(source), source.References()
+		isRefused := slices.ContainsFunc(refs, func(ref volume.Ref) bool { return refused[ref] })
+		isShown := slices.ContainsFunc(refs, func(ref volume.Ref) bool { return shown[ref].UID != "" })
+		lacks := slices.ContainsFunc(uses, func(use volume.Reference) bool { return !use.Optional && shown[use.Ref].UID == "" })
+		switch {
+		case source.Expand != nil && isThere && isRefused,
+			source.Expand != nil && !isThere && !isRefused && !lacks && !source.Expand.Text.Optional,
+			(source.Env != nil || len(source.Join) > 0) && !isThere && isShown:
+			all = append(all, refs)
+		}
+	}
+	return all
+}
+
+// isOptional says whether each source that names an object forgives that it does not exist.
+func (s *spec) isOptional(ref volume.Ref) bool {
+	for i := range s.resolved.Sources {
+		for _, use := range s.resolved.Sources[i].References() {
+			if use.Ref == ref && !use.Optional {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // versionsPath returns that of the file of versions, "" for none.

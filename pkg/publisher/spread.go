@@ -18,8 +18,8 @@ func (s *spread) isNow(now time.Time) bool { return isDue(s.at, now) }
 // end forgets the moment.
 func (s *spread) end() { s.at = time.Time{} }
 
-// hold returns a failure until the pod's moment, nil once it has come. A later change does not delay it.
-func (s *spread) hold(pod volume.Pod, window time.Duration, now time.Time) *failure {
+// delay returns a failure until the pod's moment, nil once it has come. A later change does not delay it.
+func (s *spread) delay(pod volume.Pod, window time.Duration, now time.Time) *failure {
 	switch {
 	case s.at.IsZero():
 		s.at = spreadMoment(pod, window, now)

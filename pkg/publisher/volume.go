@@ -30,6 +30,7 @@ type vol struct {
 	// inbox is that of the receipts, for OpensLost: it is constant.
 	inbox  *inbox
 	spread spread
+	held   held
 	// seen says that it was looked what is mounted.
 	seen bool
 	// failures counts those in a row that are retried.
@@ -281,6 +282,9 @@ func (v *vol) reportNews(ctx context.Context, f *failure) {
 		return
 	case f.event == string(ConditionSpreading):
 		logger.V(2).Info("An update waits for the pod's moment", "at", f.until)
+		return
+	case f.event == string(ConditionHeld):
+		logger.V(2).Info("An update is held", "reason", f.Error())
 		return
 	case f.silent:
 		logger.Info("A mounted volume is not updated", "target", v.entry.target, "reason", f.Error())

@@ -40,7 +40,7 @@ type Reporter struct {
 func (r *Reporter) Report() *status.Report {
 	report := &status.Report{
 		APIVersion: status.APIVersion, Kind: status.Kind,
-		Driver: r.Driver, Node: r.Node, Version: r.Version,
+		Driver: r.Driver, Node: r.Node, Version: r.Version, KnowsRollout: true,
 		MissingRights: r.MissingRights(), NotReady: r.NotReady(), Refused: r.Refused(),
 		Volumes: []status.Volume{},
 	}
@@ -171,7 +171,7 @@ const patience = 5 * time.Minute
 //   - A condition with the name of an event is a fault.
 //   - Unknown and Publishing pass. The kubelet gives a publish two minutes, and brings tokens within
 //     one and a half after a restart, so a token that is missing meanwhile is no fault.
-//   - Pinned promises nothing about changes, and Spreading was asked for.
+//   - Pinned promises nothing about changes, and Spreading and Held were asked for.
 //   - Current is what the plugin knows. That is old if nothing has proven it for long, and what follows
 //     the object fails. An object that can't change is not followed.
 func (r *Reporter) assess(v *publisher.VolumeStatus, objects []manager.ObjectStatus, now time.Time) string {
@@ -183,7 +183,7 @@ func (r *Reporter) assess(v *publisher.VolumeStatus, objects []manager.ObjectSta
 			return ""
 		}
 		return cmp.Or(v.Reason, fmt.Sprintf("the condition should have passed: it is %s since %s", v.Condition, instant(v.Since)))
-	case publisher.ConditionCurrent, publisher.ConditionSpreading:
+	case publisher.ConditionCurrent, publisher.ConditionSpreading, publisher.ConditionHeld:
 		if v.WithoutToken {
 			return "the pod's service account has no usable token, so no change of an object can arrive"
 		}

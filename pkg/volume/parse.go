@@ -2,6 +2,7 @@ package volume
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math"
@@ -32,6 +33,8 @@ type parser struct {
 	pod   Pod
 	// across says that refs may name other namespaces than the pod's.
 	across bool
+	// window is what spread is without the attribute.
+	window time.Duration
 	// volumes holds where each of the pod's own volumes was named, and versions where the file of versions was, or "".
 	volumes  map[string]string
 	versions string
@@ -43,6 +46,17 @@ type Option func(*parser)
 // AcrossNamespaces lets refs name other namespaces than the pod's. Whether the pod may
 // have those objects is not for Parse to say.
 func AcrossNamespaces() Option { return func(p *parser) { p.across = true } }
+
+// DefaultSpread is the spread of a volume without the attribute; 0 for none.
+func DefaultSpread(window time.Duration) Option { return func(p *parser) { p.window = window } }
+
+// CheckSpread says why a window can't be one of spread, nil if it can. 0 spreads nothing.
+func CheckSpread(window time.Duration) error {
+	if window != 0 && (window < minSpread || window > maxSpread) {
+		return errors.New("must be a duration from 1s to 1h, as 5m, or 0s for none")
+	}
+	return nil
+}
 
 // Parse turns the attributes of a pod's volume into a validated Spec with defaults
 // applied. volumeContext may hold the whole volume context; the kubelet's own keys
@@ -111,16 +125,22 @@ func (p *parser) id(name string, text *string) *int64 {
 	return &n
 }
 
-// spread reads the attribute spread; 0 if it is not there.
+// spread reads the attribute spread. Without it the default counts, and what is pinned takes up no change.
 func (p *parser) spread(text *string, pinned bool) time.Duration {
-	if text == nil {
+	switch {
+	case text == nil && pinned:
 		return 0
+	case text == nil:
+		return p.window
 	}
 	at := field.NewPath("spread")
 	window, err := time.ParseDuration(*text)
-	switch {
-	case err != nil || window < minSpread || window > maxSpread:
-		p.add(field.Invalid(at, shorten(*text), "must be a duration from 1s to 1h, as 5m"))
+	if err != nil {
+		window = -1
+	}
+	switch err := CheckSpread(window); {
+	case err != nil:
+		p.add(field.Invalid(at, shorten(*text), err.Error()))
 	case pinned:
 		p.add(field.Forbidden(at, "must not be set beside updatePolicy Pinned: such a volume takes up no change"))
 	}

@@ -70,6 +70,7 @@ func acceptedCases() []accepted {
 		{"owner and group", map[string]string{"secret": "db", "uid": "0", "gid": "2147483647"}, with(func(s *Spec) { s.UID, s.GID = id(0), id(2147483647) })},
 		{"owner alone", map[string]string{"secret": "db", "uid": "1000"}, with(func(s *Spec) { s.UID = id(1000) })},
 		{"live", map[string]string{"secret": "db", "updatePolicy": "Live"}, spec(short(Secret, "db"))},
+		{"spread that opts out", map[string]string{"secret": "db", "spread": "0s"}, with(func(s *Spec) { s.Spread = 0 })},
 		{"spread", map[string]string{"secret": "db", "spread": "1m30s"}, with(func(s *Spec) { s.Spread = 90 * time.Second })},
 		{"pinned", map[string]string{"secret": "db", "updatePolicy": "Pinned"}, with(func(s *Spec) { s.UpdatePolicy = UpdatePinned })},
 		{"keep what is deleted", map[string]string{"secret": "db", "onDelete": "Keep"}, spec(short(Secret, "db"))},
@@ -238,5 +239,23 @@ func checkError(t *testing.T, err error, want string) {
 	}
 	if got := err.Error(); got != want {
 		t.Errorf("\ngot  %s\nwant %s", got, want)
+	}
+}
+
+// TestDefaultSpread counts for volumes without the attribute that follow changes.
+func TestDefaultSpread(t *testing.T) {
+	for want, attributes := range map[time.Duration]map[string]string{
+		5 * time.Minute: {"secret": "db"},
+		time.Minute:     {"secret": "db", "spread": "1m"},
+		0:               {"secret": "db", "spread": "0s"},
+	} {
+		spec, err := Parse(attributes, testPod(), DefaultSpread(5*time.Minute))
+		if err != nil || spec.Spread != want {
+			t.Errorf("%v: %v, %v, want %s", attributes, spec, err, want)
+		}
+	}
+	spec, err := Parse(map[string]string{"secret": "db", "updatePolicy": "Pinned"}, testPod(), DefaultSpread(5*time.Minute))
+	if err != nil || spec.Spread != 0 {
+		t.Errorf("Pinned: %v, %v", spec, err)
 	}
 }

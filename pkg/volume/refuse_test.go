@@ -17,7 +17,7 @@ const (
 	badRange        = "must be between 0 and 2147483647, inclusive"
 	noJSON          = "must be YAML that can be written as JSON: with strings as names of fields, and numbers and tags that JSON has"
 	knownAttributes = "unknown attribute; known are configMap, secret, volume, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, writeStrategy, onDelete, spread, directories"
-	badSpread       = "must be a duration from 1s to 1h, as 5m"
+	badSpread       = "must be a duration from 1s to 1h, as 5m, or 0s for none"
 	otherNamespace  = `must be the pod's own namespace "ns": this node's plugin shows no objects of others (--cross-namespace)`
 	noNamespace     = "Required value: must name a namespace; leave the field out for the pod's own"
 	badNamespace    = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"

@@ -77,6 +77,9 @@ type Object struct {
 	Version
 	// Immutable is the object's own promise that its data never changes.
 	Immutable bool
+	// Rollout is the object's annotation RolloutAnnotation as it stands there, "" for none. Its beginning is enough of one that
+	// is long: it can't be valid.
+	Rollout string
 	// Data holds `data` of both kinds. It and BinaryData are kept out of JSON by their
 	// tags too, for types whose own methods hide MarshalJSON.
 	Data map[string][]byte `json:"-"`
@@ -120,9 +123,11 @@ type File struct {
 	// Refs names the objects that the file was made of: without a right to all of them, the file
 	// must go. It is sorted by CompareRefs, and no object repeats.
 	Refs []Ref
-	// Keep stands for the file that the volume shows at Path now, which must be there. Nothing else of the File
-	// counts then.
+	// Keep stands for the file that the volume shows at Path now, which must be there. Of the rest of the File only Refs and
+	// Size count then: for the room, and for who opened it.
 	Keep bool
+	// Size is the length of a file that is kept, in bytes.
+	Size int64
 }
 
 // String names the file, its size and its mode, and never shows its content.

@@ -26,6 +26,8 @@ const (
 	anyRefs = "*"
 	// MaxRecord bounds a record, in bytes. The kernel takes 64 KiB.
 	MaxRecord = 60_000
+	// tornMark is the last line of a record while files are rewritten in place: some may be of the version before.
+	tornMark = "torn\n"
 )
 
 // encodeRefs returns the attribute of a file that names refs, a line "kind/namespace/name" each; "" stands for none.
@@ -100,13 +102,27 @@ func Record(dir *os.Root, prefix string) (string, error) {
 		return "", err
 	}
 	defer unix.Close(generation)
-	buf := make([]byte, MaxRecord)
-	n, err := unix.Fgetxattr(generation, prefix+recordName, buf)
-	if err != nil {
-		return "", nil // one that can't be read, or is too long, is none
-	}
-	return string(buf[:n]), nil
+	return readRecord(generation, prefix), nil
 }
+
+// readRecord returns the record of a generation. One that can't be read, or is too long, is none.
+func readRecord(generation int, prefix string) string {
+	n, err := unix.Fgetxattr(generation, prefix+recordName, nil)
+	if err != nil || n > MaxRecord {
+		return ""
+	}
+	buf := make([]byte, n)
+	if n, err = unix.Fgetxattr(generation, prefix+recordName, buf); err != nil {
+		return ""
+	}
+	return string(buf[:n])
+}
+
+// IsTorn says whether a record tells of a rewrite in place that has not ended. A record of before this mark tells of none.
+func IsTorn(record string) bool { return strings.HasSuffix(record, tornMark) }
+
+// isTorn says whether the record of the present generation does.
+func (u *update) isTorn() bool { return IsTorn(readRecord(u.old, u.opts.AttributePrefix)) }
 
 // openPresent opens the generation that dir shows, -1 if there is none.
 func openPresent(dir *os.Root) (fd int, err error) {
@@ -125,15 +141,20 @@ func openPresent(dir *os.Root) (fd int, err error) {
 	return fd, nil
 }
 
-// renewRecord has the present generation carry the tree's Record, unless it does. The kernel swaps it whole.
+// renewRecord has the present generation carry the tree's Record, unless it does, with the mark of torn files if they are. The
+// kernel swaps it whole.
 func (u *update) renewRecord() error {
 	if u.opts.AttributePrefix == "" {
 		return nil
 	}
-	buf := make([]byte, len(u.tree.Record)+1)
+	text := u.tree.Record
+	if u.torn {
+		text += tornMark
+	}
+	buf := make([]byte, len(text)+1)
 	n, err := unix.Fgetxattr(u.old, u.opts.AttributePrefix+recordName, buf)
-	if err == nil && string(buf[:n]) == u.tree.Record || errors.Is(err, unix.ENODATA) && u.tree.Record == "" {
+	if err == nil && string(buf[:n]) == text || errors.Is(err, unix.ENODATA) && text == "" {
 		return nil
 	}
-	return u.opts.setAttribute(u.old, recordName, u.tree.Record)
+	return u.opts.setAttribute(u.old, recordName, text)
 }

@@ -86,8 +86,8 @@ func TestDirectoriesAreRepaired(t *testing.T) {
 			v.must(os.Symlink(outside, filepath.Join(v.path, "d")))
 			v.must(os.WriteFile(filepath.Join(v.path, "f"), nil, 0o644))
 			v.must(os.Symlink("..data/g", filepath.Join(v.path, "g")))
-			if _, whole, err := w.Compare(t.Context(), v.root, want); whole || err != nil {
-				t.Errorf("whole %v, %v without its directories", whole, err)
+			if found, err := w.Compare(t.Context(), v.root, want); found.Whole || err != nil {
+				t.Errorf("%+v, %v without its directories", found, err)
 			}
 			if r := v.write(w, want); !r.Changed {
 				t.Error("nothing was changed")
@@ -95,8 +95,8 @@ func TestDirectoriesAreRepaired(t *testing.T) {
 			for _, name := range []string{"d", "d/e", "f", "g", "h"} {
 				v.isDirectory(want, name)
 			}
-			if same, whole, err := w.Compare(t.Context(), v.root, want); !same || !whole || err != nil {
-				t.Errorf("same %v, whole %v, %v", same, whole, err)
+			if found, err := w.Compare(t.Context(), v.root, want); !found.Same || !found.Whole || err != nil {
+				t.Errorf("%+v, %v", found, err)
 			}
 		})
 	}
@@ -167,8 +167,8 @@ func TestDirectoriesAmongFiles(t *testing.T) {
 	}
 	v.write(newInPlace(Options{}), last)
 	v.must(os.Remove(filepath.Join(v.path, "conf/tls")))
-	if _, whole, err := w.Compare(t.Context(), v.root, last); whole || err != nil {
-		t.Errorf("whole %v, %v without a directory", whole, err)
+	if found, err := w.Compare(t.Context(), v.root, last); found.Whole || err != nil {
+		t.Errorf("whole %v, %v without a directory", found.Whole, err)
 	}
 	v.write(w, last)
 }

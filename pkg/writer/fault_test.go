@@ -219,6 +219,11 @@ func TestInPlaceFaults(t *testing.T) {
 		if record == "before" && v.shown() != dump(before) {
 			t.Errorf("%v: the record is older than the files", f)
 		}
+		found, err := New(o).Compare(t.Context(), v.root, after)
+		v.must(err)
+		if record == "after" && len(found.Differ) > 0 {
+			t.Errorf("%v: the files are torn, and the record does not say so: %v", f, found.Differ)
+		}
 		v.must(second(New(o).Write(t.Context(), v.root, after)))
 		v.prune()
 		v.checkInPlace(inodes, after)

@@ -22,6 +22,7 @@ func (u *update) rewrite(ctx context.Context, room room) (err error) {
 	if err != nil {
 		return fmt.Errorf("look for files that the tree lacks: %w", err)
 	}
+	staysTorn := u.tear(full)
 	if room > present {
 		if full, err = u.makeRoom(room, full, spent); err != nil {
 			return fmt.Errorf("make room: %w", err)
@@ -39,7 +40,21 @@ func (u *update) rewrite(ctx context.Context, room room) (err error) {
 	if err := inOrder(u.renewRecord, u.narrowDirs, func() error { return u.emptyAll(full) }); err != nil {
 		return err
 	}
-	return inOrder(func() error { return u.eachDiffering(u.overwrite) }, u.place, u.widenDirs)
+	return inOrder(func() error { return u.eachDiffering(u.overwrite) }, u.place, u.widenDirs, func() error {
+		u.torn = staysTorn
+		return u.renewRecord()
+	})
+}
+
+// tear has the record say that files are about to change, if any is. It returns whether the record goes on to say so at the end:
+// what is kept of torn files may be torn.
+func (u *update) tear(full []string) (stays bool) {
+	if u.opts.AttributePrefix == "" {
+		return false
+	}
+	wasTorn := u.isTorn()
+	u.torn = wasTorn || len(full) > 0 || slices.ContainsFunc(u.files, func(f fileState) bool { return f.have != equal })
+	return wasTorn && slices.ContainsFunc(u.tree.Files, func(f volume.File) bool { return f.Keep })
 }
 
 func inOrder(steps ...func() error) error {

@@ -27,6 +27,8 @@ type Receipt struct {
 	Written time.Time
 	// Opened is when it was first opened; zero if it has no receipt.
 	Opened time.Time
+	// Size is its length in bytes.
+	Size int64
 }
 
 // Generation is an open generation of a volume. It is for use by one goroutine, which closes it.
@@ -101,7 +103,7 @@ func (g *Generation) receipt(fd int, p string) (r Receipt, err error) {
 	if err != nil {
 		return r, err
 	}
-	r = Receipt{Path: p, Written: time.Unix(st.Mtim.Unix())}
+	r = Receipt{Path: p, Written: time.Unix(st.Mtim.Unix()), Size: st.Size}
 	if refs != "" {
 		named, ok := decodeRefs(refs)
 		r.Refs, r.Any = named, !ok

@@ -80,3 +80,25 @@ func TestHostileRecord(t *testing.T) {
 		v.wantRecord(o, "2")
 	}
 }
+
+// TestTornStaysTorn: what a Withdraw keeps of torn files is torn, until a Write has seen to all of them. A record of before the
+// mark tells of none.
+func TestTornStaysTorn(t *testing.T) {
+	o := withAttributes(t)
+	o.InPlace = true
+	v := newVolume(t)
+	all := withRecord("1", tree(naming(file("a", "1"), "db"), naming(file("b", "1"), "ca")))
+	v.write(New(o), all)
+	v.wantRecord(o, "1")
+	generation, err := openPresent(v.root)
+	v.must(err)
+	defer unix.Close(generation)
+	v.must(o.setAttribute(generation, recordName, "1"+tornMark))
+	v.must(second(New(o).Withdraw(t.Context(), v.root, refSet("db"), "2")))
+	v.wantRecord(o, "2"+tornMark)
+	v.write(New(o), all)
+	v.wantRecord(o, "1")
+	if IsTorn("1") || IsTorn("") || !IsTorn("1"+tornMark) {
+		t.Error("IsTorn")
+	}
+}

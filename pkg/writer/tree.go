@@ -128,7 +128,7 @@ func Measure(tree *volume.Payload) Footprint {
 	for i := range tree.Files {
 		f := &tree.Files[i]
 		m.Inodes++
-		m.Bytes += wholePages(int64(len(f.Data)))
+		m.Bytes += wholePages(max(f.Size, int64(len(f.Data))))
 		if len(f.Refs) > 0 {
 			attributes += len(encodeRefs(f.Refs)) + len(time.RFC3339Nano) + 2*attributeOverhead // with a receipt
 		}

@@ -129,7 +129,9 @@ type update struct {
 	files []fileState
 	// emptied are the directories that have nothing but files that the tree lacks.
 	emptied []string
-	result  Result
+	// torn says that the record is to have tornMark.
+	torn   bool
+	result Result
 }
 
 // fileState is what is to be of a file, and what the present generation has of it.
@@ -146,25 +148,40 @@ const (
 	equal
 )
 
-// Compare says whether dir shows tree already, whatever its Record, and whether what it shows is whole: there is a present
-// generation, and neither a link to its files nor a directory for mounts is missing. It changes nothing.
-func (w *Writer) Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (same, whole bool, err error) {
+// Comparison is what Compare finds.
+type Comparison struct {
+	// Whole says that there is a present generation, and that neither a link to its files nor a directory for mounts is missing.
+	Whole bool
+	// Same says that a Write would change nothing but the Record.
+	Same bool
+	// Differ are the paths of the tree at which dir shows another file, or none.
+	Differ []string
+}
+
+// Compare says whether dir shows tree already, whatever its Record. It changes nothing.
+func (w *Writer) Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (found Comparison, err error) {
 	root, err := openRoot(dir)
 	if err != nil {
-		return false, false, err
+		return found, err
 	}
 	defer root.Close()
 	u, err := w.begin(int(root.Fd()), tree)
 	if err != nil {
-		return false, false, err
+		return found, err
 	}
 	defer u.end()
-	if whole, err = u.isLinked(); err != nil || !whole {
-		return false, false, err
+	if found.Whole, err = u.isLinked(); err != nil {
+		return found, err
 	}
 	u.describe()
-	same, err = u.compare(ctx, w.memory)
-	return same, true, err
+	found.Same, err = u.compare(ctx, w.memory)
+	found.Same = found.Same && found.Whole
+	for i := range u.files {
+		if u.files[i].have != equal {
+			found.Differ = append(found.Differ, tree.Files[i].Path)
+		}
+	}
+	return found, err
 }
 
 // isLinked says whether there is a present generation with links to all that is in it.

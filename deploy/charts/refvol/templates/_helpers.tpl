@@ -107,7 +107,7 @@ component. */}}
 {{- end }}
 {{- $values := dict "identity" "identity" "cross-namespace" "crossNamespace" "change-detection" "changeDetection"
   "startup-taint" "startupTaint.enabled" "kubelet-dir" "kubeletDir" "kubelet-socket-path" "kubeletDir"
-  "logging-format" "logFormat" "v" "logLevel" "resync-interval" "resyncInterval" "publish-wait" "publishWait"
+  "logging-format" "logFormat" "v" "logLevel" "resync-interval" "resyncInterval" "default-spread" "defaultSpread" "publish-wait" "publishWait"
   "max-volume-size" "maxVolumeSize" "max-total-size" "maxTotalSize" "max-cached-size" "maxCachedSize" }}
 {{- range $i, $arg := .Values.extraArgs }}
 {{- $flag := regexFind "^[^=]+" (trimPrefix "--" $arg) }}

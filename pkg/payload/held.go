@@ -1,0 +1,38 @@
+package payload
+
+import (
+	"slices"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// Held is what a volume goes on to show of objects whose newest version it does not take yet.
+type Held struct {
+	// At are these objects, each with the version that the volume shows of it, the zero Version for none.
+	At map[volume.Ref]volume.Version
+	// Files are those that the volume shows, each to Keep and with its Refs.
+	Files []volume.File
+}
+
+func (h *Held) has(ref volume.Ref) bool {
+	_, isHeld := h.At[ref]
+	return isHeld
+}
+
+func (h *Held) isOf(file *volume.File) bool { return slices.ContainsFunc(file.Refs, h.has) }
+
+// keep adds what a source goes on to show of held objects. done says that there is nothing else to add of it.
+func (r *renderer) keep(source *volume.Source) (done bool) {
+	held, p := &r.opts.Held, source.Projection
+	for i := range held.Files {
+		file := &held.Files[i]
+		switch {
+		case p != nil && held.has(p.Ref) && slices.Contains(file.Refs, p.Ref):
+			r.addFile(*file)
+		case p == nil && !source.Versions && file.Path == source.Path && held.isOf(file):
+			r.addFile(*file)
+			return true
+		}
+	}
+	return p != nil && held.has(p.Ref)
+}

@@ -1,0 +1,220 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+
+	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
+)
+
+// held is what a volume does not take yet, as its pod is not of the share in an object's annotation; the zero value is nothing.
+type held struct {
+	// newest are the versions for which that was decided, and at what the files go on to show of some.
+	newest, at record.Versions
+	// failure says so.
+	failure *failure
+}
+
+// hold returns the answers with what the files go on to show of the objects that are held. A version that changes no file is
+// not held, so the newest rendering is compared with the files. These say which objects they are of: nothing else is remembered,
+// and a restart decides the same. The decision is kept as long as no version changes.
+func (v *vol) hold(ctx context.Context, got *answers) (*answers, *failure) {
+	before, waiting := v.held, v.waiting(got)
+	v.held = held{}
+	if len(waiting) == 0 {
+		return got, nil
+	}
+	if maps.Equal(before.newest, got.at) {
+		if same := got.holding(before.at, nil); v.files.isCurrent(same) {
+			v.held = before
+			return same, nil
+		}
+	}
+	next, f := v.render(ctx, got)
+	if f != nil && (errors.Is(f.err, errCrowded) || ctx.Err() != nil) {
+		return got, f
+	}
+	found, err := v.compare(ctx, next) // what can't be rendered is held too
+	switch {
+	case err != nil:
+		return got, v.filesFailed(fmt.Errorf("compare the files of volume %s: %w", v.entry.id, err))
+	case !found.isThere:
+		return got, nil
+	}
+	r := &rollout{shown: v.files.shown, newest: got.at, waiting: waiting, atOnce: map[volume.Ref]bool{}, before: found.before, changing: found.changing}
+	for ref := range got.at {
+		r.atOnce[ref] = v.isAtOnce(ref, got)
+	}
+	for _, refs := range v.binding.spec.anew(found.files, v.files.shown, got.refused) {
+		r.changing = append(r.changing, refs)
+		for _, ref := range refs {
+			r.atOnce[ref] = true
+		}
+	}
+	at := r.held()
+	if len(at) == 0 {
+		return got, nil
+	}
+	v.held = held{newest: got.at, at: at, failure: v.whyHeld(got, at)}
+	return got.holding(at, found.files), nil
+}
+
+// waiting returns the objects of which the pod may not take the newest version. Torn files show no version: there is nothing to
+// hold.
+func (v *vol) waiting(got *answers) (refs []volume.Ref) {
+	if !v.entry.isMounted() || v.files.torn {
+		return nil
+	}
+	for ref, object := range got.objects {
+		if got.at[ref] == v.files.shown[ref] {
+			continue
+		}
+		if share, _ := shareOf(object); share < 100 && share < volume.RolloutPlace(v.entry.worker.uid) {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
+// isAtOnce says whether a difference between the files and the answer about an object waits for nothing: the object is refused,
+// allowed again or deleted, or required, and the files show nothing of it.
+func (v *vol) isAtOnce(ref volume.Ref, got *answers) bool {
+	switch has, is := v.files.has(ref), got.at[ref].UID != ""; {
+	case got.refused[ref]:
+		return has
+	case has != is:
+		return has || v.files.withdrawn[ref] || !v.binding.spec.isOptional(ref)
+	}
+	return false
+}
+
+// comparison is what of the files another rendering would change.
+type comparison struct {
+	// isThere says that there is something to keep: files.
+	isThere bool
+	files   []volume.File
+	// before has the objects of each file that is shown, and changing those of each that would change, in either version.
+	before, changing [][]volume.Ref
+}
+
+// compare compares the files with a rendering, nil for one that nobody knows, which may change any file. The versions file is of
+// no object: it is always written anew.
+func (v *vol) compare(ctx context.Context, next *payload.Rendering) (found comparison, err error) {
+	err = v.files.through(ctx, func(mnt Mount) error {
+		changing := map[string][]volume.Ref{}
+		if next != nil {
+			compared, err := v.files.writer.Compare(ctx, mnt.Root(), next.Payload)
+			if err != nil {
+				return err
+			}
+			for _, path := range compared.Differ {
+				changing[path] = nil
+			}
+		}
+		if found.files, err = v.files.shownFiles(mnt, v.binding.spec); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		found.isThere = true
+		found.add(changing, next, v.binding.spec)
+		return nil
+	})
+	return found, err
+}
+
+// add adds the objects of the files, by the paths that differ from the next rendering.
+func (c *comparison) add(differs map[string][]volume.Ref, next *payload.Rendering, s *spec) {
+	stays := map[string]bool{}
+	if next == nil { // whatever is made of the same objects may change
+		c.changing = append(c.changing, s.together()...)
+	} else {
+		for i := range next.Files {
+			file := &next.Files[i]
+			stays[file.Path] = true
+			if _, isIn := differs[file.Path]; isIn {
+				differs[file.Path] = file.Refs
+			}
+		}
+	}
+	for i := range c.files {
+		file := &c.files[i]
+		c.before = append(c.before, file.Refs)
+		if refs, isIn := differs[file.Path]; isIn || !stays[file.Path] {
+			differs[file.Path] = slices.Concat(refs, file.Refs)
+		}
+	}
+	delete(differs, s.versionsPath())
+	c.changing = slices.AppendSeq(c.changing, maps.Values(differs))
+}
+
+// shownFiles returns the files of objects that the volume shows, each to keep. The error is fs.ErrNotExist to errors.Is if it
+// shows none at all.
+func (f *files) shownFiles(mnt Mount, s *spec) (all []volume.File, err error) {
+	g, err := writer.OpenGeneration(mnt.Root(), f.writes, "")
+	if err != nil {
+		return nil, err
+	}
+	defer g.Close()
+	versions := s.versionsPath()
+	err = g.Receipts(func(r writer.Receipt, _ int) error {
+		if r.Any {
+			r.Refs = s.refs
+		}
+		if len(r.Refs) > 0 && r.Path != versions {
+			all = append(all, volume.File{Path: r.Path, Keep: true, Refs: r.Refs, Size: r.Size})
+		}
+		return nil
+	})
+	return all, err
+}
+
+// holding returns the answers with what the files show of some objects, at these versions.
+func (got *answers) holding(at record.Versions, shown []volume.File) *answers {
+	next := *got
+	next.at, next.objects = maps.Clone(got.at), maps.Clone(got.objects)
+	next.held = payload.Held{At: at, Files: shown}
+	for ref, version := range at {
+		next.at[ref] = version
+		delete(next.objects, ref)
+	}
+	return &next
+}
+
+// whyHeld returns the failure that names the objects which are held, and why. It is a fault if nobody can take one of them.
+func (v *vol) whyHeld(got *answers, at record.Versions) *failure {
+	place := volume.RolloutPlace(v.entry.worker.uid)
+	refs := slices.DeleteFunc(slices.Clone(v.binding.spec.refs), func(ref volume.Ref) bool { _, is := at[ref]; return !is })
+	mistakes := slices.DeleteFunc(slices.Clone(refs), func(ref volume.Ref) bool {
+		object := got.objects[ref]
+		if object == nil {
+			return true
+		}
+		_, isValid := shareOf(object)
+		return isValid
+	})
+	text := enumerate(refs, func(ref volume.Ref) string {
+		share, isValid := 100, true
+		if object := got.objects[ref]; object != nil {
+			share, isValid = shareOf(object)
+		}
+		switch {
+		case !isValid:
+			return fmt.Sprintf("has a newer version, and its annotation %s is %q, no percentage like 10%%: nobody takes it up", volume.RolloutAnnotation, got.objects[ref].Rollout)
+		case place <= share:
+			return "waits with the objects of its files"
+		}
+		return fmt.Sprintf("has a newer version for %d%% of the pods, and this pod's place is %d (annotation %s)", share, place, volume.RolloutAnnotation)
+	})
+	if len(mistakes) > 0 {
+		return &failure{err: errors.New(text), event: eventVolumeUpdateFailed, kind: "held by mistake: " + fmt.Sprint(mistakes)}
+	}
+	return &failure{err: errors.New(text), event: string(ConditionHeld), kind: "held"}
+}
