@@ -14,14 +14,6 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// held is what a volume does not take yet, as its pod is not of the share in an object's annotation; the zero value is nothing.
-type held struct {
-	// newest are the versions for which that was decided, and at what the files go on to show of some.
-	newest, at record.Versions
-	// failure says so.
-	failure *failure
-}
-
 // hold returns the answers with what the files go on to show of the objects that are held. A version that changes no file is
 // not held, so the newest rendering is compared with the files. These say which objects they are of: nothing else is remembered,
 // and a restart decides the same. The decision is kept as long as no version changes.

@@ -16,6 +16,14 @@ func shareOf(o *volume.Object) (percent int, isValid bool) {
 	return volume.ParseShare(o.Rollout)
 }
 
+// held is what a volume does not take yet, as its pod is not of the share in an object's annotation; the zero value is nothing.
+type held struct {
+	// newest are the versions for which that was decided, and at what the files go on to show of some.
+	newest, at record.Versions
+	// failure says so.
+	failure *failure
+}
+
 // rollout is what decides which objects a volume goes on to show as they were.
 type rollout struct {
 	// shown are the versions in the files, and newest those that are known.

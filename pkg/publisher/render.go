@@ -1,0 +1,56 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+
+	"github.com/refvol/refvol/pkg/payload"
+)
+
+// render returns what the volume is to show. It waits for a place, which bounds the memory. While the volume is mounted, its
+// spec says what a deleted object means; before, a required object that does not exist was never there.
+func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering, f *failure) {
+	isMounted, spec := v.entry.isMounted(), v.binding.spec
+	var err error
+	crowd := v.shared.inTurn(ctx, func() {
+		next, err = payload.Render(spec.resolved, got.objects, payload.Options{
+			FSGroup:        v.binding.request.FSGroup,
+			Refused:        got.refused,
+			Held:           got.held,
+			Pod:            v.binding.request.Pod,
+			NodeName:       v.shared.opts.NodeName,
+			MaxFiles:       int(max(v.shared.limits.files, v.entry.memory.tree/inodeSize)), // what is mounted may go on to hold what it holds
+			ForgiveDeleted: isMounted && spec.RemoveDeleted(),
+		})
+	})
+	var missing *payload.MissingError
+	switch {
+	case crowd != nil:
+		return nil, crowd
+	case errors.As(err, new(*payload.TooLargeError)):
+		return nil, final(ReasonTooLarge, "%w", err)
+	case errors.As(err, &missing):
+		return nil, v.missing(missing)
+	case errors.As(err, new(*payload.UnfitError)):
+		f := final(ReasonInvalid, "%w", err)
+		f.waits, f.kind = true, err.Error()
+		return nil, f
+	case err != nil:
+		return nil, final(ReasonInvalid, "%w", err)
+	}
+	next.Payload.Record = got.at.Encode()
+	return next, nil
+}
+
+// missing is the failure of objects or keys that don't exist. A change can end it.
+func (v *vol) missing(err *payload.MissingError) *failure {
+	f := final(ReasonNotFound, "%w", err)
+	f.waits, f.event, f.kind = true, eventRefNotFound, err.Error()
+	switch first := err.Missing[0]; {
+	case first.Key != "":
+		f.event = eventRefKeyNotFound
+	case v.files.has(first.Ref):
+		f.event = eventRefDeleted
+	}
+	return f
+}
