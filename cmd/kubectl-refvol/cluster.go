@@ -46,17 +46,30 @@ type clusterOptions struct {
 	timeout   time.Duration
 }
 
-// newConfigFlags returns kubectl's flags, whose requests end unless somebody says otherwise.
-func newConfigFlags() *genericclioptions.ConfigFlags {
-	flags := genericclioptions.NewConfigFlags(true)
-	*flags.Timeout = requestTimeout.String()
+// newConfigFlags returns kubectl's flags, whose requests end unless somebody says otherwise. What timeout is becomes the flag
+// --request-timeout.
+func newConfigFlags() (flags *genericclioptions.ConfigFlags, timeout *requestTimeoutFlag) {
+	flags, timeout = genericclioptions.NewConfigFlags(true), &requestTimeoutFlag{requestTimeout}
+	// client-go would take it for a configuration, and then look for none of the pod that this runs in.
+	flags.Timeout = nil
 	return flags.WithWrapConfigFn(func(config *rest.Config) *rest.Config {
-		// Where there is no kubeconfig, in a pod, client-go does not look at the flag. validate has parsed it.
-		config.Timeout, _ = clientcmd.ParseTimeout(*flags.Timeout)
+		config.Timeout = timeout.Duration
 		config.UserAgent = ""
 		return rest.AddUserAgent(config, "kubectl-refvol/"+version.Get().GitVersion)
-	})
+	}), timeout
 }
+
+// requestTimeoutFlag is the value of --request-timeout, as kubectl reads it: a time, or seconds; 0 is no limit.
+type requestTimeoutFlag struct{ time.Duration }
+
+// Set parses a value.
+func (f *requestTimeoutFlag) Set(text string) (err error) {
+	f.Duration, err = clientcmd.ParseTimeout(text)
+	return err
+}
+
+// Type returns the word of the help.
+func (*requestTimeoutFlag) Type() string { return "string" }
 
 func newClusterOptions(flags *genericclioptions.ConfigFlags) *clusterOptions {
 	return &clusterOptions{
@@ -95,9 +108,6 @@ func (o *clusterOptions) validate() error {
 	if _, err := labels.Parse(o.selector); err != nil {
 		return fmt.Errorf("--plugin-selector: %w", err)
 	}
-	if _, err := clientcmd.ParseTimeout(*o.flags.Timeout); err != nil {
-		return fmt.Errorf("configure the client of the API server: --request-timeout: %w", err)
-	}
 	return nil
 }
 
@@ -126,7 +136,7 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	timeout := o.timeout
-	if config.Timeout > 0 && *o.flags.Timeout != requestTimeout.String() {
+	if config.Timeout > 0 && config.Timeout != requestTimeout {
 		timeout = min(timeout, config.Timeout)
 	}
 	httpClient, err := rest.HTTPClientFor(config)

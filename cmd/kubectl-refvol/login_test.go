@@ -88,9 +88,11 @@ func TestRequestTimeout(t *testing.T) {
 // TestNoRequestTimeout: 0 is no limit, as with kubectl, also in a pod, where there is no kubeconfig.
 func TestNoRequestTimeout(t *testing.T) {
 	for set, want := range map[string]time.Duration{"": requestTimeout, "0": 0, "0s": 0, "7": 7 * time.Second, "1m": time.Minute} {
-		flags := newConfigFlags()
+		flags, timeout := newConfigFlags()
 		if set != "" {
-			*flags.Timeout = set
+			if err := timeout.Set(set); err != nil {
+				t.Fatal(err)
+			}
 		}
 		*flags.APIServer = "http://127.0.0.1:1"
 		config, err := flags.ToRESTConfig()

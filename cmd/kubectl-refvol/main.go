@@ -40,7 +40,7 @@ func run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 const maxVerbosity = 7
 
 func newRootCommand() *cobra.Command {
-	flags := newConfigFlags()
+	flags, timeout := newConfigFlags()
 	verbosity := 0
 	root := &cobra.Command{
 		Use:         "kubectl-refvol",
@@ -62,6 +62,7 @@ func newRootCommand() *cobra.Command {
 		PersistentPreRunE: func(*cobra.Command, []string) error { return logRequests(verbosity) },
 	}
 	flags.AddFlags(root.PersistentFlags())
+	root.PersistentFlags().Var(timeout, "request-timeout", "how long one request to the API server may take, such as 5s; 0 is no limit")
 	root.PersistentFlags().IntVarP(&verbosity, "v", "v", verbosity, "6 logs requests, and 7 their headers")
 	root.AddCommand(newStatusCommand(flags), newConvergedCommand(flags), newRolloutCommand(flags), newCheckCommand(flags), newUninstallCheckCommand(flags), newVersionCommand())
 	complete(root, flags)

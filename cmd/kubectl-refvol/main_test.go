@@ -57,7 +57,7 @@ func TestFlags(t *testing.T) {
 		{[]string{"status", "argument"}, `unknown command "argument" for "kubectl refvol status"`},
 		{[]string{"status", "--kubeconfig=/nor/this"}, "configure the client of the API server: stat /nor/this: no such file or directory"},
 		{[]string{"status", "--context=none"}, `configure the client of the API server: context "none" does not exist`},
-		{[]string{"status", "--request-timeout=soon", nowhere}, "configure the client of the API server: "},
+		{[]string{"status", "--request-timeout=soon", nowhere}, `invalid argument "soon" for "--request-timeout" flag: `},
 		{[]string{"converged"}, "requires at least 1 arg(s), only received 0"},
 		{[]string{"converged", "secret/db", "-o", "wide"}, formats + ` "wide"`},
 		{[]string{"converged", "secret/db", "--timeout=-1s"}, "--timeout: -1s is negative"},

@@ -44,10 +44,14 @@ type rolloutWorld struct {
 	refused map[volume.Ref]bool
 	atOnce  [2]bool
 	torn    bool
-	// wasOpen has the objects that the pod might take at some moment of the step.
+	// wasOpen has the objects that the pod might take at some moment of the step, and open the versions that it might take when
+	// the step began: one that was held with another object of its group may be shown for a moment, once that one is open.
 	wasOpen map[volume.Ref]bool
-	// due says that a refusal of before is to take a text away, or to bring it back.
-	due bool
+	open    record.Versions
+	// due says that a refusal of before is to take a text away, or to bring it back, and owed that a deletion of before could not be
+	// shown yet, by group.
+	due  bool
+	owed [2]bool
 	// counts has how often what was seen.
 	counts map[string]int
 }
@@ -167,9 +171,18 @@ func (w *rolloutWorld) change() {
 
 // step has something happen, and looks at the volume when all has settled.
 func (w *rolloutWorld) step() {
-	before := w.recorded(w.r)
-	w.atOnce, w.due = [2]bool{w.due, false}, false
+	before, isDue := w.recorded(w.r), w.due
+	w.atOnce, w.due, w.owed = w.owed, false, [2]bool{}
+	w.atOnce[0] = w.atOnce[0] || isDue
 	clear(w.wasOpen)
+	w.open = record.Versions{}
+	for _, ref := range w.refs {
+		if now := w.objects.get(ref); now != nil {
+			if share, _ := shareOf(now); share >= volume.RolloutPlace(w.r.Pod.UID) {
+				w.open[ref] = now.Version
+			}
+		}
+	}
 	refusedBefore := maps.Clone(w.refused)
 	for range 1 + w.dice.IntN(2) {
 		w.change()
@@ -229,8 +242,8 @@ func (w *rolloutWorld) count(what string, is bool) {
 	}
 }
 
-// render returns what the volume is to show of objects at versions.
-func (w *rolloutWorld) render(at record.Versions, refused map[volume.Ref]bool) map[string]string {
+// render returns what the volume is to show of objects at versions, each file with its objects if asked for.
+func (w *rolloutWorld) render(at record.Versions, refused map[volume.Ref]bool, withRefs bool) map[string]string {
 	w.Helper()
 	objects := payload.Objects{}
 	for ref, version := range at {
@@ -249,6 +262,9 @@ func (w *rolloutWorld) render(at record.Versions, refused map[volume.Ref]bool) m
 	files := map[string]string{}
 	for i := range tree.Files {
 		files[tree.Files[i].Path] = string(tree.Files[i].Data)
+		if withRefs {
+			files[tree.Files[i].Path] += fmt.Sprint(tree.Files[i].Refs)
+		}
 	}
 	return files
 }
@@ -257,7 +273,7 @@ func (w *rolloutWorld) render(at record.Versions, refused map[volume.Ref]bool) m
 func (w *rolloutWorld) changesFiles(at record.Versions, ref volume.Ref, version volume.Version) bool {
 	next := maps.Clone(at)
 	next[ref] = version
-	before, now := w.render(at, w.refused), w.render(next, w.refused)
+	before, now := w.render(at, w.refused, true), w.render(next, w.refused, true)
 	delete(before, "versions.json")
 	delete(now, "versions.json")
 	return now == nil || !maps.Equal(before, now)
@@ -291,7 +307,7 @@ func (w *rolloutWorld) check(before record.Versions, refusedBefore map[volume.Re
 		share, _ := shareOf(now)
 		waits[w.groups[i]] = waits[w.groups[i]] || share < place
 	}
-	canBeShown := w.render(newest, w.refused) != nil
+	canBeShown := w.render(newest, w.refused, false) != nil
 	for i, ref := range w.refs {
 		isGone, isNew := before[ref].UID != "" && shown[ref].UID == "", before[ref].UID == "" && shown[ref].UID != ""
 		if isGone || isNew && (i == 0 || i == 2) { // also of a deletion that could not be shown before
@@ -300,12 +316,13 @@ func (w *rolloutWorld) check(before record.Versions, refusedBefore map[volume.Re
 	}
 	for i, ref := range w.refs {
 		now, group := w.objects.get(ref), w.groups[i]
+		w.owed[group] = w.owed[group] || now == nil && shown[ref].UID != ""
 		if now == nil || w.refused[ref] || refusedBefore[ref] {
 			continue
 		}
 		share, _ := shareOf(now)
 		isTaken := shown[ref] == now.Version && before[ref] != now.Version
-		if isTaken && share < place && !w.torn && !w.wasOpen[ref] && w.changesFiles(shown, ref, before[ref]) {
+		if isTaken && share < place && !w.torn && !w.wasOpen[ref] && w.changesFiles(shown, ref, before[ref]) && w.changesFiles(shown, ref, w.open[ref]) {
 			w.count("released together", w.atOnce[group])
 			if !w.atOnce[group] {
 				w.Errorf("%s is not held: it was at %v, and is at %v with %q", ref, before[ref], now.Version, now.Rollout)
@@ -339,7 +356,7 @@ func (w *rolloutWorld) isAlone(i int, shown record.Versions) bool {
 // update that can be made.
 func (w *rolloutWorld) compareFiles(shown record.Versions, status VolumeStatus) {
 	w.Helper()
-	want, got := w.render(shown, w.refused), w.mounts.files(w.r.Target)
+	want, got := w.render(shown, w.refused, false), w.mounts.files(w.r.Target)
 	if want == nil {
 		w.Errorf("what the record has can't be shown: %v", shown)
 	}
