@@ -70,12 +70,12 @@ func (m *Manager) grace(account volume.ServiceAccount, err error) time.Duration 
 
 // deniedLocked returns why changes don't arrive any more, or nil while they do.
 func (it *item) deniedLocked() error {
-	if it.closed != nil {
-		return nil
-	}
 	err := it.denial.err
 	if err == nil {
 		err = it.noCredential()
+	}
+	if it.closed != nil {
+		err = nil
 	}
 	switch {
 	case err == nil:
