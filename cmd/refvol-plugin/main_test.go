@@ -52,7 +52,7 @@ func TestACommandLineThatIsWrong(t *testing.T) {
 		{[]string{"version", "argument"}, `unknown command "argument" for "refvol-plugin version"`},
 		{[]string{"serve", "--resync-interval=soon"}, `invalid argument "soon" for "--resync-interval" flag: time: invalid duration "soon"`},
 		{[]string{"status", "--status-address="}, "--status-address: Required value: name the address that the plugin serves at"},
-		{[]string{"status", "-o", "xml"}, `--output: Unsupported value: "xml": must be table, wide, json or yaml`},
+		{[]string{"status", "-o", "xml"}, `--output: Unsupported value: "xml": must be wide, json or yaml`},
 		{[]string{"serve", "--logging-format=xml"}, `logging flags: format: Invalid value: "xml": Unsupported log format`},
 	} {
 		out, errOut, err := runCommand(t, test.args...)
