@@ -110,7 +110,8 @@ func slab(t *testing.T) int {
 func TestAStormOfOpens(t *testing.T) {
 	needsReceipts(t)
 	for _, processes := range harness.Scaled([]int{8}, []int{1, 8, 40}) {
-		for _, low := range harness.Scaled([]bool{true}, []bool{false, true}) {
+		// Beside other suites a plugin with 10 shares of the processors gets next to nothing.
+		for _, low := range harness.Scaled([]bool{false}, []bool{false, true}) {
 			for _, receipts := range harness.Scaled([]bool{true}, []bool{true, false}) {
 				t.Run(fmt.Sprintf("%d processes, low priority %t, receipts %t", processes, low, receipts), func(t *testing.T) {
 					testStorm(t, processes, low, receipts)
