@@ -39,6 +39,8 @@ type fakePod struct {
 
 // fakeRollout is a cluster of one node, whose volumes take changes as the plugin gives them.
 type fakeRollout struct {
+	// events are what is to happen later; each says whether it has.
+	events  []func() bool
 	objects map[string]*fakeObject
 	pods    map[string]*fakePod
 	// lag is how long the plugin takes to show a version.
@@ -77,8 +79,21 @@ func (f *fakeRollout) change(name, data, share string) {
 	o.state.ResourceVersion, o.state.share, o.data, o.at = strconv.Itoa(n+1), share, data, time.Now()
 }
 
+// later has something happen once a time has passed: at the next look.
+func (f *fakeRollout) later(d time.Duration, do func()) {
+	at := time.Now().Add(d)
+	f.events = append(f.events, func() bool {
+		if time.Now().Before(at) {
+			return false
+		}
+		do()
+		return true
+	})
+}
+
 // settle has the plugin show what it may show by now.
 func (f *fakeRollout) settle() {
+	f.events = slices.DeleteFunc(f.events, func(happens func() bool) bool { return happens() })
 	for name, p := range f.pods {
 		for of, o := range f.objects {
 			percent := o.state.percent()
@@ -278,7 +293,7 @@ func TestRollout(t *testing.T) {
 		},
 		"a restart before the pod's step is no reason": func(t *testing.T) {
 			f := newFakeRollout(20, "app")
-			time.AfterFunc(30*time.Second, func() { // by something else
+			f.later(30*time.Second, func() { // by something else
 				for _, name := range f.with("app", "old") {
 					f.pods[name].restarts = 1
 				}
@@ -297,7 +312,7 @@ func TestRollout(t *testing.T) {
 		},
 		"a new pod that fails stops": func(t *testing.T) {
 			f := newFakeRollout(20, "app")
-			time.AfterFunc(70*time.Second, func() { // in the second step
+			f.later(70*time.Second, func() { // in the second step
 				f.pods["late"] = &fakePod{data: map[string]string{"app": "new"}, version: map[string]string{"app": "13"}, restarts: 3}
 			})
 			if err := f.roll(t.Context(), t, "--steps=10%,20%,30%,40%,100%"); exitStatus(err) != no {
@@ -328,7 +343,7 @@ func TestRollout(t *testing.T) {
 		},
 		"somebody else's change ends it": func(t *testing.T) {
 			f := newFakeRollout(20, "app")
-			time.AfterFunc(30*time.Second, func() { f.change("app", f.objects["app"].data, "0%") }) // as a GitOps tool does
+			f.later(30*time.Second, func() { f.change("app", f.objects["app"].data, "0%") }) // as a GitOps tool does
 			err := f.roll(t.Context(), t)
 			if exitStatus(err) != no || err.Error() != "configmap/app in namespace shop: somebody else has changed or deleted it: look at the change, and at what its refvol.dev/rollout says now, then run the command again" {
 				t.Error(err)
@@ -336,7 +351,7 @@ func TestRollout(t *testing.T) {
 		},
 		"a deletion ends it": func(t *testing.T) {
 			f := newFakeRollout(20, "app")
-			time.AfterFunc(30*time.Second, func() { delete(f.objects, "app") })
+			f.later(30*time.Second, func() { delete(f.objects, "app") })
 			if err := f.roll(t.Context(), t); exitStatus(err) != no {
 				t.Error(err)
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -17,11 +18,13 @@ import (
 // fakesBound is for the answer of 1,000 plugins, on a machine that does other things too.
 const fakesBound = time.Minute
 
-// TestManyFakePlugins prints what converged takes for 1,000 plugins that answer, one in ten of which never does; the short form
-// has 100. The nodes that don't answer cost one --plugin-timeout each, 50 at once.
+// TestManyFakePlugins, of the long form, prints what converged takes for 1,000 plugins that answer, one in ten of which never
+// does. The nodes that don't answer cost one --plugin-timeout each, 50 at once.
 func TestManyFakePlugins(t *testing.T) {
-	const startedAtOnce, deadEvery, timeout = 8, 10, 2 * time.Second
-	plugins := harness.Scaled(100, 1000)
+	if os.Getenv("REFVOL_LONG") == "" {
+		t.Skip("SKIP: 1,000 plugins are asked in the long form (REFVOL_LONG=1)")
+	}
+	const startedAtOnce, deadEvery, timeout, plugins = 8, 10, 2 * time.Second, 1000
 	w := newWorld(t)
 	version := w.change()
 	var lock sync.Mutex
