@@ -20,13 +20,17 @@ import (
 // runCheck runs `kubectl refvol check` on manifests that it gets on its standard input.
 func runCheck(t *testing.T, manifests string, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), shared.refvol, append([]string{"check", "-f", "-"}, args...)...)
+	program, err := shared.refvol()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, append([]string{"check", "-f", "-"}, args...)...)
 	// What the machine's user has configured is no part of the test.
 	cmd.Env = append(os.Environ(), "KUBECONFIG=", "HOME="+t.TempDir())
 	cmd.Stdin = strings.NewReader(manifests)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
-	err := cmd.Run()
+	err = cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)

@@ -30,8 +30,8 @@ type suite struct {
 	// plugin is the program under test, kubeconfig has the rights that deploy/base
 	// gives it.
 	plugin, kubeconfig string
-	// refvol is kubectl-refvol.
-	refvol string
+	// refvol builds kubectl-refvol, once: in a virtual machine there is no compiler.
+	refvol func() (string, error)
 	// powerless is a kubeconfig of a service account without any right.
 	powerless string
 	// plain builds the plugin without the race detector, once.
@@ -80,6 +80,7 @@ func newSuite(ctx context.Context) (_ *suite, err error) {
 		fmt.Fprintln(os.Stderr, "building refvol-plugin")
 		return harness.BuildPlugin(ctx, s.dir, false, os.Stderr)
 	})
+	s.refvol = sync.OnceValues(func() (string, error) { return harness.BuildKubectlRefvol(ctx, s.dir, false, os.Stderr) })
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.stop())
@@ -93,9 +94,6 @@ func newSuite(ctx context.Context) (_ *suite, err error) {
 	}
 	fmt.Fprintln(os.Stderr, "building refvol-plugin with the race detector")
 	if s.plugin, err = harness.BuildPlugin(ctx, s.dir, true, os.Stderr); err != nil {
-		return s, err
-	}
-	if s.refvol, err = harness.BuildKubectlRefvol(ctx, s.dir, false, os.Stderr); err != nil {
 		return s, err
 	}
 	return s, s.grant(ctx)
