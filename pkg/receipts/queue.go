@@ -68,7 +68,7 @@ func (g *Group) read(anew bool, late <-chan time.Time) (events int, err error) {
 		return 0, errSlow
 	}
 	if anew {
-		if g.latePauses++; g.late <= maxEvents {
+		if g.latePauses++; g.late <= g.most {
 			g.latePauses = 0
 		}
 		clear(g.counts)
@@ -140,7 +140,7 @@ func (g *Group) take(b *batch, buf []byte) error {
 		b.lost = b.lost || e.lost()
 		g.note(b, e)
 	}
-	for g.total > maxEvents {
+	for g.total > g.most {
 		g.quiet(b)
 	}
 	return nil

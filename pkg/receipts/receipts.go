@@ -63,7 +63,9 @@ var errTooMany = errors.New("more opens are queued than this process can read")
 // It has no goroutine of its own: Run is the caller's, and ends with its context. Run and Drain call the callbacks, one at a
 // time. No callback may block, or call the Group.
 type Group struct {
-	pid      int32
+	pid int32
+	// most is how many events all watches together may have in a pause: maxEvents.
+	most     int
 	flags    uint
 	overflow func()
 
@@ -99,7 +101,7 @@ type watch struct {
 // New returns a Group without a watch. It calls overflow when opens may have been lost, of any file.
 func New(overflow func()) *Group {
 	return &Group{
-		pid: int32(os.Getpid()), flags: groupFlags, overflow: overflow, fd: -1, reading: make(chan struct{}, 1),
+		pid: int32(os.Getpid()), most: maxEvents, flags: groupFlags, overflow: overflow, fd: -1, reading: make(chan struct{}, 1),
 		watches: make(map[string]*watch), counts: make(map[*watch]int), buffer: make([]byte, bufferSize),
 	}
 }

@@ -14,6 +14,7 @@ import (
 // storms has processes open superseded files of a volume again and again, until the test ends.
 func (v *volume) storms(processes int) {
 	v.Helper()
+	v.group.most = 2 * busy // a virtual machine may be too slow for more
 	v.numbered(4000)
 	for range processes {
 		stop := start(v, job("storm", v.path+"/1"))
@@ -82,7 +83,7 @@ func TestAMarkThatStays(t *testing.T) {
 	for range maxLate + 3 {
 		waitFor(t, func() bool {
 			n, err := unix.IoctlGetInt(v.group.fd, unix.TIOCINQ)
-			return err != nil || n > (maxEvents+busy)*metadataSize
+			return err != nil || n > (v.group.most+busy)*metadataSize
 		})
 		_, _ = v.group.read(true, nil) // a pause has passed
 	}
