@@ -124,6 +124,33 @@ func (r *rolled) awaitTold(want ...string) {
 	})
 }
 
+// awaitOneBad waits until one pod has told of a bad text and all others have not, and returns its name. The log of a container that has
+// just ended may lag behind, or be away for a moment.
+func (r *rolled) awaitOneBad() (bad string) {
+	r.t.Helper()
+	eventually(r.t, time.Minute, "one pod has told of the bad text", func(ctx context.Context) error {
+		bad = ""
+		for _, p := range r.pods {
+			texts, err := r.told(ctx, p.Name)
+			if err != nil {
+				return err
+			}
+			switch got := strings.Join(texts, " "); {
+			case got == "first second":
+			case strings.Contains(got, "bad") && bad == "":
+				bad = p.Name
+			default:
+				return fmt.Errorf("%s has told of %q, and %q of the bad text", p.Name, got, bad)
+			}
+		}
+		if bad == "" {
+			return errors.New("no pod has")
+		}
+		return nil
+	})
+	return bad
+}
+
 // TestRollout: a good value reaches 60 pods of three nodes step by step, a bad one reaches one of them, and a revert mends that. It
 // runs with no other test, as the command looks at all nodes.
 func TestRollout(t *testing.T) {
@@ -142,21 +169,9 @@ func TestRollout(t *testing.T) {
 	r.write("bad")
 	// A busy kubelet tells of a restart late.
 	result := r.rollout(1, "--steps=1,10%,50%,100%", "--every=20s")
-	var bad []string
-	for _, p := range r.pods {
-		texts, err := r.told(t.Context(), p.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		switch got := strings.Join(texts, " "); {
-		case strings.Contains(got, "bad"):
-			bad = append(bad, p.Name)
-		case got != "first second":
-			t.Errorf("%s has told of %q", p.Name, got)
-		}
-	}
-	if len(bad) != 1 || !strings.Contains(result.stdout, "pod "+r.name+"/"+bad[0]+" ") {
-		t.Fatalf("the bad value is in %q, want one pod that the command names", bad)
+	bad := r.awaitOneBad()
+	if !strings.Contains(result.stdout, "pod "+r.name+"/"+bad+" ") {
+		t.Fatalf("the bad value is in %q, and the command names another pod", bad)
 	}
 
 	r.write("second")
@@ -167,8 +182,8 @@ func TestRollout(t *testing.T) {
 	for _, p := range r.pods {
 		p.awaitReady()
 	}
-	eventually(t, time.Minute, bad[0]+" tells of the old value again", func(ctx context.Context) error { // its log may lag behind
-		texts, err := r.told(ctx, bad[0])
+	eventually(t, time.Minute, bad+" tells of the old value again", func(ctx context.Context) error { // its log may lag behind
+		texts, err := r.told(ctx, bad)
 		if err == nil && (len(texts) == 0 || texts[len(texts)-1] != "second") {
 			err = fmt.Errorf("it has told of %q", texts)
 		}
