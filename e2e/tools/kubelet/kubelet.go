@@ -86,9 +86,15 @@ func (f forwarder) PortForward(ctx context.Context, pod, _ string, port int32, s
 	if err != nil {
 		return fmt.Errorf("failed to connect to localhost:%d inside namespace, IPv4: %w", port, err)
 	}
-	go func() { _, _ = io.Copy(conn, stream) }() // ends with the stream
+	// The library never lets go of who writes to, or closes, a stream of a client that went away before the reply to it was sent. So
+	// the end of the client's part ends the connection, whatever waits on the stream.
+	closed := sync.OnceValue(conn.Close)
+	go func() {
+		_, _ = io.Copy(conn, stream)
+		_ = closed()
+	}()
 	_, err = io.Copy(stream, conn)
-	// The client may have ended the stream, as it does when it has waited long enough.
-	_ = stream.Close()
-	return errors.Join(err, conn.Close())
+	err = errors.Join(err, closed())
+	_ = stream.Close() // the client may have ended it, as it does when it has waited long enough
+	return err
 }
