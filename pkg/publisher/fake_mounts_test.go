@@ -30,6 +30,8 @@ type fakeMounts struct {
 	// notOpened holds targets at which Open fails, and hanging those at which it waits until the channel is closed.
 	notOpened map[string]bool
 	hanging   map[string]chan struct{}
+	// unreadable has Open return a root of which nothing can be read.
+	unreadable bool
 	// hooks is called at the begin of a method; its error is the method's.
 	hooks  map[string]func() error
 	calls  map[string]int
@@ -152,6 +154,9 @@ func (m *fakeMounts) Open(_ context.Context, volumeID, target string) (*os.Root,
 	}
 	fsys := m.attached[target]
 	root, err := os.OpenRoot(fsys.dir)
+	if err == nil && m.unreadable {
+		err = root.Close()
+	}
 	return root, m.usageLocked(fsys), err
 }
 
@@ -272,6 +277,13 @@ func (m *fakeMounts) failOpen(requests []Request) {
 	for _, r := range requests {
 		m.notOpened[r.Target] = true
 	}
+}
+
+// setUnreadable has nothing be read of what is mounted, or everything again.
+func (m *fakeMounts) setUnreadable(unreadable bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unreadable = unreadable
 }
 
 // hangs has Open at a target hang until release.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/mount"
 )
 
 func TestOneChangeOfConditionIsLoggedOnce(t *testing.T) {
@@ -101,5 +102,26 @@ func TestALostMountBesideARefusal(t *testing.T) {
 		if e.lookup(r.VolumeID) != nil {
 			t.Error("the volume is still known")
 		}
+	})
+}
+
+// TestALookThatCannotReadTheRecord leaves the volume bound to its request and its objects.
+func TestALookThatCannotReadTheRecord(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.mounts.failAt("Reopen", mount.ErrNotMounted) // so it is looked at what is mounted
+		e.mounts.setUnreadable(true)
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantProblem(r, "read the record of volume v1")
+		if !e.objects.isRegistered(configMap("app")) {
+			t.Error("the volume's object is not registered any more")
+		}
+		e.mounts.failAt("Reopen", nil)
+		e.mounts.setUnreadable(false)
+		e.rest()
+		e.wantFiles(r, "a", "2")
 	})
 }

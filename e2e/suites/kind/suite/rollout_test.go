@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 const (
@@ -114,10 +117,20 @@ func (r *rolled) told(ctx context.Context, name string) ([]string, error) {
 // awaitTold waits until all pods have told of these texts, and of no other.
 func (r *rolled) awaitTold(want ...string) {
 	r.t.Helper()
-	eventually(r.t, rolloutTimeout, fmt.Sprintf("all pods have told of %q", want), func(ctx context.Context) error {
+	r.awaitEach("all pods", func(*pod) []string { return want })
+}
+
+// awaitEach waits until each pod has told of the texts that it is to tell of, and of no other. Pods without texts aren't looked at.
+func (r *rolled) awaitEach(who string, want func(*pod) []string) {
+	r.t.Helper()
+	eventually(r.t, rolloutTimeout, who+" have told of the texts", func(ctx context.Context) error {
 		for _, p := range r.pods {
-			if got, err := r.told(ctx, p.Name); err != nil || strings.Join(got, " ") != strings.Join(want, " ") {
-				return errors.Join(err, fmt.Errorf("%s has told of %q", p.Name, got))
+			want := want(p)
+			if len(want) == 0 {
+				continue
+			}
+			if texts, err := r.told(ctx, p.Name); err != nil || !slices.Equal(texts, want) {
+				return errors.Join(err, fmt.Errorf("%s on %s has told of %q, want %q", p.Name, p.Spec.NodeName, texts, want))
 			}
 		}
 		return nil
@@ -136,7 +149,7 @@ func (r *rolled) awaitOneBad() (bad string) {
 				return err
 			}
 			switch got := strings.Join(texts, " "); {
-			case got == "first second":
+			case got == "first second third":
 			case strings.Contains(got, "bad") && bad == "":
 				bad = p.Name
 			default:
@@ -151,8 +164,41 @@ func (r *rolled) awaitOneBad() (bad string) {
 	return bad
 }
 
-// TestRollout: a good value reaches 60 pods of three nodes step by step, a bad one reaches one of them, and a revert mends that. It
-// runs with no other test, as the command looks at all nodes.
+// stepWithout takes a share of the pods to a text while a plugin restarts and another node is cut off from the API server. That node's
+// pods get it when the node is back, and the others keep what they have.
+func (r *rolled) stepWithout(percent int, text string, before ...string) {
+	r.t.Helper()
+	workers := r.workers(r.t)
+	restarts, away := workers[0], workers[1]
+	r.write(text)
+	after := append(slices.Clone(before), text)
+	may := func(p *pod) bool { return volume.RolloutPlace(p.UID) <= percent }
+	deletePlugin(r.t, r.namespace, r.mustPlugin(r.t, restarts))
+	r.whileCutOff(away, func() {
+		result := r.rollout(1, fmt.Sprintf("--to=%d%%", percent), "--timeout=20s")
+		if !strings.Contains(result.stdout, away) {
+			r.t.Errorf("the command doesn't name %s, which is cut off", away)
+		}
+		r.awaitEach("those that can be reached", func(p *pod) []string {
+			switch {
+			case p.Spec.NodeName == away: // nor can its logs be read
+				return nil
+			case may(p):
+				return after
+			}
+			return before
+		})
+	})
+	r.awaitEach("also the node that was cut off", func(p *pod) []string {
+		if may(p) {
+			return after
+		}
+		return before
+	})
+}
+
+// TestRollout: a good value reaches 60 pods of three nodes step by step, also when a plugin restarts and a node is cut off. A bad one
+// reaches one of them, and a revert mends that. It runs with no other test, as the command looks at all nodes.
 func TestRollout(t *testing.T) {
 	r := newRolled(t, 60)
 	r.awaitTold("first")
@@ -166,6 +212,11 @@ func TestRollout(t *testing.T) {
 		t.Errorf("after the rollout the annotations are %v, want %v", got, held)
 	}
 
+	r.stepWithout(30, "third", "first", "second")
+	r.rollout(0, "--steps=50%,100%", "--every=5s")
+	r.awaitTold("first", "second", "third")
+	r.rollout(0, "--to=0%")
+
 	r.write("bad")
 	// A busy kubelet tells of a restart late.
 	result := r.rollout(1, "--steps=1,10%,50%,100%", "--every=20s")
@@ -174,7 +225,7 @@ func TestRollout(t *testing.T) {
 		t.Fatalf("the bad value is in %q, and the command names another pod", bad)
 	}
 
-	r.write("second")
+	r.write("third")
 	r.rollout(0, "--to=100%", "--every=5s")
 	if got := r.annotations(); !maps.Equal(got, held) {
 		t.Errorf("after the revert the annotations are %v, want %v", got, held)
@@ -184,7 +235,7 @@ func TestRollout(t *testing.T) {
 	}
 	eventually(t, time.Minute, bad+" tells of the old value again", func(ctx context.Context) error { // its log may lag behind
 		texts, err := r.told(ctx, bad)
-		if err == nil && (len(texts) == 0 || texts[len(texts)-1] != "second") {
+		if err == nil && (len(texts) == 0 || texts[len(texts)-1] != "third") {
 			err = fmt.Errorf("it has told of %q", texts)
 		}
 		return err
