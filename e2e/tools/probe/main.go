@@ -38,6 +38,8 @@ const usage = `usage:
   probe install FILE                        a copy of the program
   probe inotifyd - DIR:y                    what is moved into DIR, a line each, as busybox's inotifyd does
   probe curl --cacert FILE ... URL          the answer to a request by HTTPS, as curl gives it
+  probe serve ADDRESS NAME                  the value of a variable, to each HTTP request, until SIGTERM
+  probe requests URL                        each second in JSON how many requests were sent and have failed, until SIGTERM
 A program called inotifyd or curl takes these arguments alone.`
 
 func main() {
@@ -91,6 +93,10 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return inotifyd(ctx, out, args[0], args[1])
 	case command == "curl" && len(args) > 0:
 		return curl(ctx, out, args)
+	case command == "serve" && len(args) == 2:
+		return serve(ctx, args[0], args[1])
+	case command == "requests" && len(args) == 1:
+		return requests(ctx, out, args[0])
 	case len(args) == 1:
 		return assail(ctx, out, command, args[0])
 	}

@@ -16,8 +16,8 @@ const restartLabel = "refvol.dev/restart"
 // restartTimeout is for a change, the settling, the restart, and the first of the back-offs.
 const restartTimeout = 2 * time.Minute
 
-// A labelled pod restarts in place with new variables of a ConfigMap by env and of a Secret by envFrom. A pod without the label keeps
-// its own. It runs with no other test, as the command looks at all nodes.
+// A labelled pod restarts in place with new values of a ConfigMap by env, by a file and by subPaths of two kinds of volumes, and of a
+// Secret by envFrom. A pod without the label keeps its variables. It runs with no other test, as the command looks at all nodes.
 func TestRestartInPlace(t *testing.T) {
 	n := newNamespace(t)
 	n.needsPolicies()
@@ -44,6 +44,11 @@ func TestRestartInPlace(t *testing.T) {
 		return with.hasVariables(ctx, map[string]string{"MODE": "fast", "PASSWORD": "after"})
 	})
 	with.awaitReady()
+	for _, file := range []string{"files/mode", "native-path", "path"} {
+		if got := with.probe("read", mountDir+file); got != "fast" {
+			t.Errorf("%s is %q", file, got)
+		}
+	}
 	if with.Status.PodIP != ip || with.restarts(t) <= runs {
 		t.Errorf("the pod has the address %s and %d restarts, before %s and %d", with.Status.PodIP, with.restarts(t), ip, runs)
 	}
@@ -60,13 +65,22 @@ func TestRestartInPlace(t *testing.T) {
 	}
 }
 
-// withVariables is a pod with a variable of each kind.
+// withVariables is a pod with a variable of each kind, and with files and subPaths of the ConfigMap, which its liveness probe reads.
 func withVariables(name, label string) *corev1.Pod {
-	spec := newPod(name)
+	spec := newPod(name, asNode("files", "native"), corev1.Volume{Name: "native", VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}},
+	}})
 	if label != "" {
 		spec.Labels, spec.Annotations = map[string]string{restartLabel: label}, map[string]string{"refvol.dev/spread": "0s"}
 	}
 	c := &spec.Spec.Containers[0]
+	c.VolumeMounts = append(c.VolumeMounts,
+		corev1.VolumeMount{Name: "files", MountPath: mountDir + "path", SubPath: "mode"},
+		corev1.VolumeMount{Name: "native", MountPath: mountDir + "native-path", SubPath: "mode"})
+	c.LivenessProbe = &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/probe", "read", mountDir + "path"}}},
+		PeriodSeconds: 1, TimeoutSeconds: 10,
+	}
 	c.Env = []corev1.EnvVar{{Name: "MODE", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
 		LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}, Key: "mode",
 	}}}}
