@@ -26,7 +26,7 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	}
 	err = p.await(ctx, e)
 	var f *failure
-	if ReasonOf(err) == ReasonForbidden && errors.As(err, &f) && f.silent && errors.Is(err, manager.ErrNotSynced) { // the refusal has not passed
+	if ReasonOf(err) == ReasonForbidden && errors.As(err, &f) && f.silent && errors.Is(err, manager.ErrNotSynced) { // it has not passed
 		p.opts.Events.Warn(request.Pod, eventRefForbidden, err.Error())
 	}
 	return err
