@@ -16,15 +16,15 @@ import (
 	"github.com/refvol/refvol/pkg/check"
 )
 
-// watch is the value of --change-detection with which objects are watched.
+// watch is the value of --change-detection for watches.
 const watch = "Watch"
 
-// checkOptions are the flags of `check`.
+// checkOptions are the flags of check.
 type checkOptions struct {
 	cluster *clusterOptions
 	files   *genericclioptions.FileNameFlags
 	output  *output
-	// identity and changeDetection are those of the plugins.
+	// identity and changeDetection are the flags of the plugins.
 	identity        string
 	changeDetection string
 	live            bool
@@ -135,7 +135,7 @@ func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Write
 	}
 }
 
-// print writes a report in the form that -o names.
+// print writes a report in the format of -o.
 func (o *checkOptions) print(w io.Writer, report interface{ WriteText(w io.Writer) error }) error {
 	var err error
 	if o.output.isOwn() {
@@ -149,7 +149,7 @@ func (o *checkOptions) print(w io.Writer, report interface{ WriteText(w io.Write
 	return nil
 }
 
-// checker makes what the flags ask for. The cluster is nil without --live.
+// checker returns a Checker for the flags. The cluster is nil without --live.
 func (o *checkOptions) checker() (*check.Checker, *cluster, error) {
 	namespace, _, err := o.cluster.flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/refvol/refvol/internal/leak"
 )
 
-// manifestOf returns the path of a file that holds a Pod with one volume.
+// manifestOf returns the path of a file with a Pod that has one volume.
 func manifestOf(t *testing.T, name, attributes string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -87,7 +87,7 @@ func TestCheckRefuses(t *testing.T) {
 	}
 }
 
-// TestCheckExitStatus: a problem is told from an API server that doesn't answer.
+// TestCheckExitStatus distinguishes a problem from an API server that doesn't answer.
 func TestCheckExitStatus(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	writeFile(t, kubeconfig, `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
@@ -109,7 +109,7 @@ func TestCheckExitStatus(t *testing.T) {
 	}
 }
 
-// The documents' example is what the command prints.
+// The example in the documents equals the command's output.
 func TestCheckExample(t *testing.T) {
 	text, err := os.ReadFile("../../docs/check.md")
 	if err != nil {
@@ -132,7 +132,7 @@ func TestCheckExample(t *testing.T) {
 	}
 }
 
-// Manifests that name no namespace get the kubeconfig's, or that of -n.
+// Manifests without a namespace get the kubeconfig's, or that of -n.
 func TestCheckNamespace(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	const text = `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
@@ -210,7 +210,7 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-// TestCheckWithoutKubectl says what -k lacks.
+// TestCheckWithoutKubectl: the error says what -k needs.
 func TestCheckWithoutKubectl(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, _, err := runCommand(t, "check", "-k", "overlay")
@@ -220,7 +220,7 @@ func TestCheckWithoutKubectl(t *testing.T) {
 	}
 }
 
-// TestCheckLabel: a live label is judged by the namespace's pods and the sizes of their objects, of which nothing is printed.
+// TestCheckLabel: a live label is evaluated with the namespace's pods and the sizes of their objects, whose values are not printed.
 func TestCheckLabel(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -13,7 +13,7 @@ import (
 	"github.com/refvol/refvol/pkg/fleet"
 )
 
-// isOfNamespace says that the pods of a namespace are checked, and no manifest.
+// isOfNamespace reports whether the pods of a namespace are checked, and not a manifest.
 func (o *checkOptions) isOfNamespace() bool {
 	files := o.files.ToOptions()
 	return o.live && *o.cluster.flags.Namespace != "" && len(files.Filenames) == 0 && files.Kustomize == ""
@@ -29,7 +29,7 @@ func (o *checkOptions) validateNamespace() error {
 	return nil
 }
 
-// checkNamespace prints what a live label would change, and fails if a pod could not start then.
+// checkNamespace prints what a live label would change, and fails if a pod could not start with it.
 func (o *checkOptions) checkNamespace(ctx context.Context, c *cluster, checker *check.Checker, stdout io.Writer) error {
 	namespace := *o.cluster.flags.Namespace
 	size := resource.MustParse(o.maxVolumeSize)

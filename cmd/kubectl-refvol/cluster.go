@@ -28,16 +28,16 @@ import (
 )
 
 const (
-	// requestTimeout is the default of --request-timeout, which bounds each request to the API server but a port-forward.
+	// requestTimeout is the default of --request-timeout. It limits each request to the API server, except a port-forward.
 	requestTimeout = 30 * time.Second
-	// atOnce is how many plugins are asked at once: each takes a connection to the API server, and the API
-	// server one to the node.
+	// atOnce limits the plugins that are asked at the same time. Each of them needs a connection to the API server, and one from there to
+	// the node.
 	atOnce = 50
 )
 
-// clusterOptions are the flags that say which plugins of which cluster are asked.
+// clusterOptions are the flags that select the plugins of a cluster.
 type clusterOptions struct {
-	// flags are kubectl's own.
+	// flags are kubectl's own flags.
 	flags     *genericclioptions.ConfigFlags
 	namespace string
 	selector  string
@@ -46,11 +46,10 @@ type clusterOptions struct {
 	timeout   time.Duration
 }
 
-// newConfigFlags returns kubectl's flags, whose requests end unless somebody says otherwise. What timeout is becomes the flag
-// --request-timeout.
+// newConfigFlags returns kubectl's flags. Requests have a timeout by default. timeout is the value of the flag --request-timeout.
 func newConfigFlags() (flags *genericclioptions.ConfigFlags, timeout *requestTimeoutFlag) {
 	flags, timeout = genericclioptions.NewConfigFlags(true), &requestTimeoutFlag{requestTimeout}
-	// client-go would take it for a configuration, and then look for none of the pod that this runs in.
+	// With a timeout set here, client-go would treat the flags as a configuration, and not look for the one of the pod.
 	flags.Timeout = nil
 	return flags.WithWrapConfigFn(func(config *rest.Config) *rest.Config {
 		config.Timeout = timeout.Duration
@@ -59,7 +58,7 @@ func newConfigFlags() (flags *genericclioptions.ConfigFlags, timeout *requestTim
 	}), timeout
 }
 
-// requestTimeoutFlag is the value of --request-timeout, as kubectl reads it: a time, or seconds; 0 is no limit.
+// requestTimeoutFlag is the value of --request-timeout in kubectl's form: a duration, or seconds. 0 means no limit.
 type requestTimeoutFlag struct{ time.Duration }
 
 // Set parses a value.
@@ -68,7 +67,7 @@ func (f *requestTimeoutFlag) Set(text string) (err error) {
 	return err
 }
 
-// Type returns the word of the help.
+// Type returns the word that the help shows.
 func (*requestTimeoutFlag) Type() string { return "string" }
 
 func newClusterOptions(flags *genericclioptions.ConfigFlags) *clusterOptions {
@@ -78,17 +77,17 @@ func newClusterOptions(flags *genericclioptions.ConfigFlags) *clusterOptions {
 	}
 }
 
-// driverName is the name of the CSI driver, unless a flag says another.
+// driverName is the default name of the CSI driver.
 const driverName = "csi.refvol.dev"
 
-// addFlags adds those that say where the plugins are.
+// addFlags adds the flags that say where the plugins are.
 func (o *clusterOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.namespace, "plugin-namespace", o.namespace, "namespace of the plugin's pods")
 	fs.StringVar(&o.selector, "plugin-selector", o.selector, "labels of the plugin's pods")
 	fs.StringVar(&o.driver, "driver-name", o.driver, "name of the CSI driver, as in the CSIDriver object")
 }
 
-// addStatusFlags adds those that say how a plugin is asked.
+// addStatusFlags adds the flags that say how a plugin is asked.
 func (o *clusterOptions) addStatusFlags(fs *pflag.FlagSet) {
 	fs.Uint16Var(&o.port, "status-port", o.port, "port of the plugin's --status-address")
 	fs.DurationVar(&o.timeout, "plugin-timeout", o.timeout, "how long one plugin may take to answer")
@@ -114,14 +113,14 @@ func (o *clusterOptions) validate() error {
 // cluster sends the requests of the commands, with the caller's rights. It is safe for concurrent use.
 type cluster struct {
 	opts *clusterOptions
-	// timeout bounds the question to one plugin.
+	// timeout limits the time for one plugin's answer.
 	timeout  time.Duration
 	client   kubernetes.Interface
 	metadata metadata.Interface
 	config   *rest.Config
 }
 
-// connect returns what the flags lead to. It sends nothing yet.
+// connect returns the cluster that the flags select. It sends no request.
 func (o *clusterOptions) connect() (*cluster, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -132,7 +131,7 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	}
 	config = rest.CopyConfig(config)
 	config.QPS = -1
-	// The pods of a large cluster are a gigabyte as JSON.
+	// As JSON, the pods of a large cluster are a gigabyte.
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	timeout := o.timeout
@@ -154,7 +153,7 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	return &cluster{opts: o, timeout: timeout, client: client, metadata: objects, config: config}, nil
 }
 
-// fleet returns how the plugins of all nodes are asked, or of some.
+// fleet returns how the plugins are asked: of all nodes, or only of the named ones.
 func (c *cluster) fleet(nodes ...string) *fleet.Options {
 	o := &fleet.Options{
 		Driver: c.opts.driver, CSINodes: c.csiNodes, Plugins: c.plugins,
@@ -169,7 +168,7 @@ func (c *cluster) fleet(nodes ...string) *fleet.Options {
 	return o
 }
 
-// of returns a list of what is on some nodes.
+// of returns a list function that keeps only what is on some nodes.
 func of[T any](nodes []string, list func(context.Context) ([]T, error), node func(*T) string) func(context.Context) ([]T, error) {
 	return func(ctx context.Context) ([]T, error) {
 		all, err := list(ctx)
@@ -177,7 +176,7 @@ func of[T any](nodes []string, list func(context.Context) ([]T, error), node fun
 	}
 }
 
-// errNoPlugin is that no pod looks like the plugin's.
+// errNoPlugin says that no pod was found that belongs to the plugin.
 var errNoPlugin = errors.New("--plugin-namespace and --plugin-selector say where the plugin is")
 
 func (c *cluster) csiNodes(ctx context.Context) (all []storagev1.CSINode, err error) {
@@ -188,7 +187,7 @@ func (c *cluster) csiNodes(ctx context.Context) (all []storagev1.CSINode, err er
 	return all, nil
 }
 
-// plugins lists the plugin's pods. None at all is an error, as of a wrong flag.
+// plugins lists the plugin's pods. If there are none, that is an error, because a flag is probably wrong.
 func (c *cluster) plugins(ctx context.Context) (all []corev1.Pod, err error) {
 	opts := metav1.ListOptions{LabelSelector: c.opts.selector}
 	err = fleet.Each(ctx, c.client.CoreV1().Pods(c.opts.namespace).List, opts, func(pod *corev1.Pod) { all = append(all, *pod) })
@@ -205,7 +204,7 @@ func (c *cluster) using(ctx context.Context) ([]fleet.Pod, error) {
 	return fleet.Using(ctx, c.client.CoreV1().Pods("").List, c.opts.driver)
 }
 
-// pod gets a pod that used the driver, nil if it doesn't any more.
+// pod gets a pod that used the driver. It returns nil if the pod doesn't use it any more.
 func (c *cluster) pod(ctx context.Context, namespace, name string) (*fleet.Pod, error) {
 	pod, err := c.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -216,7 +215,7 @@ func (c *cluster) pod(ctx context.Context, namespace, name string) (*fleet.Pod, 
 			return &use, nil
 		}
 	}
-	return nil, nil //nolint:nilnil // The answer is that there is none.
+	return nil, nil //nolint:nilnil // the answer is that there is none
 }
 
 func (c *cluster) nodeReady(ctx context.Context, name string) (bool, error) {
@@ -233,18 +232,18 @@ func (c *cluster) fetch(ctx context.Context, pod string) (*status.Report, error)
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.opts.port)))
 	report, err := status.Fetch(ctx, &podTransport{c.config, c.client.CoreV1().RESTClient(), c.opts.namespace, pod}, address)
 	if apierrors.IsForbidden(err) {
-		// The API server does not name the right if it is create.
+		// The API server does not always name the right create.
 		err = fmt.Errorf("%w: this takes get and create of pods/portforward in namespace %s", err, c.opts.namespace)
 	}
 	return report, err
 }
 
-// version returns an object's version, or nil if it doesn't exist. It asks for the object without its values.
+// version returns an object's version, or nil if the object doesn't exist. It requests the object's metadata only, without values.
 func (c *cluster) version(ctx context.Context, object fleet.Object) (*status.Version, error) {
 	found, err := c.objects(object).Get(ctx, object.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
-		return nil, nil //nolint:nilnil // The answer is that there is none.
+		return nil, nil //nolint:nilnil // the answer is that there is none
 	case err != nil:
 		return nil, fmt.Errorf("get the metadata of %s: %w", object, err)
 	}

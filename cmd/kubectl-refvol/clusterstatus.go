@@ -10,10 +10,10 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// clusterStatusKind is that of a clusterStatus.
+// clusterStatusKind is the kind of a clusterStatus.
 const clusterStatusKind = "ClusterStatus"
 
-// clusterStatus is what `status` prints as JSON and YAML. Its apiVersion is status.APIVersion.
+// clusterStatus is what status prints as JSON and YAML. Its apiVersion is status.APIVersion.
 type clusterStatus struct {
 	APIVersion string       `json:"apiVersion"`
 	Kind       string       `json:"kind"`
@@ -21,14 +21,14 @@ type clusterStatus struct {
 	Nodes      []nodeStatus `json:"nodes"`
 }
 
-// nodeStatus is one node's. Report is missing if the plugin gave none; then there is a Problem.
+// nodeStatus is the status of one node. Without a Report there is a Problem.
 type nodeStatus struct {
 	Node    string         `json:"node"`
 	Plugin  string         `json:"plugin,omitempty"`
 	Problem *fleet.Problem `json:"problem,omitempty"`
-	// Pods is how many pods with a volume of the driver are there and have not ended.
+	// Pods is the number of pods with a volume of the driver on the node that have not ended.
 	Pods int `json:"pods"`
-	// Missing are the volumes of pods that have started which the plugin does not report.
+	// Missing are the volumes of started pods that the plugin does not report.
 	Missing []missingVolume `json:"missing,omitempty"`
 	Report  *status.Report  `json:"report,omitempty"`
 }
@@ -39,7 +39,7 @@ type missingVolume struct {
 	Name string     `json:"name"`
 }
 
-// newClusterStatus orders the nodes: those with a problem first, then those with more abnormal volumes.
+// newClusterStatus sorts the nodes: nodes with a problem first, then by the number of abnormal volumes.
 func newClusterStatus(driver string, survey *fleet.Survey) *clusterStatus {
 	s := &clusterStatus{APIVersion: status.APIVersion, Kind: clusterStatusKind, Driver: driver, Nodes: []nodeStatus{}}
 	for i := range survey.Nodes {
@@ -50,8 +50,8 @@ func newClusterStatus(driver string, survey *fleet.Survey) *clusterStatus {
 	return s
 }
 
-// missing returns what a node's plugin should report and doesn't. A publish may not have begun before the pod
-// has started.
+// missing returns the volumes that a node's plugin should report and doesn't. Volumes of pods that have not started don't count, because
+// their publish may not have begun.
 func missing(n *fleet.Node) []missingVolume {
 	var all []missingVolume
 	for _, pod := range n.Missing() {
@@ -64,7 +64,7 @@ func missing(n *fleet.Node) []missingVolume {
 	return all
 }
 
-// badness is larger for a node that is worse.
+// badness returns a larger number for a node in a worse state.
 func (n *nodeStatus) badness() int {
 	bad := len(n.Missing)
 	if n.Problem != nil {
@@ -76,7 +76,7 @@ func (n *nodeStatus) badness() int {
 	return bad
 }
 
-// keep leaves out the volumes of other namespaces. What is wrong with a node stays.
+// keep removes the volumes of other namespaces. Problems of nodes stay.
 func (s *clusterStatus) keep(namespace string) {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
@@ -88,7 +88,7 @@ func (s *clusterStatus) keep(namespace string) {
 	}
 }
 
-// keepAbnormal leaves out the volumes that need nobody.
+// keepAbnormal removes the volumes that are not abnormal.
 func (s *clusterStatus) keepAbnormal() {
 	for i := range s.Nodes {
 		if r := s.Nodes[i].Report; r != nil {
@@ -97,7 +97,7 @@ func (s *clusterStatus) keepAbnormal() {
 	}
 }
 
-// counts says how much is there and how much is abnormal. A plugin that is not ready is a problem of its node already.
+// counts returns the counts of a status. A plugin that is not ready is already a problem of its node.
 func (s *clusterStatus) counts() *status.Counts {
 	c := &status.Counts{Nodes: len(s.Nodes)}
 	for i := range s.Nodes {
@@ -113,7 +113,7 @@ func (s *clusterStatus) counts() *status.Counts {
 	return c
 }
 
-// writeTable writes the nodes that have a problem, and then the volumes.
+// writeTable writes the nodes with a problem, and then the volumes.
 func (s *clusterStatus) writeTable(w io.Writer, table status.Table) error {
 	var reports []*status.Report
 	var lines [][]string
@@ -138,7 +138,7 @@ func (s *clusterStatus) writeTable(w io.Writer, table status.Table) error {
 	return table.Write(w, s.counts(), reports...)
 }
 
-// problems returns what is wrong with the node, and not with a volume that is reported.
+// problems returns the problems of the node itself, without those of reported volumes.
 func (n *nodeStatus) problems() []fleet.Problem {
 	var all []fleet.Problem
 	if n.Problem != nil {
@@ -152,7 +152,7 @@ func (n *nodeStatus) problems() []fleet.Problem {
 	return all
 }
 
-// rows returns the volumes as custom-columns sees them: as in JSON, with the node.
+// rows returns the volumes for custom-columns: as in JSON, plus the node.
 func (s *clusterStatus) rows() ([]map[string]any, error) {
 	object, err := generic(s)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 
 var update = flag.Bool("update", false, "write this program's part of docs/commands.md anew")
 
-// TestCommandsPage has docs/commands.md show the help of each command, once with the flags that all commands have.
+// TestCommandsPage: docs/commands.md shows the help of each command, and once the flags that all commands have.
 func TestCommandsPage(t *testing.T) {
-	t.Setenv("HOME", "/home/you") // which the default of --cache-dir names
+	t.Setenv("HOME", "/home/you") // the default of --cache-dir contains it
 	t.Setenv("KUBECACHEDIR", "")
 	root := newRootCommand()
 	commands := []helppage.Command{{Line: root.CommandPath(), Help: help(t, root)}}

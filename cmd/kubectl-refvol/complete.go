@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// completionTimeout is how long a completion may take: somebody waits at a prompt.
+	// completionTimeout limits a completion, because somebody waits at a prompt.
 	completionTimeout = 3 * time.Second
-	// completions is how many names are offered.
+	// completions limits the names that are offered.
 	completions = 500
 )
 
-// completion returns what may stand in a place of the command line. If it can't be found out, nothing is offered.
+// completion returns the possible values at a place of the command line. It returns none if they cannot be found.
 type completion func(ctx context.Context, c *cluster, typed string) []string
 
-// complete has kubectl complete contexts, namespaces, nodes and objects.
+// complete makes kubectl complete contexts, namespaces, nodes and objects.
 func complete(root *cobra.Command, flags *genericclioptions.ConfigFlags) {
 	ask := func(find completion) cobra.CompletionFunc {
 		return func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
@@ -43,7 +43,7 @@ func complete(root *cobra.Command, flags *genericclioptions.ConfigFlags) {
 		}
 		return startingWith(typed, slices.Sorted(maps.Keys(config.Contexts))), cobra.ShellCompDirectiveNoFileComp
 	}
-	// The errors are of flags that there are not.
+	// It only fails for a flag that does not exist.
 	_ = root.RegisterFlagCompletionFunc("context", contexts)
 	_ = root.RegisterFlagCompletionFunc("namespace", ask(namesOf("namespaces")))
 	for _, cmd := range root.Commands() {
@@ -56,12 +56,12 @@ func complete(root *cobra.Command, flags *genericclioptions.ConfigFlags) {
 	}
 }
 
-// namesOf returns the names of all objects of a resource that has no namespace.
+// namesOf completes the names of a cluster-scoped resource.
 func namesOf(resource string) completion {
 	return func(ctx context.Context, c *cluster, _ string) []string { return c.names(ctx, resource, "") }
 }
 
-// completeObjects offers a type, or after its slash the names of one.
+// completeObjects completes a type or, after its slash, the names of its objects.
 func completeObjects(flags *genericclioptions.ConfigFlags) completion {
 	return func(ctx context.Context, c *cluster, typed string) (all []string) {
 		kind, _, found := strings.Cut(typed, "/")
@@ -79,7 +79,7 @@ func completeObjects(flags *genericclioptions.ConfigFlags) completion {
 	}
 }
 
-// names lists names only, and no values.
+// names lists names only, without values.
 func (c *cluster) names(ctx context.Context, resource, namespace string) (names []string) {
 	list, err := c.metadata.Resource(corev1.SchemeGroupVersion.WithResource(resource)).Namespace(namespace).
 		List(ctx, metav1.ListOptions{Limit: completions})

@@ -12,11 +12,11 @@ import (
 	"github.com/refvol/refvol/pkg/fleet"
 )
 
-// settle is how long a node has to be without the plugin, so that a pod which waits there does not lag. A DaemonSet
-// replaces a pod within a second.
+// settle is how long a node must be without the plugin before a pod that waits there does not count as a laggard. A DaemonSet replaces a
+// pod within a second.
 const settle = 5 * time.Second
 
-// convergedOptions are the flags of `converged`.
+// convergedOptions are the flags of converged.
 type convergedOptions struct {
 	cluster   *clusterOptions
 	output    *output
@@ -98,7 +98,7 @@ func (o *convergedOptions) run(ctx context.Context, args []string, stdout, stder
 	all := c.fleet()
 	all.Settle = settle
 	say := func(text string) {
-		fmt.Fprintln(stderr, text) //nolint:errcheck // The verdict is what counts.
+		fmt.Fprintln(stderr, text) //nolint:errcheck // the result counts, not this text
 	}
 	w := &waiter{
 		find:      func() ([]fleet.Object, error) { return findObjects(o.cluster.flags, o.selector, args) },

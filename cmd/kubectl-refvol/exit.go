@@ -8,11 +8,11 @@ import (
 
 // The exit statuses.
 const (
-	// no is that of an answer that is known and is no, such as a volume that is abnormal.
+	// no is the status of a negative answer, such as an abnormal volume.
 	no = 1
-	// unknown is that of every error without a status of its own: there is no answer.
+	// unknown is the status of every other error: there is no answer.
 	unknown = 2
-	// none is that of an answer about nothing, which a wrong name is the usual cause of.
+	// none is the status if no volume names the object, usually because a name is wrong.
 	none = 3
 )
 
@@ -24,7 +24,7 @@ type statusError struct {
 
 func (e *statusError) Unwrap() error { return e.error }
 
-// exitStatus returns the status that the program ends with after an error, or nil.
+// exitStatus returns the exit status for an error or nil.
 func exitStatus(err error) int {
 	if err == nil {
 		return 0

@@ -14,8 +14,8 @@ import (
 	"k8s.io/cli-runtime/pkg/resource"
 )
 
-// eachInput calls f with the text of each file that -f, -R and -k name. The builder of cli-runtime finds them, but doesn't
-// read them: it loses count of the documents, and its errors repeat what a Secret may hold.
+// eachInput calls f with the text of each file that -f, -R and -k name. The builder of cli-runtime finds the files but does not read them,
+// because it miscounts the documents, and its errors repeat text that may come from a Secret.
 func eachInput(ctx context.Context, files resource.FilenameOptions, stdin io.Reader, f func(name string, text io.Reader) error) error {
 	if files.Kustomize != "" {
 		return addKustomization(ctx, files.Kustomize, f)
@@ -37,10 +37,10 @@ func eachInput(ctx context.Context, files resource.FilenameOptions, stdin io.Rea
 	return nil
 }
 
-// addKustomization reads what a kustomization makes, by the user's own kubectl: its kustomize is the one that applies it, and
-// would be a fifth of this program. What it says of a mistake may repeat a manifest.
+// addKustomization reads the output of a kustomization. It runs the user's kubectl, whose kustomize is also the one that applies it; linked
+// in, it would be a fifth of this program. The output of a failure is not repeated, because it may quote a manifest.
 func addKustomization(ctx context.Context, dir string, f func(string, io.Reader) error) error {
-	text, err := exec.CommandContext(ctx, "kubectl", "kustomize", "--", dir).Output() //nolint:gosec // The user names the directory.
+	text, err := exec.CommandContext(ctx, "kubectl", "kustomize", "--", dir).Output() //nolint:gosec // the user names the directory
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
 		return fmt.Errorf("build the kustomization %s: -k runs kubectl: %w", dir, exec.ErrNotFound)

@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// TestWhatIsLinked: one reachable template keeps each exported method of each type of the API, and the program has 51 MB
-// instead of 30. So the linker is asked what it has kept, and not the go command what is imported.
+// TestWhatIsLinked: one reachable template keeps every exported method of every type of the API, and the program has 51 MB instead of 30.
+// So the test checks what the linker has kept, and not what is imported.
 func TestWhatIsLinked(t *testing.T) {
 	program := t.TempDir() + "/kubectl-refvol"
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", program, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as released: with cgo, kustomize's plugins keep each method, too
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as released: with cgo, kustomize's plugins keep every method too
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// apiServer answers every list with one object of a name, and tells the headers of requests.
+// apiServer answers every list with one object of a name, and returns the headers of requests.
 func apiServer(t *testing.T, name string) (url string, seen chan http.Header) {
 	t.Helper()
 	seen = make(chan http.Header, 100)
@@ -26,7 +26,7 @@ func apiServer(t *testing.T, name string) (url string, seen chan http.Header) {
 	return server.URL, seen
 }
 
-// TestExecPlugin: who logs in by a program does so here too.
+// TestExecPlugin: a login by an exec plugin works here too.
 func TestExecPlugin(t *testing.T) {
 	url, seen := apiServer(t, "db")
 	dir := t.TempDir()
@@ -72,7 +72,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestRequestTimeout: --request-timeout bounds a request.
+// TestRequestTimeout: --request-timeout limits a request.
 func TestRequestTimeout(t *testing.T) {
 	release := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
@@ -85,7 +85,7 @@ func TestRequestTimeout(t *testing.T) {
 	}
 }
 
-// TestNoRequestTimeout: 0 is no limit, as with kubectl, also in a pod, where there is no kubeconfig.
+// TestNoRequestTimeout: 0 means no limit, as with kubectl, also in a pod without a kubeconfig.
 func TestNoRequestTimeout(t *testing.T) {
 	for set, want := range map[string]time.Duration{"": requestTimeout, "0": 0, "0s": 0, "7": 7 * time.Second, "1m": time.Minute} {
 		flags, timeout := newConfigFlags()

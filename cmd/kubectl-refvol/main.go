@@ -1,6 +1,7 @@
-// Command kubectl-refvol asks all plugins of a cluster, rolls changes out, and checks manifests, as a plugin of kubectl: kubectl refvol.
+// Command kubectl-refvol queries all plugins of a cluster, rolls changes out, and checks manifests. It is a plugin of kubectl: kubectl
+// refvol.
 //
-// It is a module of its own: what kubectl's libraries and a port-forward take must not get into the node's binary.
+// It is a separate module, so that the dependencies of kubectl's libraries and of the port-forward don't get into the node's binary.
 package main
 
 import (
@@ -36,7 +37,7 @@ func run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 	return root.ExecuteContext(ctx)
 }
 
-// maxVerbosity leaves out what client-go logs of the bodies of answers, which may have values of Secrets.
+// maxVerbosity is the highest level at which client-go logs no bodies of answers, which may have values of Secrets.
 const maxVerbosity = 7
 
 func newRootCommand() *cobra.Command {
@@ -57,7 +58,7 @@ func newRootCommand() *cobra.Command {
 
   # Is a manifest right, and which objects does it reference?
   kubectl refvol check -f app.yaml`,
-		// Usage helps who got a flag wrong, not who reads why a command failed.
+		// The usage helps after a wrong flag, but not after a failure.
 		SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return logRequests(verbosity) },
 	}
@@ -69,7 +70,7 @@ func newRootCommand() *cobra.Command {
 	return root
 }
 
-// logRequests has client-go log to standard error.
+// logRequests makes client-go log to standard error.
 func logRequests(verbosity int) error {
 	if verbosity > maxVerbosity {
 		return fmt.Errorf("-v: %d would log values of Secrets: must be at most %d", verbosity, maxVerbosity)

@@ -18,7 +18,7 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// runCommand executes a command line that is to end by itself.
+// runCommand executes a command line that ends by itself.
 func runCommand(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errOut bytes.Buffer
@@ -33,7 +33,7 @@ func message(err error) string {
 	return err.Error()
 }
 
-// What the commands do is tested on an API server, in e2e/suites/fleet.
+// What the commands do is tested with an API server, in e2e/suites/fleet.
 func TestFlags(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/does/not/exist")
 	t.Setenv("HOME", t.TempDir())
@@ -103,7 +103,7 @@ var (
 	errForbidden = apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errFault)
 )
 
-// TestExitStatus: no is told from not known.
+// TestExitStatus distinguishes a negative answer from none.
 func TestExitStatus(t *testing.T) {
 	object := fleet.Object{Kind: "Secret", Namespace: "ns", Name: "db"}
 	missing := &fleet.Result{Object: object}
@@ -128,12 +128,12 @@ func TestExitStatus(t *testing.T) {
 	}
 }
 
-// script is a cluster with one volume, on which the rounds find one version of the object after the other.
+// script is a cluster with one volume, in which the rounds find the object's versions one after the other.
 type script struct {
-	// object is what each request for the object finds, shown what each round's volume shows; the last
-	// one stays. "" stands for none. Without shown there is no volume.
+	// object has the version for each request for the object, and shown the version that the volume shows in each round. The last one is
+	// repeated. "" means none. Without shown there is no volume.
 	object, shown []string
-	// slow is how long a round takes, and fails are the rounds that fail, from 1 on.
+	// slow is how long a round takes. fails has the rounds that fail, from 1.
 	slow      time.Duration
 	fails     map[int]error
 	allowNone bool
@@ -199,7 +199,7 @@ func TestWait(t *testing.T) {
 		script  script
 		timeout time.Duration
 		watch   bool
-		// printed are the verdicts, want the error, took the time and rounds how often the plugins were asked.
+		// printed are the results, want is the error, took is the time, and rounds is how often the plugins were asked.
 		printed, want string
 		took          time.Duration
 		rounds        int
@@ -278,7 +278,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestProgress: a wait is told once, and again only after a change.
+// TestProgress: a wait is reported once, and again only after a change.
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{object: []string{"2", "2", "2", "2", "3"}, shown: []string{"1", "1", "1", "1", "3"}}
@@ -295,7 +295,7 @@ func TestProgress(t *testing.T) {
 	})
 }
 
-// TestInterrupted: a caller who has seen enough gets the last answer.
+// TestInterrupted: a caller who interrupts gets the last answer.
 func TestInterrupted(t *testing.T) {
 	for version, want := range map[string]bool{"1": true, "2": false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -312,7 +312,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestNewObjects: an object that gets the labels while converged waits has to be everywhere, too.
+// TestNewObjects: an object that gets the labels while converged waits must be everywhere too.
 func TestNewObjects(t *testing.T) {
 	for again, want := range map[bool]string{true: "db cache", false: "db"} {
 		synctest.Test(t, func(t *testing.T) {

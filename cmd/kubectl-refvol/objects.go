@@ -19,15 +19,15 @@ import (
 	"github.com/refvol/refvol/pkg/fleet"
 )
 
-// findObjects returns the ConfigMaps and Secrets that a command line names, as kubectl reads it. With a selector it asks the
-// API server, for metadata only. An error of the command line is a usageError.
+// findObjects returns the ConfigMaps and Secrets that a command line names in kubectl's form. With a selector it asks the API server, for
+// metadata only. An error in the command line is a usageError.
 func findObjects(flags *genericclioptions.ConfigFlags, selector string, args []string) ([]fleet.Object, error) {
 	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return nil, &usageError{fmt.Errorf("find the kubeconfig's namespace: %w", err)}
 	}
 	if first := args[0]; selector == "" && !strings.Contains(strings.Join(args, ""), "/") {
-		// The builder would ask the API server whether the type is the name of several.
+		// Without a slash, the builder would ask the API server whether the type stands for several.
 		args = slices.Clone(args[1:])
 		for i := range args {
 			args[i] = first + "/" + args[i]
@@ -52,7 +52,7 @@ func findObjects(flags *genericclioptions.ConfigFlags, selector string, args []s
 		if kind.Group != "" || kind.Kind != "Secret" && kind.Kind != "ConfigMap" {
 			return nil, &usageError{fmt.Errorf("%s %q: volumes show secrets and configmaps only", info.Mapping.Resource.Resource, info.Name)}
 		}
-		// With a selector it is a list.
+		// with a selector, it is a list
 		list, ok := info.Object.(*unstructured.UnstructuredList)
 		if !ok {
 			objects = append(objects, fleet.Object{Kind: kind.Kind, Namespace: info.Namespace, Name: info.Name})
@@ -68,15 +68,15 @@ func findObjects(flags *genericclioptions.ConfigFlags, selector string, args []s
 	return objects, nil
 }
 
-// metadataOnly has the API server leave out what a list has of values.
+// metadataOnly makes the API server leave values out of a list.
 func metadataOnly(request *rest.Request) {
 	request.SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
 }
 
-// objectTypes knows the types that volumes show, and asks the API server for others: they are needed for an error only.
+// objectTypes knows the types that volumes show. It asks the API server about other types, which are only needed for an error.
 type objectTypes struct{ *genericclioptions.ConfigFlags }
 
-// ToRESTMapper is that of resource.RESTClientGetter.
+// ToRESTMapper implements resource.RESTClientGetter.
 func (t objectTypes) ToRESTMapper() (meta.RESTMapper, error) {
 	known := meta.NewDefaultRESTMapper([]schema.GroupVersion{corev1.SchemeGroupVersion})
 	add := func(kind string, names ...string) {
@@ -98,7 +98,7 @@ type mapper struct {
 	known meta.RESTMapper
 }
 
-// ResourceFor is that of meta.RESTMapper.
+// ResourceFor implements meta.RESTMapper.
 func (m *mapper) ResourceFor(of schema.GroupVersionResource) (schema.GroupVersionResource, error) {
 	if found, err := m.known.ResourceFor(of); err == nil {
 		return found, nil
@@ -106,7 +106,7 @@ func (m *mapper) ResourceFor(of schema.GroupVersionResource) (schema.GroupVersio
 	return m.RESTMapper.ResourceFor(of)
 }
 
-// KindFor is that of meta.RESTMapper.
+// KindFor implements meta.RESTMapper.
 func (m *mapper) KindFor(of schema.GroupVersionResource) (schema.GroupVersionKind, error) {
 	if found, err := m.known.KindFor(of); err == nil {
 		return found, nil
@@ -114,7 +114,7 @@ func (m *mapper) KindFor(of schema.GroupVersionResource) (schema.GroupVersionKin
 	return m.RESTMapper.KindFor(of)
 }
 
-// RESTMapping is that of meta.RESTMapper.
+// RESTMapping implements meta.RESTMapper.
 func (m *mapper) RESTMapping(of schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
 	if found, err := m.known.RESTMapping(of, versions...); err == nil {
 		return found, nil
@@ -122,7 +122,7 @@ func (m *mapper) RESTMapping(of schema.GroupKind, versions ...string) (*meta.RES
 	return m.RESTMapper.RESTMapping(of, versions...)
 }
 
-// isOfRequest says whether an error is the API server's, or of the way to it.
+// isOfRequest reports whether an error comes from the API server or the connection to it.
 func isOfRequest(err error) bool {
 	_, request := errors.AsType[*url.Error](err)
 	var refused apierrors.APIStatus

@@ -17,8 +17,8 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// output is the flag -o, with kubectl's formats and some of the command. Without it people read the answer. It is not
-// PrintFlags: a go-template may call any method, so the linker would leave out none, and the program has twice the size.
+// output is the flag -o with kubectl's formats and the command's own. Without the flag, the output is for people. It does not use kubectl's
+// PrintFlags: a go-template may call any method, so the linker could remove none, and the program would have twice the size.
 type output struct {
 	*genericclioptions.JSONYamlPrintFlags
 
@@ -43,12 +43,12 @@ func newOutput(cmd *cobra.Command, own ...string) *output {
 
 func (o *output) format() string { return o.value }
 
-// allowed returns the formats that kubectl's printers print.
+// allowed returns the formats of kubectl's printers.
 func (o *output) allowed() []string {
 	return slices.Sorted(slices.Values(slices.Concat(o.AllowedFormats(), o.names.AllowedFormats(), o.paths.AllowedFormats())))
 }
 
-// printer returns kubectl's for the format.
+// printer returns kubectl's printer for the format.
 func (o *output) printer() (printers.ResourcePrinter, error) {
 	for _, find := range []func(string) (printers.ResourcePrinter, error){o.ToPrinter, o.names.ToPrinter, o.paths.ToPrinter} {
 		printer, err := find(o.format())
@@ -62,12 +62,12 @@ func (o *output) printer() (printers.ResourcePrinter, error) {
 	return nil, fmt.Errorf("--output: %w", genericclioptions.NoCompatiblePrinterError{OutputFormat: &o.value, AllowedFormats: o.allowed()})
 }
 
-// isOwn says whether a printer of kubectl has nothing to do.
+// isOwn reports whether no printer of kubectl is needed.
 func (o *output) isOwn(own ...string) bool {
 	return o.format() == "" || slices.Contains(own, o.format())
 }
 
-// validate refuses a format that there is not.
+// validate returns an error for an unknown format.
 func (o *output) validate() error {
 	name, spec, _ := strings.Cut(o.format(), "=")
 	if name == "custom-columns" && strings.Contains(strings.Join(o.own, " "), name) {
@@ -81,7 +81,7 @@ func (o *output) validate() error {
 	return err
 }
 
-// write prints a value with apiVersion and kind as one of kubectl's printers does.
+// write prints a value that has apiVersion and kind with one of kubectl's printers.
 func (o *output) write(w io.Writer, value any) error {
 	printer, err := o.printer()
 	if err != nil {
@@ -94,7 +94,7 @@ func (o *output) write(w io.Writer, value any) error {
 	return printSafely(w, printer, &unstructured.Unstructured{Object: object})
 }
 
-// printSafely writes an object. What another plugin's text may hold must not reach a terminal.
+// printSafely prints an object. Text of other plugins must not reach a terminal unchanged.
 func printSafely(w io.Writer, printer printers.ResourcePrinter, object *unstructured.Unstructured) error {
 	var text bytes.Buffer
 	if err := printer.PrintObj(object, &text); err != nil {
@@ -103,7 +103,7 @@ func printSafely(w io.Writer, printer printers.ResourcePrinter, object *unstruct
 	return status.WriteLines(w, text.String())
 }
 
-// generic returns a value as JSON has it. Integers stay what they are.
+// generic returns a value in its JSON form. Integers stay integers.
 func generic(value any) (map[string]any, error) {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -116,7 +116,7 @@ func generic(value any) (map[string]any, error) {
 	return object.Object, nil
 }
 
-// parseColumns reads the rest of custom-columns=NAME:PATH,....
+// parseColumns parses the part of custom-columns=NAME:PATH,... after the equals sign.
 func parseColumns(spec string) (names []string, paths []*jsonpath.JSONPath, err error) {
 	for part := range strings.SplitSeq(spec, ",") {
 		name, path, found := strings.Cut(part, ":")
@@ -135,7 +135,7 @@ func parseColumns(spec string) (names []string, paths []*jsonpath.JSONPath, err 
 	return names, paths, nil
 }
 
-// printColumns writes a row for each of some values. A value that is missing is <none>, as kubectl prints it.
+// printColumns writes one row for each value. A missing value is <none>, as in kubectl.
 func printColumns(w io.Writer, spec string, headers bool, rows []map[string]any) error {
 	names, paths, err := parseColumns(spec)
 	if err != nil {

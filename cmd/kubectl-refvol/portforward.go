@@ -26,25 +26,23 @@ import (
 )
 
 const (
-	// maxHeader is how many bytes the headers of an answer may have, and maxFailure how many of a
-	// failure's text are read.
+	// maxHeader limits the headers of an answer, and maxFailure the text of a failure, in bytes.
 	maxHeader  = 64 << 10
 	maxFailure = 4 << 10
 )
 
-// podTransport sends each HTTP request to a pod, on the port of the request's URL, by a port-forward of its own. It opens no
-// port on this machine. All that it opens is closed at the end of a request's context, which must end. The error is an API
-// error if the API server refuses the port-forward, and wraps ECONNREFUSED if nothing listens on the port. It is safe for
-// concurrent use.
+// podTransport sends each HTTP request to a pod through a new port-forward, to the port of the request's URL. It opens no port on this
+// machine. Everything is closed at the end of the request's context, which must end. If the API server refuses the port-forward, the error
+// is an API error. If nothing listens on the port, it wraps ECONNREFUSED. It is safe for concurrent use.
 type podTransport struct {
 	config *rest.Config
-	// core makes the pods' addresses.
+	// core builds the URLs of pods.
 	core           rest.Interface
 	namespace, pod string
 }
 
-// RoundTrip implements http.RoundTripper. The context of a dialer of http.Transport has no deadline, so the pod is dialled
-// before. If the request's context ends, the dial goes on for half a minute at most, without a connection.
+// RoundTrip implements http.RoundTripper. It dials before it uses an http.Transport, because the context of a Transport's dialer has no
+// deadline. If the request's context ends, the dial continues in the background for at most half a minute.
 func (t *podTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	ctx := request.Context()
 	type dialled struct {
@@ -72,7 +70,7 @@ func (t *podTransport) RoundTrip(request *http.Request) (*http.Response, error) 
 	return over.RoundTrip(request)
 }
 
-// orCause adds why ctx has ended to an error that came of it. A connection may notice a deadline before its context does.
+// orCause adds the cause to an error that the end of ctx has caused. A connection may notice a deadline before the context does.
 func orCause(ctx context.Context, err error) error {
 	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
 		<-ctx.Done()
@@ -83,10 +81,10 @@ func orCause(ctx context.Context, err error) error {
 	return err
 }
 
-// dial connects to a port of the pod. Like kubectl it tries a WebSocket first, and then SPDY, which an
-// API server before 1.30 or a proxy may need. What the API server itself refuses by WebSocket it would refuse by SPDY too.
+// dial connects to a port of the pod. Like kubectl, it tries a WebSocket first, and then SPDY, which an API server before 1.30 or a proxy
+// may need. If the API server itself refuses the WebSocket, it would refuse SPDY too, so SPDY is not tried.
 func (t *podTransport) dial(ctx context.Context, port string) (net.Conn, error) {
-	// The timeout of a request would also end what is forwarded.
+	// The timeout of a request would also end the forwarded connection.
 	config := rest.CopyConfig(t.config)
 	config.Timeout = 0
 	url := t.core.Get().Namespace(t.namespace).Resource("pods").Name(t.pod).SubResource("portforward").URL()
@@ -108,7 +106,7 @@ func (t *podTransport) dial(ctx context.Context, port string) (net.Conn, error) 
 	return conn, nil
 }
 
-// dialWebSocket returns a WebSocket through which SPDY is spoken. The handshake obeys the deadline of ctx only.
+// dialWebSocket returns a WebSocket that carries SPDY. Its handshake only obeys the deadline of ctx, so it gets one here.
 func dialWebSocket(ctx context.Context, config *rest.Config, url *url.URL) (net.Conn, error) {
 	transport, holder, err := websocket.RoundTripperFor(config)
 	if err != nil {
@@ -129,7 +127,7 @@ func dialWebSocket(ctx context.Context, config *rest.Config, url *url.URL) (net.
 	return tunnel, nil
 }
 
-// webSocketProtocol is the one of port-forwards, spoken within a WebSocket.
+// webSocketProtocol is the protocol of port-forwards inside a WebSocket.
 const webSocketProtocol = "SPDY/3.1+" + portforward.PortForwardProtocolV1Name
 
 // dialSPDY returns a connection that was upgraded to SPDY.
@@ -164,7 +162,7 @@ func dialSPDY(ctx context.Context, config *rest.Config, url *url.URL) (net.Conn,
 	if response.StatusCode == http.StatusSwitchingProtocols && response.Header.Get(httpstream.HeaderProtocolVersion) == portforward.PortForwardProtocolV1Name {
 		return upgrade.conn, nil
 	}
-	text, _ := io.ReadAll(io.LimitReader(response.Body, maxFailure)) // a part of it is better than nothing
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxFailure)) // a part of the text is better than nothing
 	_ = upgrade.conn.Close()
 	refusal := &apierrors.StatusError{}
 	if json.Unmarshal(text, &refusal.ErrStatus) == nil && refusal.ErrStatus.Kind == "Status" {
@@ -173,8 +171,8 @@ func dialSPDY(ctx context.Context, config *rest.Config, url *url.URL) (net.Conn,
 	return nil, fmt.Errorf("the API server does not upgrade to SPDY: %s: %s", response.Status, text)
 }
 
-// upgrader sends one request and keeps its connection. Unlike client-go's, it does not wait for an answer for longer than the
-// request's context.
+// upgrader sends one request and keeps its connection. Unlike client-go's upgrader, it stops waiting for an answer when the request's
+// context ends.
 type upgrader struct {
 	dialer *spdy.SpdyRoundTripper
 	conn   net.Conn
@@ -190,7 +188,7 @@ func (u *upgrader) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	u.conn = conn
-	context.AfterFunc(request.Context(), func() { _ = conn.Close() }) // also while a stream is not acknowledged
+	context.AfterFunc(request.Context(), func() { _ = conn.Close() }) // this also ends a wait for the acknowledgement of a stream
 	response, err := http.ReadResponse(bufio.NewReader(conn), request)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -198,7 +196,7 @@ func (u *upgrader) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// openStreams opens the two streams that a port takes.
+// openStreams opens the two streams that a port needs.
 func openStreams(session httpstream.Connection, port string) (*podConn, error) {
 	header := http.Header{}
 	header.Set(corev1.PortHeader, port)
@@ -218,9 +216,9 @@ func openStreams(session httpstream.Connection, port string) (*podConn, error) {
 	}
 	conn := &podConn{data: data, session: session}
 	conn.failure = sync.OnceValue(func() error {
-		// What is not read of the data would keep the node from ending the failure's stream.
+		// Unread data would keep the node from ending the stream of failures.
 		_ = data.Reset()
-		text, _ := io.ReadAll(io.LimitReader(failure, maxFailure)) // a part of it is better than nothing
+		text, _ := io.ReadAll(io.LimitReader(failure, maxFailure)) // a part of the text is better than nothing
 		switch {
 		case strings.Contains(strings.ToLower(string(text)), syscall.ECONNREFUSED.Error()):
 			return fmt.Errorf("%w: %s", syscall.ECONNREFUSED, text)
@@ -232,17 +230,17 @@ func openStreams(session httpstream.Connection, port string) (*podConn, error) {
 	return conn, nil
 }
 
-// podConn is a connection to a port of a pod. It knows no deadlines, as no client of it sets one.
+// podConn is a connection to a port of a pod. It supports no deadlines, because its client sets none.
 type podConn struct {
 	data    httpstream.Stream
 	session httpstream.Connection
-	// failure returns what the node says of a port-forward that has failed, or nil.
+	// failure returns the node's text about a failed port-forward, or nil.
 	failure func() error
-	// answered says that something was read. It belongs to the only reader.
+	// answered means that something was read. Only the reader uses it.
 	answered bool
 }
 
-// Read returns the node's own words for a port-forward of which nothing has come.
+// Read reads data. If the port-forward fails before any data has come, it returns the node's own error.
 func (c *podConn) Read(p []byte) (int, error) {
 	n, err := c.data.Read(p)
 	c.answered = c.answered || n > 0
@@ -254,7 +252,7 @@ func (c *podConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write returns the node's own words if it fails.
+// Write writes data. If it fails, it returns the node's own error if there is one.
 func (c *podConn) Write(p []byte) (int, error) {
 	n, err := c.data.Write(p)
 	if err != nil {
@@ -265,25 +263,25 @@ func (c *podConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the reads and writes too.
+// Close closes the connection, and ends pending reads and writes.
 func (c *podConn) Close() error { return c.session.Close() }
 
-// LocalAddr is net.Conn's.
+// LocalAddr implements net.Conn.
 func (*podConn) LocalAddr() net.Addr { return &net.UnixAddr{} }
 
-// RemoteAddr is net.Conn's.
+// RemoteAddr implements net.Conn.
 func (*podConn) RemoteAddr() net.Addr { return &net.UnixAddr{} }
 
-// SetDeadline is net.Conn's.
+// SetDeadline implements net.Conn. It is not supported.
 func (*podConn) SetDeadline(time.Time) error { return errors.ErrUnsupported }
 
-// SetReadDeadline is net.Conn's.
+// SetReadDeadline implements net.Conn. It is not supported.
 func (*podConn) SetReadDeadline(time.Time) error { return errors.ErrUnsupported }
 
-// SetWriteDeadline is net.Conn's.
+// SetWriteDeadline implements net.Conn. It is not supported.
 func (*podConn) SetWriteDeadline(time.Time) error { return errors.ErrUnsupported }
 
-// cause returns the API error of a failed upgrade, if the API server gave one, else the failure.
+// cause returns the API error of a failed upgrade if there is one, or else the failure itself.
 func cause(err error) error {
 	var upgrade *httpstream.UpgradeFailureError
 	if errors.As(err, &upgrade) {
@@ -295,7 +293,7 @@ func cause(err error) error {
 	return err
 }
 
-// useSPDY tells whether SPDY may do where a WebSocket failed: something on the way doesn't know it.
+// useSPDY reports whether SPDY may work after a WebSocket failed, because something on the way doesn't support WebSockets.
 func useSPDY(err error) bool {
 	err = cause(err)
 	return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err) ||

@@ -66,8 +66,8 @@ func TestANodeThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// TestAnAPIServerThatDoesNotAnswer: the connections of a request end with its context, also while the API server, or a proxy
-// before it, has not answered to the upgrade.
+// TestAnAPIServerThatDoesNotAnswer: the connections of a request end with its context, also while the API server, or a proxy in front of
+// it, has not answered the upgrade.
 func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
 	for name, knowsWebSocket := range map[string]bool{"WebSocket": true, "SPDY": false} {
 		t.Run(name, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// TestDeadNodesCollectNothing: with -w a plugin that never answers is asked again and again. What that takes ends with its time.
+// TestDeadNodesCollectNothing: with -w a plugin that never answers is asked again and again. Each try frees its resources at its end.
 func TestDeadNodesCollectNothing(t *testing.T) {
 	const rounds, atOnce = 4, 50
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

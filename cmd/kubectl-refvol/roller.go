@@ -16,36 +16,36 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// roller gives changes of objects to more and more pods. It is for one call of roll.
+// roller gives changes of objects to more and more pods. It is used for one call of roll.
 type roller struct {
 	objects []fleet.Object
 	driver  string
-	// byHand is for one step, at which the annotation stays.
+	// byHand means that there is one step, and that the annotation stays at its share.
 	byHand, opened bool
 	allowRestarts  int32
 	every, timeout time.Duration
-	// state returns what an object says, nil if it doesn't exist. set changes that, and fails with a changedError if the object is
-	// not in a state any more.
+	// state returns an object's state, or nil if the object doesn't exist. set changes it, and fails with a changedError if the object has
+	// changed since the given state.
 	state  func(context.Context, fleet.Object) (*rolloutState, error)
 	set    func(ctx context.Context, object fleet.Object, from *rolloutState, share string, after *string) (*rolloutState, error)
 	survey func(context.Context) (*fleet.Survey, error)
-	// pods lists those of a namespace.
+	// pods lists the pods of a namespace.
 	pods func(ctx context.Context, namespace string) ([]corev1.Pod, error)
 	say  func(format string, args ...any)
 	warn func(error)
 
 	// now has the state of each object.
 	now []*rolloutState
-	// nodes, results and takers are what the last look found, and spread is the longest of the takers' volumes.
+	// nodes, results and takers come from the last look. spread is the longest spread of the takers' volumes.
 	nodes   *fleet.Survey
 	results []*fleet.Result
 	takers  []fleet.Taker
 	spread  time.Duration
-	// patients has each taker that was seen, by UID.
+	// patients has every taker that was seen, by UID.
 	patients map[string]*patient
 }
 
-// roll returns nil when the last step has ended well.
+// roll returns nil when the last step has succeeded.
 func (r *roller) roll(ctx context.Context, steps []rolloutStep) error {
 	if err := r.begin(ctx); err != nil {
 		return r.interrupted(ctx, err)
@@ -72,7 +72,7 @@ func (r *roller) roll(ctx context.Context, steps []rolloutStep) error {
 	return r.interrupted(ctx, r.end(ctx))
 }
 
-// interrupted says of an error that somebody's Ctrl-C is the cause of how to go on.
+// interrupted adds to an error caused by Ctrl-C how to continue.
 func (r *roller) interrupted(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err
@@ -119,7 +119,7 @@ func (r *roller) begin(ctx context.Context) error {
 	return nil
 }
 
-// deadline bounds the wait of a step.
+// deadline returns the deadline of a step.
 func (r *roller) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	timeout, cause := r.timeout, fmt.Errorf("--timeout %s has passed", r.timeout)
 	if r.spread > timeout {
@@ -128,7 +128,7 @@ func (r *roller) deadline(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeoutCause(ctx, timeout, cause)
 }
 
-// raise returns the share of a step. Each object has a pod in it, as else nobody would try its change.
+// raise returns the share of a step. It raises the share until each object has a pod in it, because otherwise nobody would try the change.
 func (r *roller) raise(step rolloutStep) (percent int) {
 	if step == (rolloutStep{}) {
 		return 0
@@ -143,7 +143,7 @@ func (r *roller) raise(step rolloutStep) (percent int) {
 	return percent
 }
 
-// takersOf returns the places of the pods that show an object, the lowest first.
+// takersOf returns the places of the pods that show an object, lowest first.
 func (r *roller) takersOf(object fleet.Object) (places []int) {
 	for i := range r.takers {
 		if slices.Contains(r.takers[i].Objects, object) {
@@ -156,14 +156,14 @@ func (r *roller) takersOf(object fleet.Object) (places []int) {
 
 func place(pod status.Pod) int { return volume.RolloutPlace(types.UID(pod.UID)) }
 
-// step takes the objects to a share, waits until their volumes show it, and watches the pods.
+// step raises the objects to a share, waits until their volumes show the change, and watches the pods.
 func (r *roller) step(ctx context.Context, to int) error {
 	deadline, cancel := r.deadline(ctx)
 	defer cancel()
 	if err := r.lookUntil(deadline); err != nil {
 		return err
 	}
-	for uid, p := range r.patients { // what ails those that don't have the change yet has another cause
+	for uid, p := range r.patients { // problems of pods without the change have another cause
 		if !p.took {
 			delete(r.patients, uid)
 		}
@@ -186,7 +186,7 @@ func (r *roller) step(ctx context.Context, to int) error {
 	return r.watch(ctx, to)
 }
 
-// raiseObject takes one object to a share.
+// raiseObject raises one object to a share.
 func (r *roller) raiseObject(ctx context.Context, i, to int) (err error) {
 	now := r.now[i]
 	after := now.after
@@ -206,7 +206,7 @@ func (r *roller) raiseObject(ctx context.Context, i, to int) (err error) {
 	return err
 }
 
-// wait returns when every volume shows the version that may take it.
+// wait waits until every volume that may take the version shows it.
 func (r *roller) wait(ctx context.Context, to int) error {
 	var waits []fleet.OutdatedVolume
 	var text, printed string
@@ -234,7 +234,7 @@ func (r *roller) wait(ctx context.Context, to int) error {
 	}
 }
 
-// waits returns what a step waits for, and how far it is.
+// waits returns what a step waits for, and a text about its progress.
 func (r *roller) waits(to int) (waits []fleet.OutdatedVolume, text string) {
 	showing, volumes := 0, 0
 	for i, result := range r.results {
@@ -257,7 +257,7 @@ func (r *roller) lags(laggards []fleet.OutdatedVolume) {
 	}
 }
 
-// isAnswer says whether an error is one that no other try mends.
+// isAnswer reports whether an error is a final answer, which no retry can change.
 func isAnswer(err error) bool {
 	_, known := errors.AsType[*statusError](err)
 	return known || isRefusal(err)
@@ -277,7 +277,7 @@ func (r *roller) unchanged(ctx context.Context) error {
 	return nil
 }
 
-// lookUntil looks until that succeeds.
+// lookUntil repeats look until it succeeds.
 func (r *roller) lookUntil(ctx context.Context) error {
 	for {
 		err := r.look(ctx)
@@ -292,7 +292,7 @@ func (r *roller) lookUntil(ctx context.Context) error {
 	}
 }
 
-// look asks all plugins who shows what, and examines the pods.
+// look asks all plugins what their volumes show, and examines the pods.
 func (r *roller) look(ctx context.Context) error {
 	survey, err := r.survey(ctx)
 	if err != nil {
@@ -312,7 +312,7 @@ func (r *roller) look(ctx context.Context) error {
 	return r.examine(ctx, false)
 }
 
-// end puts the annotations back to what they were.
+// end restores the annotations.
 func (r *roller) end(ctx context.Context) (err error) {
 	for i, object := range r.objects {
 		now := r.now[i]

@@ -12,19 +12,19 @@ import (
 	"github.com/refvol/refvol/pkg/fleet"
 )
 
-// healthPause is the shortest pause between two looks at the pods' health.
+// healthPause is the shortest pause between two checks of the pods' health.
 const healthPause = 2 * time.Second
 
 // patient is a taker whose health is watched once it has the change.
 type patient struct {
-	// before is its health before it had the change.
+	// before is the pod's health before it had the change.
 	before fleet.Health
-	// took says that its volumes show the versions. If they did when it was first seen, before says little: it is new, or has had the
-	// change from an earlier run.
+	// took means that its volumes show the versions. If they already did when the pod was first seen, before is not reliable: the pod is
+	// new (isNew), or has had the change from an earlier run (earlier).
 	took, isNew, earlier bool
 }
 
-// watch returns when the pods that have the change were well for a while.
+// watch returns nil if the pods that have the change stay well for a while.
 func (r *roller) watch(ctx context.Context, to int) error {
 	count := 0
 	for i := range r.takers {
@@ -55,8 +55,8 @@ func (r *roller) watch(ctx context.Context, to int) error {
 	}
 }
 
-// examine notes how takers are that are seen first, and fails if one that has the change is worse than before. end is at the end
-// of a step.
+// examine stores the health of takers that are seen for the first time. It fails if one that has the change is worse than before. end means
+// the end of a step.
 func (r *roller) examine(ctx context.Context, end bool) error {
 	takers, namespaces := map[string]*fleet.Taker{}, map[string]bool{}
 	for i := range r.takers {
@@ -90,7 +90,7 @@ func (r *roller) examine(ctx context.Context, end bool) error {
 		r.names(), len(worse), r.commandTo(100)), no}
 }
 
-// examinePod says what is worse of a pod, "" for nothing.
+// examinePod says in what respect a pod is worse, or returns "".
 func (r *roller) examinePod(taker *fleet.Taker, pod *corev1.Pod, end bool) string {
 	now := fleet.HealthOf(pod)
 	p := r.patients[taker.UID]
@@ -109,7 +109,7 @@ func (r *roller) examinePod(taker *fleet.Taker, pod *corev1.Pod, end bool) strin
 	if what := p.before.Worse(pod, r.allowRestarts, end); what != "" {
 		return what
 	}
-	// Such a pod may have been well with the old version. Whoever takes a step by hand may mend it.
+	// Such a pod may have been well with the old version. With --to, the user may continue in order to repair it.
 	if end && !r.byHand && (p.earlier && !now.Ready || p.isNew && now.IsFailing()) {
 		return fleet.WhyNotReady(pod)
 	}

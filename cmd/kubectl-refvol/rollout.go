@@ -16,7 +16,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// rolloutOptions are the flags of `rollout`.
+// rolloutOptions are the flags of rollout.
 type rolloutOptions struct {
 	cluster       *clusterOptions
 	steps         []string
@@ -78,7 +78,7 @@ Exits with status 0 if all steps were done, 1 if it stopped, also because somebo
 	return cmd
 }
 
-// rolloutStep is a share of the pods, or a number of pods if that is not 0.
+// rolloutStep is a share of the pods or, if pods is not 0, a number of pods.
 type rolloutStep struct{ percent, pods int }
 
 func (s rolloutStep) String() string {
@@ -88,7 +88,7 @@ func (s rolloutStep) String() string {
 	return share(s.percent)
 }
 
-// share returns a share as the annotation has it.
+// share returns a share in the form of the annotation.
 func share(percent int) string { return strconv.Itoa(percent) + "%" }
 
 func parseStep(text string) (rolloutStep, error) {
@@ -102,7 +102,7 @@ func parseStep(text string) (rolloutStep, error) {
 	return rolloutStep{percent: percent}, nil
 }
 
-// parse returns the steps. Shares must grow, and so must numbers of pods.
+// parse returns the steps. Shares must increase, and numbers of pods too.
 func (o *rolloutOptions) parse() ([]rolloutStep, error) {
 	switch {
 	case o.every < 0:
@@ -153,7 +153,7 @@ func (o *rolloutOptions) run(ctx context.Context, args []string, stdout, stderr 
 	}
 	say := func(w io.Writer) func(string, ...any) {
 		return func(format string, args ...any) {
-			_ = status.WriteLines(w, fmt.Sprintf(format, args...)+"\n") // The end is what counts.
+			_ = status.WriteLines(w, fmt.Sprintf(format, args...)+"\n") // the end counts, not this text
 		}
 	}
 	warn := say(stderr)
@@ -166,7 +166,7 @@ func (o *rolloutOptions) run(ctx context.Context, args []string, stdout, stderr 
 	return r.roll(ctx, steps)
 }
 
-// names returns the objects as a command line names them.
+// names returns the objects in the form of a command line.
 func (r *roller) names() string {
 	var names []string
 	for _, o := range r.objects {
@@ -175,7 +175,7 @@ func (r *roller) names() string {
 	return strings.Join(names, " ")
 }
 
-// commandTo returns the command line that takes the objects to a share.
+// commandTo returns the command line that sets the objects to a share.
 func (r *roller) commandTo(percent int) string {
 	return fmt.Sprintf("kubectl refvol rollout %s -n %s --to %s", r.names(), r.objects[0].Namespace, share(percent))
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// fakeObject is an object of a fakeRollout.
+// fakeObject is an object in a fakeRollout.
 type fakeObject struct {
 	state rolloutState
 	data  string
@@ -29,7 +29,7 @@ type fakeObject struct {
 
 // fakePod is a pod whose volume shows all objects.
 type fakePod struct {
-	// data and version are those that it shows, of each object, and took is when it took the last data.
+	// data and version are what it shows of each object. took is when it took the last data.
 	data, version map[string]string
 	took          time.Time
 	ready         bool
@@ -37,19 +37,19 @@ type fakePod struct {
 	spread        string
 }
 
-// fakeRollout is a cluster of one node, whose volumes take changes as the plugin gives them.
+// fakeRollout is a cluster with one node, whose volumes take changes as the plugin shows them.
 type fakeRollout struct {
-	// events are what is to happen later; each says whether it has.
+	// events are later events. Each function returns true when it has happened.
 	events  []func() bool
 	objects map[string]*fakeObject
 	pods    map[string]*fakePod
 	// lag is how long the plugin takes to show a version.
 	lag time.Duration
-	// old says that the plugin knows no rollouts, and pinned that the volumes take no changes.
+	// old means that the plugin does not support rollouts. pinned means that the volumes take no changes.
 	old, pinned bool
-	// stuck are pods whose volumes never take a version.
+	// stuck has pods whose volumes never take a version.
 	stuck map[string]bool
-	// sick is what becomes of a pod some time after it has taken data.
+	// sick changes a pod some time after it has taken data.
 	sick func(f *fakeRollout, name string, pod *fakePod)
 	// fails has errors for the next surveys.
 	fails []error
@@ -57,7 +57,7 @@ type fakeRollout struct {
 	out   []string
 }
 
-// newFakeRollout has pods whose volumes show objects with the data old. The objects have the data new, and the annotation 0%.
+// newFakeRollout returns pods whose volumes show objects with the data old. The objects have the data new and the annotation 0%.
 func newFakeRollout(pods int, objects ...string) *fakeRollout {
 	f := &fakeRollout{objects: map[string]*fakeObject{}, pods: map[string]*fakePod{}, stuck: map[string]bool{}, lag: 1500 * time.Millisecond}
 	for i := range pods {
@@ -79,7 +79,7 @@ func (f *fakeRollout) change(name, data, share string) {
 	o.state.ResourceVersion, o.state.share, o.data, o.at = strconv.Itoa(n+1), share, data, time.Now()
 }
 
-// later has something happen once a time has passed: at the next look.
+// later makes something happen at the first look after a time.
 func (f *fakeRollout) later(d time.Duration, do func()) {
 	at := time.Now().Add(d)
 	f.events = append(f.events, func() bool {
@@ -91,7 +91,7 @@ func (f *fakeRollout) later(d time.Duration, do func()) {
 	})
 }
 
-// settle has the plugin show what it may show by now.
+// settle makes the plugin show what it may show now.
 func (f *fakeRollout) settle() {
 	f.events = slices.DeleteFunc(f.events, func(happens func() bool) bool { return happens() })
 	for name, p := range f.pods {
@@ -235,7 +235,7 @@ func (f *fakeRollout) says(t *testing.T, want string) {
 	}
 }
 
-// notReady has a pod with the data new become not ready after some time.
+// notReady returns a function that makes a pod with the data new not ready after some time.
 func notReady(after time.Duration) func(*fakeRollout, string, *fakePod) {
 	return func(_ *fakeRollout, _ string, p *fakePod) {
 		p.ready = p.data["app"] != "new" || time.Since(p.took) < after
@@ -293,7 +293,7 @@ func TestRollout(t *testing.T) {
 		},
 		"a restart before the pod's step is no reason": func(t *testing.T) {
 			f := newFakeRollout(20, "app")
-			f.later(30*time.Second, func() { // by something else
+			f.later(30*time.Second, func() { // by another cause
 				for _, name := range f.with("app", "old") {
 					f.pods[name].restarts = 1
 				}
@@ -480,7 +480,7 @@ func TestRollout(t *testing.T) {
 	}
 }
 
-// TestRolloutAllowsRestarts: a program that restarts once at each change is well if it is ready at the end of the step.
+// TestRolloutAllowsRestarts: a program that restarts once at each change is healthy if it is ready at the end of the step.
 func TestRolloutAllowsRestarts(t *testing.T) {
 	for up, want := range map[time.Duration]int{10 * time.Second: 0, 2 * time.Minute: no} {
 		synctest.Test(t, func(t *testing.T) {
@@ -495,7 +495,7 @@ func TestRolloutAllowsRestarts(t *testing.T) {
 	}
 }
 
-// TestRolloutFlags: what is wrong is told before anything is asked.
+// TestRolloutFlags: wrong flags are reported before any request.
 func TestRolloutFlags(t *testing.T) {
 	for flags, want := range map[string]string{
 		"--steps=10":                "",

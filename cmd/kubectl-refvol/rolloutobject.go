@@ -18,46 +18,46 @@ import (
 )
 
 const (
-	// afterAnnotation has what volume.RolloutAnnotation is to be at the end of a rollout, "" for none.
+	// afterAnnotation has the value that volume.RolloutAnnotation gets at the end of a rollout. "" means that it is removed.
 	afterAnnotation = volume.RolloutAnnotation + "-after"
-	// rolloutManager owns the annotations. Flux takes back the fields of managers whose names begin with kubectl.
+	// rolloutManager is the field manager of the annotations. Flux reverts the fields of managers whose names start with kubectl.
 	rolloutManager = "refvol-rollout"
 )
 
-// rolloutState is what an object says of its rollout.
+// rolloutState is an object's state in a rollout.
 type rolloutState struct {
 	status.Version
 
-	// share is the annotation, "" for none, and after the other one, nil for none.
+	// share is the annotation, or "". after is the other annotation, or nil.
 	share string
 	after *string
 }
 
-// percent returns the share that counts.
+// percent returns the effective share.
 func (s *rolloutState) percent() int {
 	percent, _ := volume.ParseShare(s.share)
 	return percent
 }
 
-// changedError is that an object is not what the command left.
+// changedError says that the object has changed since the command's last change.
 func changedError(object fleet.Object) error {
 	return &statusError{fmt.Errorf("%s: somebody else has changed or deleted it: look at the change, and at what its %s says now, then run the command again",
 		object, volume.RolloutAnnotation), no}
 }
 
-// rollout returns what an object says, nil if it doesn't exist. It asks for the object without its values.
+// rollout returns an object's state, or nil if the object doesn't exist. It requests metadata only, without values.
 func (c *cluster) rollout(ctx context.Context, object fleet.Object) (*rolloutState, error) {
 	found, err := c.objects(object).Get(ctx, object.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
-		return nil, nil //nolint:nilnil // The answer is that there is none.
+		return nil, nil //nolint:nilnil // the answer is that there is none
 	case err != nil:
 		return nil, fmt.Errorf("get the metadata of %s: %w", object, err)
 	}
 	return stateOf(found), nil
 }
 
-// setRollout changes the annotations, unless the object has changed since a state. The answer has metadata only.
+// setRollout changes the annotations, unless the object has changed since the state from. The answer has metadata only.
 func (c *cluster) setRollout(ctx context.Context, object fleet.Object, from *rolloutState, to string, after *string) (*rolloutState, error) {
 	annotations := map[string]*string{volume.RolloutAnnotation: &to, afterAnnotation: after}
 	if to == "" {

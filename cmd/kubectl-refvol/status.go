@@ -18,11 +18,11 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// statusOptions are the flags of `status`.
+// statusOptions are the flags of status.
 type statusOptions struct {
 	cluster *clusterOptions
 	output  *output
-	// namespace is empty for all.
+	// namespace is "" for all namespaces.
 	namespace     string
 	allNamespaces bool
 	nodes         []string
@@ -106,7 +106,7 @@ func (o *statusOptions) run(ctx context.Context, stdout, stderr io.Writer) error
 	return s.counts().Err()
 }
 
-// follow prints what changes until it is interrupted.
+// follow prints changes until it is interrupted.
 func (o *statusOptions) follow(ctx context.Context, c *cluster, table status.Table, stdout, stderr io.Writer) error {
 	var last *clusterStatus
 	table.Printed = map[string]bool{}
@@ -121,7 +121,7 @@ func (o *statusOptions) follow(ctx context.Context, c *cluster, table status.Tab
 		case err != nil:
 			if warned != err.Error() {
 				warned = err.Error()
-				fmt.Fprintf(stderr, "Warning: %v: trying again\n", err) //nolint:errcheck // The table is what counts.
+				fmt.Fprintf(stderr, "Warning: %v: trying again\n", err) //nolint:errcheck // the table counts, not this text
 			}
 		default:
 			if err := s.writeTable(stdout, table); err != nil {
@@ -133,7 +133,7 @@ func (o *statusOptions) follow(ctx context.Context, c *cluster, table status.Tab
 	}
 }
 
-// collect asks the plugins, and leaves out what nobody asked for.
+// collect asks the plugins, and removes what the flags exclude.
 func (o *statusOptions) collect(ctx context.Context, c *cluster) (*clusterStatus, error) {
 	survey, err := c.fleet(o.nodes...).Collect(ctx)
 	if err != nil {
@@ -151,7 +151,7 @@ func (o *statusOptions) collect(ctx context.Context, c *cluster) (*clusterStatus
 	return s, nil
 }
 
-// print writes the status in the form that -o names.
+// print writes the status in the format of -o.
 func (o *statusOptions) print(w io.Writer, s *clusterStatus, table status.Table) error {
 	name, spec, _ := strings.Cut(o.output.format(), "=")
 	if o.abnormal && !o.output.isOwn("wide") {
@@ -172,7 +172,7 @@ func (o *statusOptions) print(w io.Writer, s *clusterStatus, table status.Table)
 	return o.output.write(w, s)
 }
 
-// printNames writes the pods that have the volumes, each once.
+// printNames writes the pods that have the volumes, without duplicates.
 func (o *statusOptions) printNames(w io.Writer, s *clusterStatus) error {
 	printer, err := o.output.printer()
 	if err != nil {

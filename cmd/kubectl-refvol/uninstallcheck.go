@@ -14,7 +14,7 @@ import (
 	"github.com/refvol/refvol/pkg/fleet"
 )
 
-// uninstallCheckOptions are the flags of `uninstall-check`.
+// uninstallCheckOptions are the flags of uninstall-check.
 type uninstallCheckOptions struct {
 	cluster  *clusterOptions
 	nextStep string
@@ -44,7 +44,7 @@ line is wrong.`,
 	return cmd
 }
 
-// run lists the pods, one a line.
+// run lists the pods, one per line.
 func (o *uninstallCheckOptions) run(ctx context.Context, stdout io.Writer) error {
 	c, err := o.cluster.connect()
 	if err != nil {

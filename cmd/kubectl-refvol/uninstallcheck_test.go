@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// What it lists and refuses is tested on an API server, in e2e/suites/manifests.
-// What is wrong with a selector is apimachinery's text.
+// Its list and its refusals are tested with an API server, in e2e/suites/manifests. The text about a wrong selector is apimachinery's.
 func TestUninstallCheckFlags(t *testing.T) {
 	for _, test := range []struct {
 		args []string

@@ -11,17 +11,17 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// resultListKind is that of several Results.
+// resultListKind is the kind of a list of Results.
 const resultListKind = "ConvergenceList"
 
-// resultList is what `converged` prints of several objects.
+// resultList is what converged prints for several objects.
 type resultList struct {
 	APIVersion string          `json:"apiVersion"`
 	Kind       string          `json:"kind"`
 	Items      []*fleet.Result `json:"items"`
 }
 
-// print writes verdicts in the form that -o names. With --watch, several follow each other.
+// print writes results in the format of -o. With --watch, several follow each other.
 func (o *convergedOptions) print(w io.Writer, results []*fleet.Result) error {
 	if o.output.isOwn() {
 		for _, v := range results {
@@ -37,10 +37,10 @@ func (o *convergedOptions) print(w io.Writer, results []*fleet.Result) error {
 	return o.output.write(w, &resultList{status.APIVersion, resultListKind, results})
 }
 
-// notCovered is where the documents say what a yes doesn't mean.
+// notCovered is the documentation of what success does not cover.
 const notCovered = "https://github.com/refvol/refvol/blob/main/docs/status.md#what-success-does-not-cover"
 
-// printVerdict writes a verdict for people.
+// printVerdict writes a result for people.
 func printVerdict(w io.Writer, withTime bool, v *fleet.Result) error {
 	var text strings.Builder
 	if withTime {
@@ -89,7 +89,7 @@ func describe(text *strings.Builder, v *fleet.Result) error {
 	return nil
 }
 
-// describeOthers names what is no laggard, and does not show the version either.
+// describeOthers lists what does not show the version but is no laggard.
 func describeOthers(text *strings.Builder, v *fleet.Result) {
 	var withdrawn, without, waiting []string
 	for i := range v.Withdrawn {
@@ -106,7 +106,7 @@ func describeOthers(text *strings.Builder, v *fleet.Result) {
 	list(text, "Pods whose volumes are not published yet, or wait for something, and that get the current version then", waiting)
 }
 
-// list writes a line with a few names, if there are any.
+// list writes a line with the first few names, if there are any.
 func list(text *strings.Builder, heading string, names []string) {
 	const few = 5
 	n := len(names)
@@ -119,7 +119,7 @@ func list(text *strings.Builder, heading string, names []string) {
 	fmt.Fprintf(text, "%s: %s.\n", heading, strings.Join(names, ", "))
 }
 
-// waitsFor says in one line what keeps the answer from being yes.
+// waitsFor returns one line about what prevents success.
 func waitsFor(results []*fleet.Result) string {
 	const few = 3
 	var parts []string
@@ -151,7 +151,7 @@ func waitsFor(results []*fleet.Result) string {
 	return status.Printable("Waiting for " + strings.Join(parts, "; "))
 }
 
-// podName names a pod, if it is known.
+// podName returns a pod's name, or - if it is not known.
 func podName(pod *status.Pod) string {
 	if pod == nil {
 		return "-"

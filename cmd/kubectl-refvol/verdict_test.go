@@ -13,7 +13,7 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// TestVerdictNamesWhatDoesNotLag: each group of volumes and pods that keep the answer from nothing has a line of its own.
+// TestVerdictNamesWhatDoesNotLag: each group of volumes and pods that are no laggards has its own line.
 func TestVerdictNamesWhatDoesNotLag(t *testing.T) {
 	pod := func(name string) status.Pod { return status.Pod{Namespace: "shop", Name: name} }
 	waiting := make([]fleet.UnpublishedPod, 7)

@@ -19,44 +19,44 @@ import (
 )
 
 const (
-	// shortestPause is the shortest pause between two rounds of questions.
+	// shortestPause is the shortest pause between two rounds.
 	shortestPause = time.Second
-	// longestPause is the longest one after a round that failed, as while an API server is replaced.
+	// longestPause is the longest pause after a failed round, for example while an API server is replaced.
 	longestPause = 30 * time.Second
-	// watchPause is the pause between two rounds of `status --watch`.
+	// watchPause is the pause between two rounds of status --watch.
 	watchPause = 2 * time.Second
 )
 
-// waiter asks until the versions of objects have arrived everywhere. It is for one call of wait.
+// waiter waits until the versions of objects have arrived everywhere. It is used for one call of wait.
 type waiter struct {
-	// find returns the objects. It is called until it has succeeded, and with findAgain before each round: labels may come to
-	// objects that there were not before.
+	// find returns the objects. It is called until it succeeds. With findAgain it is called before each round, because other objects may
+	// get the labels.
 	find      func() ([]fleet.Object, error)
 	findAgain bool
 	version   func(context.Context, fleet.Object) (*status.Version, error)
 	survey    func(context.Context) (*fleet.Survey, error)
-	// write prints the verdicts, one for each object.
+	// write prints the results, one for each object.
 	write func([]*fleet.Result) error
-	// warn says why a round failed that is repeated, and progress what the wait is for.
+	// warn reports why a round failed that is retried. progress reports what the command waits for.
 	warn     func(error)
 	progress func(string)
-	// watch has it go on, and print the verdicts each time they differ from those before.
+	// watch means that it continues, and prints the results each time they change.
 	watch bool
-	// allowNone has the answer be yes if no volume names the object.
+	// allowNone makes it a success if no volume names the object.
 	allowNone bool
-	// opened has the answer be yes only if the files have been opened, too.
+	// opened means that success also requires that the files have been opened.
 	opened bool
 
-	// objects is what find has found, and before their versions before the next round, if they are known.
+	// objects are the results of find. before has their versions before the next round, if they are known.
 	objects []fleet.Object
 	before  []*status.Version
-	// last are the last verdicts, and printed those that were printed last.
+	// last are the last results, and printed those that were printed last.
 	last, printed []*fleet.Result
 	// said is the last text of warn and progress.
 	said string
 }
 
-// wait returns nil if the last verdicts are yes. timeout bounds the time, 0 for no bound.
+// wait returns nil if the last results are a success. timeout limits the time; 0 means no limit.
 func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 	deadline := ctx
 	if timeout > 0 {
@@ -64,10 +64,10 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 		deadline, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("--timeout %s has passed", timeout))
 		defer cancel()
 	}
-	changed := false // in the round before
+	changed := false // in the last round
 	retry := wait.Backoff{Duration: shortestPause, Factor: 2, Steps: 6, Cap: longestPause}
 	again := retry
-	var failure error // of the last round that had its time, if it failed
+	var failure error // the error of the last complete round, if it failed
 	for deadline.Err() == nil {
 		began := time.Now()
 		if err := w.round(ctx, deadline); err != nil {
@@ -91,8 +91,8 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 		} else {
 			w.say(waitsFor(w.last), w.progress)
 		}
-		// A version that came during the round may be everywhere already. One that comes in each round
-		// must not have all plugins asked without a pause.
+		// A version that came during the round may have arrived everywhere already, so there is no pause. But if one comes in each round,
+		// the plugins must not be asked without pauses.
 		now := hasChanged(w.last)
 		if !now || changed {
 			pause(deadline, max(shortestPause, time.Since(began)))
@@ -108,7 +108,7 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 	return errors.Join(w.tell(), outcome(w.last))
 }
 
-// say has a text printed, unless it is the same as the one before.
+// say prints a text, unless it is the same as the last one.
 func (w *waiter) say(text string, tell func(string)) {
 	if text != w.said {
 		w.said = text
@@ -116,7 +116,7 @@ func (w *waiter) say(text string, tell func(string)) {
 	}
 }
 
-// round asks all plugins once, and sets the last verdicts. deadline ends the questions, and ctx all of it.
+// round asks all plugins once, and sets the last results. deadline ends the requests to plugins, and ctx the whole round.
 func (w *waiter) round(ctx, deadline context.Context) (err error) {
 	if w.objects == nil || w.findAgain {
 		found, err := w.find()
@@ -138,7 +138,7 @@ func (w *waiter) round(ctx, deadline context.Context) (err error) {
 			return err
 		}
 		if w.last != nil && deadline.Err() != nil {
-			// The last round that had its time says more than one that was cut short.
+			// The last complete round says more than one that was cut short.
 			return context.Cause(deadline)
 		}
 	}
@@ -178,7 +178,7 @@ func hasAny(versions []*status.Version) bool {
 	return false
 }
 
-// tell prints the last verdicts, unless they say the same as those printed before.
+// tell prints the last results, unless they are the same as those printed before.
 func (w *waiter) tell() error {
 	same := len(w.printed) == len(w.last)
 	for i := range w.printed {
@@ -191,7 +191,7 @@ func (w *waiter) tell() error {
 	return w.write(w.last)
 }
 
-// isSettled says whether there is nothing to wait for: all is yes, or one object is not there or in no volume.
+// isSettled reports whether there is nothing to wait for: all objects have converged, or one does not exist or is in no volume.
 func isSettled(results []*fleet.Result) bool {
 	all := true
 	for _, v := range results {
@@ -212,13 +212,13 @@ func hasChanged(results []*fleet.Result) bool {
 	return false
 }
 
-// isRefusal says whether an error is one that no other try mends.
+// isRefusal reports whether an error is a refusal, which no retry can change.
 func isRefusal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
 }
 
-// isFinal says whether the first round would fail again and again, as of a wrong flag. Later the same may be a plugin or an
-// API server that is replaced.
+// isFinal reports whether an error of the first round will not go away, for example after a wrong flag. In later rounds the same error may
+// come from a plugin or an API server that is being replaced.
 func isFinal(err error) bool {
 	_, usage := errors.AsType[*usageError](err)
 	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
@@ -226,13 +226,12 @@ func isFinal(err error) bool {
 	return usage || certificate || errors.Is(err, errNoPlugin) || request && strings.Contains(err.Error(), "getting credentials")
 }
 
-// usageError is that the command line is wrong.
+// usageError says that the command line is wrong.
 type usageError struct{ error }
 
 func (e *usageError) Unwrap() error { return e.error }
 
-// outcome returns nil for yes. Of several answers it has the one that is known to be no first, which decides about the
-// exit status.
+// outcome returns nil for success. If there are several errors, known negative answers come first, because they decide the exit status.
 func outcome(results []*fleet.Result) error {
 	var known, others []error
 	for _, v := range results {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// act does what the options say. It returns an exitError where the end of this process is the action.
+// act performs the configured action. It returns an exitError if the action is to end this process.
 func act(ctx context.Context, o *options) error {
 	if o.url != "" {
 		return request(ctx, o)
@@ -14,11 +14,11 @@ func act(ctx context.Context, o *options) error {
 	if o.signal != 0 {
 		processes, err := sendSignal(o)
 		switch {
-		case o.exitCode != 0 && errors.Is(err, errNone): // it has ended by itself
+		case o.exitCode != 0 && errors.Is(err, errNone): // the process has ended by itself
 		case o.exitCode == 0 || err != nil:
 			return err
 		default:
-			_ = waitForEnd(ctx, processes, o.grace) // those that are left end by the restart
+			_ = waitForEnd(ctx, processes, o.grace) // the restart ends those that are left
 		}
 	}
 	if ctx.Err() != nil { // the pod ends
@@ -27,7 +27,7 @@ func act(ctx context.Context, o *options) error {
 	return &exitError{o.exitCode}
 }
 
-// pause waits, until ctx ends at most.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// holds is for how long the start of the containers is held for variables that are known to be old, before each try. After
-// them the application runs with these, and the restart is tried again later.
+// holds returns how long the start of the containers is delayed before each try if variables are known to be old. After that the
+// application starts with the old variables, and the restart is retried later.
 func holds() []time.Duration {
 	return []time.Duration{250 * time.Millisecond, time.Second, 3 * time.Second}
 }
 
-// begin notes what the containers start with, before they do.
+// begin records what the containers start with, before they start.
 func (n *notifier) begin(ctx context.Context, now files) error {
 	if n.state.Because != "" {
 		n.log.Info("restarted the containers", "changed", n.state.Because, "restarts", n.state.Done)
@@ -28,7 +28,8 @@ func (n *notifier) begin(ctx context.Context, now files) error {
 	return nil
 }
 
-// compare judges this process's variables by the file want. It returns an exitError to start anew; nothing else has started.
+// compare compares this process's variables with the file want. It returns an exitError to restart this container before any other
+// container starts.
 func (n *notifier) compare(ctx context.Context, now files) error {
 	names, _, is, err := n.env.differing()
 	if n.note("can't compare the variables with the file: its next change restarts", err) {
@@ -51,7 +52,7 @@ func (n *notifier) compare(ctx context.Context, now files) error {
 		next := n.state
 		next.Tries, next.Because = tries+1, ""
 		if n.save(next) {
-			return nil // else it would start again for ever
+			return nil // otherwise it would restart without end
 		}
 		return &exitError{n.exitCode}
 	default:
@@ -64,15 +65,15 @@ func (n *notifier) compare(ctx context.Context, now files) error {
 	return nil
 }
 
-// changed returns the names of files that the containers have to be told of. While it is open whether the variables or the
-// file are newer, want is none.
+// changed returns the names of the changed files that the application has not been notified of. While it is not known whether the variables
+// or the file want is newer, want does not count.
 func (n *notifier) changed(now files) []string {
 	changed := differences(n.state.Running, now)
 	if n.state.DoubtEndsAt.IsZero() {
 		return changed
 	}
 	want := n.want()
-	if n.began { // else these are not the variables of the containers
+	if n.began { // otherwise these are not the containers' variables
 		names, _, is, err := n.env.differing()
 		if err == nil && len(names) == 0 {
 			n.state.Running[want], n.state.Equal, n.state.DoubtEndsAt, n.state.Tries = is, true, time.Time{}, 0

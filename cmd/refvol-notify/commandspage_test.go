@@ -11,7 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "write this program's part of docs/commands.md anew")
 
-// TestCommandsPage has docs/commands.md show the help of both commands.
+// TestCommandsPage: docs/commands.md shows the help of both commands.
 func TestCommandsPage(t *testing.T) {
 	var commands []helppage.Command
 	for _, args := range [][]string{{"--help"}, {"probe", "--help"}} {

@@ -13,22 +13,22 @@ import (
 	"strings"
 )
 
-// The files of --env, both made of the references of this container's variables. The receipt of applied says with which
-// variables the containers started, so it is opened only once they have.
+// The files of --env. Both are made from the references of this container's variables. The receipt of applied shows with which variables
+// the containers have started, so applied is opened only after that.
 const (
 	wantFile    = "want"
 	appliedFile = "applied"
 )
 
-// environment compares this process's variables with the file want. The containers that start after this process have the
-// same, or newer ones.
+// environment compares this process's variables with the file want. Containers that start after this process have the same variables, or
+// newer ones.
 type environment struct {
 	dir    string
 	lookup func(name string) (string, bool)
-	opened string // the identity of the last applied that was opened
+	opened string // the identity of the last applied file that was opened
 }
 
-// differing returns the names of the variables that want has another value for, all of its names, and its identity.
+// differing returns the names of the variables with another value in want, all of its names, and its identity.
 func (e *environment) differing() (names, all []string, is string, err error) {
 	file, err := os.Open(filepath.Join(e.dir, wantFile))
 	if err != nil {
@@ -58,8 +58,8 @@ func (e *environment) differing() (names, all []string, is string, err error) {
 	return names, all, identity(info), nil
 }
 
-// openApplied opens applied of the generation that has the file want of this identity. An earlier or later one would give
-// a receipt to other variables.
+// openApplied opens the file applied in the generation whose file want has this identity. In another generation, other variables would get
+// the receipt.
 func (e *environment) openApplied(want string) error {
 	root, err := generationOf(e.dir)
 	if err != nil {
@@ -81,8 +81,8 @@ func (e *environment) openApplied(want string) error {
 	return file.Close()
 }
 
-// mark tells old variables from newer ones after a restart. One byte under a key of its own is right in all but one of
-// 256 cases, and says too little to guess a value by.
+// mark distinguishes old variables from newer ones after a restart. One byte of a hash with a random key is wrong in one of 256 cases, and
+// too short to guess a value from.
 type mark struct {
 	Names []string `json:"names"`
 	Key   []byte   `json:"key"`
@@ -96,7 +96,7 @@ func (e *environment) mark(names []string) *mark {
 	return m
 }
 
-// stillHas says whether the variables are those that were marked.
+// stillHas reports whether the variables are the marked ones.
 func (e *environment) stillHas(m *mark) bool { return m != nil && e.sum(m) == m.Sum }
 
 func (e *environment) sum(m *mark) byte {
@@ -108,7 +108,8 @@ func (e *environment) sum(m *mark) byte {
 	return hash.Sum(nil)[0]
 }
 
-// readShell reads an env file of format: shell: NAME='value', with '\” for a quote. Errors hold no values.
+// readShell reads an env file of the format shell: NAME='value', with a quote in a value as quote, backslash, quote, quote. Errors hold no
+// values.
 func readShell(text string) (map[string]string, error) {
 	all := map[string]string{}
 	for n := 1; text != ""; n++ {
@@ -125,7 +126,7 @@ func readShell(text string) (map[string]string, error) {
 	return all, nil
 }
 
-// readQuoted reads a value up to its quote and line feed, and returns what comes after.
+// readQuoted reads a value up to its final quote and newline, and returns the rest.
 func readQuoted(text string) (value, rest string, err error) {
 	for {
 		part, after, ok := strings.Cut(text, "'")

@@ -40,7 +40,7 @@ func TestReadShell(t *testing.T) {
 	}
 }
 
-// envPod is a pod with an env volume, whose file has VALUE.
+// envPod returns a pod with an env volume whose file has VALUE.
 func envPod(t *testing.T, v *liveVolume, state string, args ...string) *pod {
 	return newPod(t, append(args, "--env="+v.path, "--exit-code=42", "--state="+state)...)
 }
@@ -57,7 +57,7 @@ func (p *pod) expectStarts(want string) {
 	}
 }
 
-// ready says whether the application may start: what the startup probe is told.
+// ready reports whether the application may start: the answer to the startup probe.
 func (p *pod) ready() bool {
 	p.mu.Lock()
 	m := p.monitor
@@ -67,7 +67,7 @@ func (p *pod) ready() bool {
 	return m.ready
 }
 
-// wakeUp stands for the kernel's notice.
+// wakeUp simulates the kernel's notification.
 func (p *pod) wakeUp() { signalTo(p.wake) }
 
 // Equal variables: one restart for each change, and no more.
@@ -87,8 +87,8 @@ func TestEnvironmentFollows(t *testing.T) {
 	})
 }
 
-// The kubelet has old variables: three tries while nothing else has started, then the application starts, and the next
-// restarts come later and later, until the kubelet has the new ones.
+// The kubelet has old variables: three tries before any other container starts, then the application starts, and the next restarts have
+// growing pauses, until the kubelet has the new variables.
 func TestKubeletHasOldVariables(t *testing.T) {
 	v, state := newVolume(t, false), t.TempDir()
 	one, two := leak.NewValue(), leak.NewValue()
@@ -157,8 +157,8 @@ func TestVariablesAreNewer(t *testing.T) {
 	}
 }
 
-// Nobody knows which are newer, and the file stays: the containers restart after the patience, also if the sidecar alone
-// was restarted meanwhile, whose variables say nothing of the application's.
+// It is not known which are newer, and the file stays: the containers restart after the patience. That is also so if the sidecar alone
+// restarted meanwhile, because its variables then say nothing about the application's.
 func TestPatienceEnds(t *testing.T) {
 	for name, crash := range map[string]bool{"no crash": false, "a crash": true} {
 		t.Run(name, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestPatienceEnds(t *testing.T) {
 	}
 }
 
-// A file that can't be compared keeps nothing from starting.
+// A file that cannot be compared does not keep the application from starting.
 func TestNoEnvFile(t *testing.T) {
 	v, state := newVolume(t, false), t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -203,7 +203,7 @@ func TestNoEnvFile(t *testing.T) {
 	})
 }
 
-// An earlier or a later generation's applied is never opened, and none twice.
+// The file applied of an earlier or later generation is never opened, and none is opened twice.
 func TestAppliedOfAnotherGeneration(t *testing.T) {
 	v := newVolume(t, false)
 	v.writeEnv("one")
@@ -231,7 +231,7 @@ func TestAppliedOfAnotherGeneration(t *testing.T) {
 	}
 }
 
-// applied is opened once the startup probe has succeeded with equal variables, and never for other ones.
+// The file applied is opened after the startup probe has succeeded with equal variables, and never for other variables.
 func TestApplied(t *testing.T) {
 	v, state := newVolume(t, false), t.TempDir()
 	v.writeEnv("one")
@@ -244,7 +244,7 @@ func TestApplied(t *testing.T) {
 			t.Fatalf("the probe ends with %d", status)
 		}
 	}
-	p := start(t, args...) // the variables are older than the file, or newer
+	p := start(t, args...) // the variables are older or newer than the file
 	compared := opens.of(wantFile)
 	probes()
 	waitFor(t, "it compares again after the probe", func() bool { return opens.of(wantFile) > compared })

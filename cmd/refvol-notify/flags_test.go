@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Each wrong command line is refused with status 2 and a text that has the flag, the value and what to do.
+// Each wrong command line fails with status 2 and a text with the flag, the value and the fix.
 func TestWrongFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                    "nothing to watch: add --dir with the directory of a volume, or --env",
@@ -96,7 +96,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// A query may hold a secret, which reaches no log.
+// A query may hold a secret, which must not be logged.
 func TestActionHasNoQuery(t *testing.T) {
 	if got := mustParse(t, "--dir=/a", "--url=http://127.0.0.1/x?token=secret").action(); got != "POST http://127.0.0.1/x" {
 		t.Error(got)

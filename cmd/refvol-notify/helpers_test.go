@@ -23,7 +23,7 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// role is what a process of this binary is instead of the tests.
+// role makes a process of this binary do something else than tests.
 const role = "REFVOL_NOTIFY_ROLE"
 
 func TestMain(m *testing.M) {
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// self is this binary in a role.
+// self returns a command for this binary in a role.
 func self(ctx context.Context, as string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), role+"="+as)
@@ -73,7 +73,7 @@ func newVolume(t testing.TB, inPlace bool) *liveVolume {
 	return &liveVolume{t, path, root, writer.New(writer.Options{InPlace: inPlace})}
 }
 
-// write shows files of paths and contents, in turn.
+// write shows files with these pairs of path and content.
 func (v *liveVolume) write(pairs ...string) {
 	v.Helper()
 	tree := &volume.Payload{DirMode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
@@ -117,7 +117,7 @@ func (b *buffer) String() string {
 // waitFor waits until a condition holds.
 func waitFor(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(lookEvery * 2 / 3) // so that notices count, not the looks without them
+	deadline := time.Now().Add(lookEvery * 2 / 3) // so that the test needs notifications, and not the looks without them
 	for !holds() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
@@ -130,7 +130,7 @@ func waitFor(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// started is the program in this process.
+// started is the program running in this process.
 type started struct {
 	log  *buffer
 	stop func() int
@@ -150,7 +150,7 @@ func start(t testing.TB, args ...string) *started {
 	return p
 }
 
-// pod is one in fake time, whose containers run as long as the sidecar does not exit.
+// pod is a pod in fake time, whose containers run as long as the sidecar does not exit.
 type pod struct {
 	*testing.T
 	options *options
@@ -162,7 +162,7 @@ type pod struct {
 	mu        sync.Mutex
 	files     files
 	variables map[string]string
-	// acted are the times of all actions, starts of all processes of the sidecar.
+	// acted has the times of all actions, starts those of all starts of the sidecar.
 	acted, starts []time.Duration
 	fails         func() error
 }
@@ -193,7 +193,7 @@ func (p *pod) times() (acted, starts []time.Duration) {
 	return slices.Clone(p.acted), slices.Clone(p.starts)
 }
 
-// process is the sidecar's next one. Its variables are those that the kubelet has at its start.
+// process returns the next process of the sidecar, with the kubelet's variables at that time.
 func (p *pod) process() *notifier {
 	p.mu.Lock()
 	defer p.mu.Unlock()

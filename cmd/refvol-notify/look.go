@@ -12,17 +12,17 @@ import (
 	"syscall"
 )
 
-// files says of each file by its path which it is: inode, size, time and attributes. An update links what it leaves as it
-// is into the next generation, so that all of these stay. None of them needs an open file.
+// files identifies each file by path: inode, size, time and attributes. An update hard-links unchanged files into the next generation, so
+// their identity stays. No file needs to be opened for it.
 type files map[string]string
 
-// look returns the files of all volumes that count, and has all of their directories watched.
+// look returns the relevant files of all volumes, and watches all of their directories.
 func look(o *options, watch func(dir string)) (files, error) {
 	all := files{}
 	for _, dir := range o.watched() {
-		watch(dir) // before it is read: a later change wakes
+		watch(dir) // watch before reading, so that a later change wakes
 		found, err := lookAt(o, dir, watch)
-		for tries := 0; errors.Is(err, fs.ErrNotExist) && tries < 5; tries++ { // a generation went meanwhile
+		for tries := 0; errors.Is(err, fs.ErrNotExist) && tries < 5; tries++ { // a generation was removed meanwhile
 			found, err = lookAt(o, dir, watch)
 		}
 		if err != nil {
@@ -33,7 +33,7 @@ func look(o *options, watch func(dir string)) (files, error) {
 	return all, nil
 }
 
-// lookAt looks at one generation, though ..data may switch meanwhile.
+// lookAt reads one generation, even if ..data switches meanwhile.
 func lookAt(o *options, dir string, watch func(dir string)) (files, error) {
 	root, err := generationOf(dir)
 	if err != nil {
@@ -49,7 +49,7 @@ func lookAt(o *options, dir string, watch func(dir string)) (files, error) {
 		case err != nil:
 			return err
 		case entry.IsDir() && strings.HasPrefix(name, ".."):
-			return fs.SkipDir // a generation that nothing points at
+			return fs.SkipDir // a generation to which nothing points
 		case entry.IsDir():
 			watch(at)
 			return nil
@@ -64,7 +64,7 @@ func lookAt(o *options, dir string, watch func(dir string)) (files, error) {
 	})
 }
 
-// generationOf returns where ..data of a volume points, or the directory itself if it has none.
+// generationOf returns the directory to which a volume's ..data points, or the directory itself if it has no ..data.
 func generationOf(dir string) (string, error) {
 	target, err := os.Readlink(filepath.Join(dir, "..data"))
 	switch {
@@ -84,7 +84,7 @@ func identity(info fs.FileInfo) string {
 	return fmt.Sprint(st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Mode, st.Uid, st.Gid)
 }
 
-// differences returns the names of files that differ, sorted.
+// differences returns the names of the files that differ, sorted.
 func differences(a, b files) []string {
 	var names []string
 	for name, is := range b {
@@ -101,7 +101,7 @@ func differences(a, b files) []string {
 	return names
 }
 
-// brief returns what a log line says of names.
+// brief returns the first few names, for a log line.
 func brief(names []string) string {
 	if len(names) > 5 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:5], ", "), len(names)-5)

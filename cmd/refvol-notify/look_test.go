@@ -26,7 +26,7 @@ type opens struct {
 	counts map[string]int
 }
 
-// watchOpens watches what is there, and generations that come: those of add.
+// watchOpens watches the existing files. add adds new generations.
 func watchOpens(t testing.TB, dir string) *opens {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
@@ -53,7 +53,7 @@ func (o *opens) add(dir string) {
 	}
 }
 
-// of returns how often files of a name were opened; directories are none.
+// of returns how often files of a name were opened, without directories.
 func (o *opens) of(name string) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -83,7 +83,7 @@ func called(t testing.TB) (url string, count *atomic.Int64) {
 	return server.URL, count
 }
 
-// A watched file is never opened, whatever happens to it: only its reader gets a receipt.
+// A watched file is never opened, whatever happens to it: only its reader causes a receipt.
 func TestNeverOpensAWatchedFile(t *testing.T) {
 	for name, inPlace := range map[string]bool{"Atomic": false, "InPlace": true} {
 		t.Run(name, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestNeverOpensAWatchedFile(t *testing.T) {
 	}
 }
 
-// Where an update changes no file that counts, nothing is done.
+// An update that changes no relevant file causes no action.
 func TestWhatCounts(t *testing.T) {
 	v := newVolume(t, false)
 	v.write("conf/a.yaml", "1", "other", "1", "versions", "1")
@@ -181,7 +181,7 @@ func mustLook(t testing.TB, o *options) files {
 	return all
 }
 
-// A directory without ..data, as of a subPath mount, is watched too; one that isn't there is waited for.
+// A directory without ..data, such as a subPath mount, is watched too. One that doesn't exist is waited for.
 func TestPlainDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "later")
 	url, count := called(t)
@@ -201,7 +201,7 @@ func TestPlainDirectory(t *testing.T) {
 	waitFor(t, "the file is acted on", func() bool { return count.Load() > 0 })
 }
 
-// Without an inotify instance the files are looked at each second. The limit is of a user namespace of the process's own.
+// Without an inotify instance the files are read each second. The limit is set in a user namespace of the process.
 func TestNoInotifyInstanceIsLeft(t *testing.T) {
 	v := newVolume(t, false)
 	v.write("a", "1")

@@ -1,11 +1,11 @@
-// Command refvol-notify makes an application pick up a change of its files: it watches volumes, and after a change it
-// restarts the pod's containers in place, signals a process, or calls a URL of the pod.
+// Command refvol-notify makes an application pick up changes of its files. It watches volumes. After a change it restarts the pod's
+// containers in place, signals a process, or calls a URL of the pod.
 //
-// It runs in a container beside the application, without rights. It never opens a file of a volume that it watches with
-// --dir: inode numbers, sizes and times say what differs. So it leaves no receipt for a file that the application has not
-// opened, and needs no right to read.
+// It runs in a container beside the application, without special rights. It never opens a file in a volume that it watches with --dir:
+// inode numbers, sizes and times show what differs. So it leaves no receipt for a file that the application has not opened, and needs no
+// right to read the files.
 //
-// It must not know refvol: no package of this repository is linked, and it works on any directory in the kubelet's layout.
+// It must not know about refvol: it imports no package of this repository, and works on any directory with the kubelet's layout.
 package main
 
 import (
@@ -20,10 +20,10 @@ import (
 	"syscall"
 )
 
-// Exit statuses. --exit-code is none of them, so that no fault of this program restarts the other containers.
+// The exit statuses. --exit-code must be another one, so that a failure of this program does not restart the other containers.
 const (
 	statusFailed = 1
-	statusUsage  = 2 // also that of a Go program that panics
+	statusUsage  = 2 // a Go program that panics has the same status
 )
 
 func main() {
@@ -46,7 +46,7 @@ func exitStatus(ctx context.Context, err error, stderr io.Writer) int {
 	var usage *usageError
 	var end *exitError
 	switch {
-	case errors.As(err, &end): // first: it is noted that the containers restart
+	case errors.As(err, &end): // first, because the restart has been recorded
 		return end.code
 	case err == nil || errors.Is(err, flag.ErrHelp) || ctx.Err() != nil:
 		return 0
@@ -79,7 +79,7 @@ func watchAndAct(ctx context.Context, args []string, stdout, stderr io.Writer) e
 	return newNotifier(o, log, m, w).run(ctx)
 }
 
-// exitError asks for the end of this process with a code that the pod's restartPolicyRules name.
+// exitError asks to end this process with a code that the pod's restartPolicyRules name.
 type exitError struct{ code int }
 
 func (e *exitError) Error() string { return fmt.Sprintf("exit with code %d", e.code) }

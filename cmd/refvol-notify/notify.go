@@ -11,33 +11,33 @@ import (
 
 const (
 	longestSettle = 10 * time.Second
-	// lookEvery is how often the files are looked at without a notice of the kernel's; pollEvery, where it gives none.
+	// lookEvery is how often the files are read without a notification from the kernel. pollEvery replaces it if there are none.
 	lookEvery = 30 * time.Second
 	pollEvery = time.Second
 )
 
-// notifier acts on changes. Its functions are fields, so that tests have time and files of their own.
+// notifier acts on changes. Some of its functions are fields, so that tests can replace time and files.
 type notifier struct {
 	*options
 	log  *slog.Logger
 	look func() (files, error)
 	act  func(ctx context.Context) error
-	// wait waits for so long, or for a notice that something may have changed.
+	// wait waits for a time, or until something may have changed.
 	wait func(ctx context.Context, longest time.Duration) error
 	m    *monitor
 	env  *environment // nil without --env
 
 	state state
-	// began says that this process started with the containers, so that its variables are theirs.
+	// began means that this process started together with the containers, so that they have the same variables.
 	began bool
 
-	// The burst: what was seen last, when it was, and when the first change came.
+	// The burst: the files that were seen last, when they were seen, and when the first change came.
 	seen            files
 	firstAt, lastAt time.Time
-	// A failed action is tried again at retryAt.
+	// A failed action is retried at retryAt.
 	failures int
 	retryAt  time.Time
-	// said holds the last error of each kind, which is logged once.
+	// said has the last error of each kind, so that it is logged once.
 	said map[string]string
 }
 
@@ -52,7 +52,7 @@ func newNotifier(o *options, log *slog.Logger, m *monitor, w *watcher) *notifier
 	return n
 }
 
-// run acts until ctx ends or an action ends this process.
+// run acts on changes until ctx ends or an action ends this process.
 func (n *notifier) run(ctx context.Context) error {
 	var err error
 	n.state, err = loadState(n.options.state)
@@ -66,7 +66,7 @@ func (n *notifier) run(ctx context.Context) error {
 				return err
 			}
 		}
-		n.m.set(n.pending(), n.state.counts) // also after an error: nothing keeps the application from its start
+		n.m.set(n.pending(), n.state.counts) // also after an error: the application must be able to start
 		n.apply()
 		if err := n.wait(ctx, longest); err != nil {
 			return err
@@ -74,7 +74,7 @@ func (n *notifier) run(ctx context.Context) error {
 	}
 }
 
-// step acts on what has changed, if it is time, and returns when to look again at the latest.
+// step acts on changes if it is time. It returns when to look again at the latest.
 func (n *notifier) step(ctx context.Context, now files) (time.Duration, error) {
 	if n.state.Running == nil {
 		if err := n.begin(ctx, now); err != nil {
@@ -99,7 +99,7 @@ func (n *notifier) step(ctx context.Context, now files) (time.Duration, error) {
 	return 0, n.take(ctx, now, changed)
 }
 
-// observe notes when the burst began and when the last of it came. What is new is tried at once.
+// observe records the start and the end of a burst. A new change is acted on without waiting for a retry.
 func (n *notifier) observe(now files) {
 	if n.seen != nil && len(differences(n.seen, now)) == 0 {
 		return
@@ -133,7 +133,7 @@ func (n *notifier) pending() bool {
 	return n.state.Running != nil && n.seen != nil && len(differences(n.state.Running, n.seen)) > 0
 }
 
-// take acts, and notes it.
+// take acts on changes and records that.
 func (n *notifier) take(ctx context.Context, now files, changed []string) error {
 	if n.failures == 0 {
 		n.state.Changes++
@@ -172,7 +172,7 @@ func (n *notifier) failed(err error) {
 	n.note("the action failed: tries again", err)
 }
 
-// noteRestart leaves for the next process that the containers start anew. Without that note nothing may restart.
+// noteRestart records for the next process that the containers restart. If that fails, they must not restart.
 func (n *notifier) noteRestart(changed []string) error {
 	next := n.state
 	next.Running, next.Because, next.Equal, next.DoubtEndsAt, next.Old = nil, brief(changed), false, time.Time{}, nil
@@ -186,7 +186,7 @@ func (n *notifier) noteRestart(changed []string) error {
 	return next.save(n.options.state)
 }
 
-// note logs an error, once until another or none takes its place, and returns whether there is one.
+// note logs an error, once until it changes, and reports whether there is one.
 func (n *notifier) note(what string, err error) bool {
 	text := ""
 	if err != nil {
@@ -199,12 +199,12 @@ func (n *notifier) note(what string, err error) bool {
 	return text != ""
 }
 
-// save returns whether it failed.
+// save reports whether saving failed.
 func (n *notifier) save(s state) bool {
 	return n.note("a restart of this container will not know of this", s.save(n.options.state))
 }
 
-// wait waits for a notice of the kernel's.
+// wait waits for a notification from the kernel.
 func (w *watcher) wait(ctx context.Context, longest time.Duration) error {
 	if !w.works() {
 		longest = min(longest, pollEvery)

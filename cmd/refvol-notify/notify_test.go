@@ -18,7 +18,7 @@ func (p *pod) expectActed(want string) {
 	}
 }
 
-// A burst is one change, which waits until it is over, for 10 seconds at most.
+// A burst counts as one change, which waits until the burst is over, for at most 10 seconds.
 func TestSettle(t *testing.T) {
 	for name, c := range map[string]struct {
 		every time.Duration
@@ -48,7 +48,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// A change that is taken back before it was acted on is none.
+// A change that is reverted before it was acted on causes no action.
 func TestTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t, "--dir=/v", "--url=http://127.0.0.1/")
@@ -62,7 +62,7 @@ func TestTakenBack(t *testing.T) {
 	})
 }
 
-// A failed action is tried again with back-off, and the log says it once. A new change is tried at once.
+// A failed action is retried with back-off and logged once. A new change is acted on at once.
 func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t, "--dir=/v", "--url=http://127.0.0.1/", "--settle=0s")
@@ -85,7 +85,7 @@ func TestRetries(t *testing.T) {
 	})
 }
 
-// Restarts come 10 s after each other, then 20, up to 5 minutes, and after a long pause at once.
+// Restarts come 10 s after each other, then 20 s, up to 5 minutes, and after a long pause at once.
 func TestBackoffOfRestarts(t *testing.T) {
 	state := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestBackoffOfRestarts(t *testing.T) {
 	})
 }
 
-// A crash of the sidecar alone restarts nothing, and forgets no change that came meanwhile.
+// A crash of the sidecar alone restarts nothing, and loses no change that came meanwhile.
 func TestSidecarCrashes(t *testing.T) {
 	state := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestSidecarCrashes(t *testing.T) {
 	})
 }
 
-// Without a note of the restart in the state nothing restarts: the next process would restart again.
+// If the state cannot record the restart, nothing restarts: otherwise the next process would restart again.
 func TestStateCannotBeSaved(t *testing.T) {
 	state := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestStateCannotBeSaved(t *testing.T) {
 	})
 }
 
-// A state that can't be read counts as none, and says so.
+// An unreadable state counts as none, and is logged.
 func TestDamagedState(t *testing.T) {
 	state := t.TempDir()
 	if err := os.WriteFile(filepath.Join(state, stateFile), []byte(`{"running":`), 0o600); err != nil {

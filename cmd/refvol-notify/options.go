@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// options are the flags, validated.
+// options are the validated flags.
 type options struct {
-	// dirs are the volumes to watch; only and ignore are patterns of paths in them.
+	// dirs are the volumes to watch. only and ignore are patterns of paths in them.
 	dirs, only, ignore []string
-	// env is a volume with the files want and applied, "" for none; patience is how long they may be older than the variables.
+	// env is a volume with the files want and applied, or "". patience is how long they may be older than the variables.
 	env      string
 	patience time.Duration
 	settle   time.Duration
@@ -29,11 +29,11 @@ type options struct {
 	status   statusRange
 	timeout  time.Duration
 
-	// state is a directory that lives as long as the pod, and http an address to listen on; "" for none.
+	// state is a directory that exists as long as the pod. http is an address to listen on. Both may be "".
 	state, http string
 }
 
-// usageError is a command line that can't be carried out.
+// usageError says that the command line is wrong.
 type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
@@ -75,7 +75,7 @@ func parse(args []string, stdout io.Writer) (*options, error) {
 	return o, o.validate(f)
 }
 
-// parseFlags prints the help, if it is asked for, to stdout.
+// parseFlags parses the flags. If --help is set, it prints the help to stdout.
 func parseFlags(f *flag.FlagSet, args []string, stdout io.Writer) error {
 	f.SetOutput(io.Discard)
 	err := f.Parse(args)
@@ -92,7 +92,7 @@ func parseFlags(f *flag.FlagSet, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// needs returns which flag means something beside which other one only, and what to give that one.
+// needs returns pairs of flags: the first has no effect without the second. The third value says what to write for the second.
 func needs() [][3]string {
 	const url = "such as http://127.0.0.1:9090/-/reload"
 	return [][3]string{
@@ -128,7 +128,7 @@ func (o *options) validate(f *flag.FlagSet) error {
 	return nil
 }
 
-// watched returns all directories, each once.
+// watched returns all directories.
 func (o *options) watched() []string {
 	if o.env == "" {
 		return o.dirs
@@ -136,7 +136,7 @@ func (o *options) watched() []string {
 	return append([]string{o.env}, o.dirs...)
 }
 
-// counts says whether a change of the file at a path of a volume is one. Of the files of --env want alone is.
+// counts reports whether a change of a file matters. In the volume of --env only want does.
 func (o *options) counts(dir, name string) bool {
 	if dir == o.env {
 		return name == wantFile
@@ -161,7 +161,7 @@ func matches(patterns []string, name string) bool {
 	return false
 }
 
-// action says in a log what is done. The URL's query may hold a secret.
+// action describes the action for a log. It leaves out the URL's query, which may hold a secret.
 func (o *options) action() string {
 	target, _, _ := strings.Cut(o.url, "?")
 	switch {

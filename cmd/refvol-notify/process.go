@@ -17,13 +17,13 @@ var (
 	errNone  = errors.New("no such process in this pod")
 )
 
-// process is one to signal. Its handle stays that of the process, whoever gets the number later.
+// process is a process to signal. Its handle stays valid even if another process gets the same number later.
 type process struct {
 	pid    int
 	handle *os.Process
 }
 
-// sendSignal signals the processes, and returns them.
+// sendSignal signals the processes and returns them.
 func sendSignal(o *options) ([]process, error) {
 	found, err := findProcesses(o.process)
 	if err != nil {
@@ -43,7 +43,7 @@ func sendSignal(o *options) ([]process, error) {
 	return found, nil
 }
 
-// refusal says what this process lacks. A capability that is added to a container reaches user 0 only.
+// refusal says what this process lacks. A capability that is added to a container only works for user 0.
 func refusal(pid int, name string, own int, owner string) error {
 	if own == 0 {
 		return fmt.Errorf("may not signal process %d (%s) of user %s: this container runs as user 0, but lacks the capability KILL: set securityContext.capabilities.add: [KILL]",
@@ -53,7 +53,7 @@ func refusal(pid int, name string, own int, owner string) error {
 		pid, name, owner, own, owner)
 }
 
-// waitForEnd waits until the processes have ended, for the grace at most.
+// waitForEnd waits until the processes have ended, for at most grace.
 func waitForEnd(ctx context.Context, processes []process, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
@@ -67,12 +67,12 @@ func waitForEnd(ctx context.Context, processes []process, grace time.Duration) e
 	return nil
 }
 
-// hasEnded is true of a zombie too: whoever has started it has not looked yet.
+// hasEnded reports whether the process has ended. A zombie has ended too: only its parent has not noticed yet.
 func (p process) hasEnded() bool {
 	return errors.Is(p.handle.Signal(syscall.Signal(0)), os.ErrProcessDone) || statusOfProcess(p.pid, "State") == "Z"
 }
 
-// findProcesses returns this pod's processes of a name whose parent has another one.
+// findProcesses returns this pod's processes with a name, without those whose parent has the name too.
 func findProcesses(name string) ([]process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -81,10 +81,10 @@ func findProcesses(name string) ([]process, error) {
 	named := map[int]process{}
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
-		if err != nil || pid == os.Getpid() || pid == 1 { // 1 holds the pod, or is the node's
+		if err != nil || pid == os.Getpid() || pid == 1 { // 1 is the pause container, or the node's init
 			continue
 		}
-		handle, err := os.FindProcess(pid) // first: what is read then is said of the handle's process
+		handle, err := os.FindProcess(pid) // get the handle first, so that what is read belongs to its process
 		if err == nil && isNamed(pid, name) && isBeside(cgroupsOf("self"), cgroupsOf(entry.Name())) {
 			named[pid] = process{pid, handle}
 		}
@@ -99,7 +99,7 @@ func findProcesses(name string) ([]process, error) {
 	return found, nil
 }
 
-// isNamed compares with the name that the kernel keeps, of 15 bytes, and with the command's.
+// isNamed compares a name with the kernel's name of the process, which has at most 15 bytes, and with the command.
 func isNamed(pid int, name string) bool {
 	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	if err != nil {
@@ -110,7 +110,7 @@ func isNamed(pid int, name string) bool {
 	return strings.TrimSuffix(string(comm), "\n") == name[:min(len(name), 15)] || path.Base(first) == name
 }
 
-// cgroupsOf returns the paths of a process's cgroups by their controllers: one of "" in version 2.
+// cgroupsOf returns the paths of a process's cgroups by controllers. In version 2 there is one, for "".
 func cgroupsOf(pid string) map[string]string {
 	text, err := os.ReadFile("/proc/" + pid + "/cgroup")
 	if err != nil {
@@ -125,9 +125,9 @@ func cgroupsOf(pid string) map[string]string {
 	return all
 }
 
-// isBeside says whether the other process is in a container of the same pod: its cgroups are this one's or have the same
-// parent. With hostPID those of the node's other pods are visible too. A cgroup namespace shows this process's own as / and
-// what is beside it as /../name. Controllers that the runtime doesn't divide by containers have equal paths.
+// isBeside reports whether another process is in a container of the same pod: its cgroups are the same or have the same parent. With
+// hostPID, processes of other pods are visible too. In a cgroup namespace, this process's own cgroup is / and the one beside it /../name.
+// Controllers that the runtime doesn't use for containers have equal paths.
 func isBeside(own, other map[string]string) bool {
 	for controllers, mine := range own {
 		theirs, ok := other[controllers]
@@ -146,7 +146,7 @@ func isBeside(own, other map[string]string) bool {
 	return len(own) > 0
 }
 
-// statusOfProcess returns the first word of a line of /proc/PID/status, "?" without one.
+// statusOfProcess returns the first word of a field in /proc/PID/status, or "?".
 func statusOfProcess(pid int, field string) string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(text)) {

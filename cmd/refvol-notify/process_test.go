@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// target prints each HUP, and ends after a TERM and the time of its first argument. Further arguments are processes to
-// start, of the same name.
+// target prints each HUP. After a TERM it ends when the time in its first argument is over. Further arguments are processes to start, with
+// the same name.
 func target() int {
 	signals := make(chan os.Signal, 10)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM)
@@ -45,7 +45,7 @@ func target() int {
 	return 0
 }
 
-// application is a real process of a name, and the lines that it prints.
+// application is a real process with a name, and the lines that it prints.
 type application struct {
 	*exec.Cmd
 	lines chan string
@@ -126,7 +126,7 @@ func TestNoSuchProcess(t *testing.T) {
 	waitFor(t, "the log says it", func() bool { return strings.Contains(p.log.String(), `none is named \"nobody\"`) })
 }
 
-// TERM, the time that the process takes, then the exit; after the grace the exit comes anyway.
+// TERM, the time that the process takes, then the exit. After the grace the exit comes anyway.
 func TestTermBeforeExit(t *testing.T) {
 	for name, c := range map[string]struct{ takes, grace string }{"in time": {"100ms", "1h"}, "never": {"1h", "10ms"}} {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestTermBeforeExit(t *testing.T) {
 
 func process0(a *application) process { return process{a.Process.Pid, a.Process} }
 
-// The text says which user, or which capability, is missing.
+// The text says which user or capability is missing.
 func TestRefusals(t *testing.T) {
 	if os.Getuid() != 0 || !mapped(65532) {
 		t.Skip("needs a second user: the sandbox of a user has one")
@@ -192,7 +192,7 @@ func mapped(uid int) bool {
 	return err == nil && count > uid
 }
 
-// setUser is of this thread only, as the call of the kernel is.
+// setUser only affects this thread, as the kernel's call does.
 func setUser(uid uintptr) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid); errno != 0 {
 		return errno
@@ -210,7 +210,7 @@ func dropKill() error {
 	return unix.Capset(&header, &data[0])
 }
 
-// Only processes of this pod are signalled: with hostPID all of the node's are visible.
+// Only processes of this pod are signalled: with hostPID, all of the node's processes are visible.
 func TestIsBeside(t *testing.T) {
 	v1 := func(path string) map[string]string {
 		return map[string]string{"cpu,cpuacct": path, "memory": path, "rdma": "/"}
@@ -252,7 +252,7 @@ func TestIsBeside(t *testing.T) {
 	}
 }
 
-// As the only process of its namespace it says what the pod's spec lacks.
+// If it is the only process of its namespace, it says what the pod's spec lacks.
 func TestAlone(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

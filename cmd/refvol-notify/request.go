@@ -9,7 +9,7 @@ import (
 	"net/url"
 )
 
-// loopback returns the addresses of a host, none if it is not this pod's own. No name is looked up.
+// loopback returns the addresses of a host, or none if they are not this pod's own. It looks up no name.
 func loopback(host string) []string {
 	if host == "localhost" {
 		return []string{"127.0.0.1", "::1"}
@@ -20,12 +20,11 @@ func loopback(host string) []string {
 	return nil
 }
 
-// request calls the URL once. No redirect leads it elsewhere. The answer's text reaches no log: it may
-// quote a value.
+// request calls the URL once. It follows no redirect. It does not log the answer's text, which may quote a value.
 func request(ctx context.Context, o *options) error {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, o.method, o.url, http.NoBody) //nolint:gosec // The URL is this pod's own, at a loopback address.
+	req, err := http.NewRequestWithContext(ctx, o.method, o.url, http.NoBody) //nolint:gosec // the URL is at a loopback address of this pod
 	if err != nil {
 		return err
 	}
@@ -33,7 +32,7 @@ func request(ctx context.Context, o *options) error {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport:     &http.Transport{DisableKeepAlives: true, DialContext: dialLoopback},
 	}
-	response, err := client.Do(req) //nolint:gosec // It connects to loopback addresses only.
+	response, err := client.Do(req) //nolint:gosec // it only connects to loopback addresses
 	if err != nil {
 		var withURL *url.Error // its query may hold a secret
 		if errors.As(err, &withURL) {

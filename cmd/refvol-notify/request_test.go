@@ -59,7 +59,7 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// localhost is never looked up, and is tried with both addresses; what is no loopback address gets no connection.
+// localhost is never looked up, and is tried with both addresses. Other hosts get no connection.
 func TestDialLoopback(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// monitor is what the probe and the metrics say. It is safe for concurrent use.
+// monitor is the state for the probe and the metrics. It is safe for concurrent use.
 type monitor struct {
-	wake chan<- struct{} // after the first probe that succeeds
+	wake chan<- struct{} // receives after the first successful probe
 
 	mu             sync.Mutex
 	ready, pending bool
-	probed         bool // the kubelet goes on to start the containers
+	probed         bool // the kubelet will now start the containers
 	counts         counts
 }
 
@@ -38,7 +38,7 @@ func (m *monitor) isProbed() bool {
 
 func socketIn(state string) string { return filepath.Join(state, "probe.sock") }
 
-// serve answers at the probe's socket and the address of --http, until stop is called.
+// serve serves the probe's socket and the address of --http, until stop is called.
 func (m *monitor) serve(o *options) (stop func(), err error) {
 	servers := sync.WaitGroup{}
 	var running []*http.Server
@@ -59,7 +59,7 @@ func (m *monitor) serve(o *options) (stop func(), err error) {
 		return nil
 	}
 	if o.state != "" {
-		_ = os.Remove(socketIn(o.state)) // that of the process before
+		_ = os.Remove(socketIn(o.state)) // the socket of the last process
 		if err := listen("unix", socketIn(o.state), m.probe); err != nil {
 			return nil, fmt.Errorf("--state: %w: mount an emptyDir there that user %d may write to", err, os.Geteuid())
 		}
@@ -91,7 +91,7 @@ func (m *monitor) readyz(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "ok\n")
 }
 
-// probe is readyz for the startup probe, after which the containers start.
+// probe is readyz for the startup probe. After it succeeds, the containers start.
 func (m *monitor) probe(w http.ResponseWriter, r *http.Request) {
 	m.readyz(w, r)
 	m.mu.Lock()

@@ -66,7 +66,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// Before the files were looked at the probe fails: the application does not start yet.
+// Before the files were read the probe fails: the application does not start yet.
 func TestProbe(t *testing.T) {
 	state := t.TempDir()
 	args := []string{"probe", "--state=" + state}
@@ -91,7 +91,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// What can't be listened at ends the program, and says what to do.
+// If it cannot listen, the program ends and says what to do.
 func TestCannotListen(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -110,7 +110,7 @@ func TestCannotListen(t *testing.T) {
 	}
 }
 
-// A change ends the program with the code, and the next one says why, and watches on.
+// A change ends the program with the code. The next process says why, and continues to watch.
 func TestExitCode(t *testing.T) {
 	v, state := newVolume(t, false), t.TempDir()
 	v.write("a", "1")
@@ -129,7 +129,7 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// A restart that is noted happens, also if the process is told to end at that moment: else its change would be lost.
+// A recorded restart happens even if the process is asked to end at that moment. Otherwise its change would be lost.
 func TestNotedRestartHappens(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -141,7 +141,7 @@ func TestNotedRestartHappens(t *testing.T) {
 	}
 }
 
-// The program links the standard library and golang.org/x/sys: its image stays small.
+// The program only links the standard library and golang.org/x/sys, so its image stays small.
 func TestWhatIsLinked(t *testing.T) {
 	output, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
 	if err != nil {

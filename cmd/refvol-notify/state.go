@@ -10,31 +10,31 @@ import (
 	"time"
 )
 
-// state is what a process leaves for the one after it. The directory outlives containers, and goes with the pod or the
-// node's memory. It holds no value of a variable.
+// state is what a process leaves for the next one. Its directory outlives containers, and disappears with the pod or when the node
+// restarts. It holds no value of a variable.
 type state struct {
-	// Running are the files that the containers run with, or were last told of. nil: the containers have been told to
-	// restart, or never ran: they start with the files that are there now.
+	// Running are the files with which the containers run, or of which the application was last notified. nil means that the containers are
+	// to restart or have never run: they start with the present files.
 	Running files `json:"running,omitempty"`
-	// Because are the changed files of a restart. The log of the process before is gone with its container.
+	// Because names the changed files that caused a restart. The log of the last process is gone with its container.
 	Because string `json:"because,omitempty"`
 
-	// Old marks the variables that a restart was to change; nil if it was for other files. Tries counts the restarts that
-	// have not changed them.
+	// Old marks the variables that a restart should have changed; nil if the restart had another cause. Tries counts the restarts that did
+	// not change them.
 	Old   *mark `json:"old,omitempty"`
 	Tries int   `json:"tries,omitempty"`
-	// Equal says that the containers started with the variables of the file want in Running.
+	// Equal means that the containers started with the variables of the file want in Running.
 	Equal bool `json:"equal,omitempty"`
-	// DoubtEndsAt is zero unless the variables differ from the file: until then it may catch up.
+	// DoubtEndsAt is zero unless the variables differ from the file. Until then the file may still change.
 	DoubtEndsAt time.Time `json:"doubtEndsAt,omitzero"`
 
-	// InRow counts actions without a long pause, the last of them at LastAt.
+	// InRow counts actions without a long pause between them. LastAt is the time of the last one.
 	InRow  int       `json:"inRow,omitempty"`
 	LastAt time.Time `json:"lastAt,omitzero"`
 	counts
 }
 
-// counts are for metrics, over all restarts.
+// counts are the counters for metrics, over all restarts.
 type counts struct {
 	Changes, Done, Failed, OldEnvironments int64
 	LastChangeAt                           time.Time
@@ -85,7 +85,7 @@ const (
 	longPause      = 10 * time.Minute
 )
 
-// nextRestartAt returns when the containers may restart again: Kubernetes has no back-off for restarts in place.
+// nextRestartAt returns when the containers may restart again. Kubernetes itself has no back-off for restarts in place.
 func (s *state) nextRestartAt(now time.Time) time.Time {
 	if s.InRow == 0 || now.Sub(s.LastAt) > longPause {
 		s.InRow = 0
@@ -94,7 +94,7 @@ func (s *state) nextRestartAt(now time.Time) time.Time {
 	return s.LastAt.Add(backoff(firstBackoff, s.InRow-1, longestBackoff))
 }
 
-// backoff returns the first wait, doubled.
+// backoff returns the first wait after it was doubled some times, up to a limit.
 func backoff(first time.Duration, doubled int, longest time.Duration) time.Duration {
 	for ; doubled > 0 && first < longest; doubled-- {
 		first *= 2

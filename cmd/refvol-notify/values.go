@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setter takes a flag's value, and returns whether it can be one.
+// setter stores a flag's value, and reports whether it is valid.
 type setter func(value string) bool
 
-// withFix says what to write instead of a wrong value. The package flag adds the name and the value.
+// withFix adds to the error of a wrong value what to write instead. The package flag adds the name and the value.
 func withFix(set setter, fix string) func(string) error {
 	return func(value string) error {
 		if !set(value) {
@@ -60,7 +60,7 @@ func signalNamed(to *syscall.Signal) setter {
 
 func signalName(s syscall.Signal) string { return strings.TrimPrefix(unix.SignalName(s), "SIG") }
 
-// statusRange has the first and the last status of success.
+// statusRange is the range of HTTP statuses that mean success.
 type statusRange struct{ first, last int }
 
 func statusOf(to *statusRange) setter {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher wakes when something in a watched directory has changed. It works until no inotify instance or watch is left, of
-// which a user has few on a node. close ends its goroutine.
+// watcher wakes when something in a watched directory changes. It stops working if the node has no inotify instance or watch left; a user
+// has only a few. close ends its goroutine.
 type watcher struct {
 	log   *slog.Logger
 	wake  chan struct{}
@@ -18,7 +18,7 @@ type watcher struct {
 	ended chan struct{}
 }
 
-// mask has the switch of ..data, and with InPlace the writes to files.
+// mask covers the switch of ..data and, with InPlace, the writes to files.
 const mask = unix.IN_MOVED_TO | unix.IN_CREATE | unix.IN_DELETE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_ONLYDIR
 
 func newWatcher(wake chan struct{}, log *slog.Logger) *watcher {
@@ -48,13 +48,13 @@ func forward(file *os.File, wake chan<- struct{}, ended chan<- struct{}) {
 func signalTo(wake chan<- struct{}) {
 	select {
 	case wake <- struct{}{}:
-	default: // it has not been taken yet
+	default: // a signal is pending already
 	}
 }
 
 func (w *watcher) works() bool { return w.file != nil }
 
-// add watches a directory; one that is watched already stays so. What else is wrong with it, look says.
+// add watches a directory. A directory that is watched already stays watched. Other errors are left to look.
 func (w *watcher) add(dir string) {
 	if w.file == nil {
 		return

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestChartKnowsEveryFlag: the chart's extraArgs take the flags of serve, and refuse what is none. Those that a value sets are
-// refused with a text that names it.
+// TestChartKnowsEveryFlag: the chart's extraArgs accept the flags of serve and refuse unknown ones. Flags that a value sets are refused
+// with a text that names the value.
 func TestChartKnowsEveryFlag(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/charts/refvol/values.schema.json")
 	if err != nil {

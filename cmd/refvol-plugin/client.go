@@ -23,11 +23,11 @@ import (
 )
 
 const (
-	// connectTimeout bounds dialling, and the TLS handshake after it, each.
+	// connectTimeout limits dialling and the TLS handshake, each.
 	connectTimeout = 5 * time.Second
-	// A connection on which nothing has arrived for pingAfter gets a ping, and is closed if there is no answer for
-	// pingTimeout: an API server that stalls for less loses no watch of any node. A host that is gone is noticed sooner: the
-	// kernel closes a connection whose bytes nobody has acknowledged for unackedTimeout.
+	// A connection without incoming data for pingAfter gets a ping, and is closed if there is no answer within pingTimeout. An API server
+	// that stalls for a shorter time loses no watch. A host that is gone is noticed sooner: the kernel closes a connection with bytes that
+	// were not acknowledged within unackedTimeout.
 	pingAfter      = 5 * time.Second
 	pingTimeout    = 45 * time.Second
 	unackedTimeout = 10 * time.Second
@@ -35,7 +35,7 @@ const (
 	keepAlive = 30 * time.Second
 )
 
-// loadConfig reads a kubeconfig, or where none is named, the pod's service account.
+// loadConfig reads a kubeconfig or, if kubeconfig is "", uses the pod's service account.
 func loadConfig(kubeconfig string) (config *rest.Config, err error) {
 	if kubeconfig == "" {
 		config, err = rest.InClusterConfig()
@@ -48,7 +48,7 @@ func loadConfig(kubeconfig string) (config *rest.Config, err error) {
 	return config, nil
 }
 
-// newClient returns a client of the API server, whose requests r bounds and paces: it has no limit of its own.
+// newClient returns a client of the API server. r limits and paces its requests. The client has no rate limit of its own.
 func newClient(config *rest.Config, r *requests.Requests) (*apiclient.Client, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1
@@ -63,28 +63,24 @@ func newClient(config *rest.Config, r *requests.Requests) (*apiclient.Client, er
 	return apiclient.New(config, httpClient)
 }
 
-// newPodClient returns a client of the same API server. Its requests carry the tokens of pods,
-// and no credential of the plugin.
+// newPodClient returns a client of the same API server. Its requests carry the tokens of pods and no credential of the plugin.
 func newPodClient(config *rest.Config, tokens *authz.Tokens, r *requests.Requests) (*apiclient.Client, error) {
 	config = rest.AnonymousClientConfig(config)
 	config.Wrap(tokens.Wrap)
 	return newClient(config, r)
 }
 
-// newNodeClient returns a client of the same API server. Its requests carry the plugin's own
-// credential, and have the rights of the node.
+// newNodeClient returns a client of the same API server. Its requests carry the plugin's own credential and have the rights of the node.
 func newNodeClient(config *rest.Config, nodeName string, r *requests.Requests) (*apiclient.Client, error) {
 	config = rest.CopyConfig(config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: permissions.NodeUser(nodeName)}
 	return newClient(config, r)
 }
 
-// newHTTPClient returns client-go's HTTP client for config, with the time limits above. Tokens,
-// certificates and the CA are read again when their files change: client-go's layers above the
-// transport do that, or replace it by a clone.
+// newHTTPClient returns client-go's HTTP client for config, with the time limits above. Tokens, certificates and the CA are read again when
+// their files change: client-go's layers above the transport do that, or replace the transport by a clone.
 func newHTTPClient(config *rest.Config) (*http.Client, error) {
-	// client-go doesn't share a transport with a dialer of its own among the clients of one
-	// configuration, so it may be changed here.
+	// Because of the dialer, client-go does not share the transport with other clients of this configuration, so it may be changed here.
 	config.Dial = requests.OneAtATime((&net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Control: noticeDeadHost}).DialContext)
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -107,7 +103,7 @@ func noticeDeadHost(_, _ string, conn syscall.RawConn) (err error) {
 	return cmp.Or(failed, err)
 }
 
-// transportOf returns the transport below all that client-go wraps around it.
+// transportOf returns the transport below client-go's wrappers.
 func transportOf(outer http.RoundTripper) (*http.Transport, error) {
 	for rt := outer; ; {
 		switch layer := rt.(type) {

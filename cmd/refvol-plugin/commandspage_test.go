@@ -8,7 +8,7 @@ import (
 	"github.com/refvol/refvol/internal/helppage"
 )
 
-// TestCommandsPage has docs/commands.md show the help of each command, but for the flags of serve, which have a page.
+// TestCommandsPage: docs/commands.md shows the help of each command, except the flags of serve, which have their own page.
 func TestCommandsPage(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
 	root := newRootCommand()

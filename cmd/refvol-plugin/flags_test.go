@@ -16,8 +16,7 @@ const flagsPage = "../../docs/flags.md"
 
 var update = flag.Bool("update", false, "write docs/flags.md anew")
 
-// TestFlagsPage has docs/flags.md end with the flags of serve, but for those that all Kubernetes
-// components have for their logs.
+// TestFlagsPage: docs/flags.md ends with the flags of serve, without the log flags that all Kubernetes components have.
 func TestFlagsPage(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
 	const begin = "<!-- made by make flags-table: begin -->\n"
@@ -41,7 +40,7 @@ func TestFlagsPage(t *testing.T) {
 	}
 }
 
-// flagsList returns the flags in Markdown.
+// flagsList returns the flags as Markdown.
 func flagsList() string {
 	cmd, ofLogs := &cobra.Command{}, pflag.NewFlagSet("", pflag.ContinueOnError)
 	newServeOptions().addFlags(cmd)

@@ -13,23 +13,23 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// readTime is how long a request may take to come. answerTime is how long an answer may take, so that
-// who reads nothing doesn't hold up the next scrape.
+// readTime limits the arrival of a request. answerTime limits an answer, so that a client that reads nothing does not delay the next
+// scrape.
 const (
 	readTime   = 10 * time.Second
 	answerTime = 30 * time.Second
 )
 
-// httpServer serves one of the plugin's own HTTP addresses. Its goroutine ends with stop.
+// httpServer serves one of the plugin's own HTTP addresses. stop ends its goroutine.
 type httpServer struct {
-	// address is what it listens on.
+	// address is the address on which it listens.
 	address string
 	server  *http.Server
 	ended   chan struct{}
 }
 
-// startHTTP serves a handler at the address of a flag. answers is how long an answer may take; 0 is no
-// limit. It calls failed if serving ends without stop.
+// startHTTP serves a handler at the address of a flag. answers limits an answer; 0 means no limit. It calls failed if serving ends without
+// stop.
 func startHTTP(flag, address string, handler http.Handler, answers time.Duration, failed context.CancelCauseFunc) (*httpServer, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -50,8 +50,8 @@ func startHTTP(flag, address string, handler http.Handler, answers time.Duration
 	return s, nil
 }
 
-// startHTTPServers serves at the addresses that the flags name; the returned function ends
-// that. failed is called if one ends by itself.
+// startHTTPServers serves at the addresses of the flags. The returned function stops all servers. failed is called if a server ends
+// otherwise.
 func startHTTPServers(ctx context.Context, opts *serveOptions, monitoring, statuses http.Handler, failed context.CancelCauseFunc) (stop func() error, err error) {
 	var started []*httpServer
 	stop = func() error {
@@ -90,8 +90,8 @@ func (s *httpServer) stop() error {
 	return err
 }
 
-// validateLoopback refuses the value of a flag that is neither empty nor a loopback address with a
-// port, such as example. A name is refused too, whatever it resolves to.
+// validateLoopback returns an error unless the value of a flag is "" or a loopback address with a port, such as example. Names are refused
+// too, whatever they resolve to.
 func validateLoopback(flag, address, example, why string) error {
 	if address == "" {
 		return nil
@@ -106,8 +106,8 @@ func validateLoopback(flag, address, example, why string) error {
 	return nil
 }
 
-// profiles serves the profiles of net/http/pprof, but not the command line. They tell where time
-// and memory go, and hold no value of an object.
+// profiles serves the profiles of net/http/pprof, but not the command line. They show where time and memory are used, and hold no value of
+// an object.
 func profiles() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -117,7 +117,7 @@ func profiles() http.Handler {
 	return mux
 }
 
-// validateProfilingAddress refuses an address that is not the plugin's own pod's loopback.
+// validateProfilingAddress returns an error unless the address is a loopback address.
 func validateProfilingAddress(address string) error {
 	return validateLoopback("profiling-address", address, "127.0.0.1:6060", "profiles are not for the network")
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestWhatIsLinked names packages that made the binary twice as large, and resident memory
-// too. Each of them came with an import of a handful of functions.
+// TestWhatIsLinked names packages that doubled the size of the binary, and its resident memory. Each of them came with an import of a few
+// functions.
 func TestWhatIsLinked(t *testing.T) {
 	output, err := exec.CommandContext(t.Context(), "go", "list", "-tags", "grpcnotrace", "-deps", ".").Output()
 	if err != nil {
@@ -29,7 +29,7 @@ func TestWhatIsLinked(t *testing.T) {
 		"k8s.io/streaming":                     "cmd/kubectl-refvol",
 		"k8s.io/kubectl":                       "a function of its own",
 		"k8s.io/kubernetes":                    "a function of its own",
-		// The template packages keep the linker from leaving out methods that nothing calls.
+		// The template packages keep the linker from removing unused methods.
 		"html/template":          "the build tag grpcnotrace",
 		"golang.org/x/net/trace": "the build tag grpcnotrace",
 	} {

@@ -1,5 +1,4 @@
-// Command refvol-plugin is the CSI node plugin of refvol. This package holds flags
-// and wiring only; nothing is decided here that another package could decide.
+// Command refvol-plugin is the CSI node plugin of refvol. This package only has flags and wiring. Decisions belong into other packages.
 package main
 
 import (
@@ -18,8 +17,7 @@ import (
 )
 
 func main() {
-	// Files of this process are private from the start: a socket has the mode of the umask
-	// until its mode is set.
+	// Files of this process are private from the start: until its mode is set, a socket has the mode of the umask.
 	syscall.Umask(0o077)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -39,12 +37,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return root.ExecuteContext(ctx)
 }
 
-// serveError is why the plugin doesn't serve any more. Its command line was right.
+// serveError says why the plugin stopped serving. The command line was valid.
 type serveError struct{ error }
 
 func (e *serveError) Unwrap() error { return e.error }
 
-// exitStatus returns 1 if the plugin has failed, or what was asked for is abnormal, and 2 if there is no answer.
+// exitStatus returns 1 if the plugin has failed or the requested status is abnormal, and 2 for any other error.
 func exitStatus(err error) int {
 	if err == nil {
 		return 0
@@ -59,7 +57,7 @@ func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "refvol-plugin",
 		Short: "Shows ConfigMaps and Secrets to pods as files that stay current",
-		// Usage helps who got a flag wrong, not who reads why a command failed.
+		// The usage helps after a wrong flag, but not after a failure.
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(newServeCommand(), newStatusCommand(), newVersionCommand())

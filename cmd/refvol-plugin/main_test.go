@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sandbox.Main(m)) }
 
-// runCommand executes a command line that is to end by itself.
+// runCommand executes a command line that ends by itself.
 func runCommand(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	defer func() {
@@ -38,7 +38,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// main prints the error, and only main exits; so nothing here may end the test.
+// Only main prints the error and exits, so nothing here may end the test.
 func TestACommandLineThatIsWrong(t *testing.T) {
 	t.Setenv("NODE_NAME", "node-1")
 	for _, test := range []struct {

@@ -20,7 +20,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// serveOptions are the flags of `serve`.
+// serveOptions are the flags of serve.
 type serveOptions struct {
 	endpoint          string
 	driverName        string
@@ -111,7 +111,7 @@ func (o *serveOptions) sizes() (s sizes, err error) {
 	return s, err
 }
 
-// validate refuses wrong values that no constructor sees.
+// validate returns an error for wrong values that no constructor checks.
 func (o *serveOptions) validate() error {
 	var errs []error
 	only := func(flag, value string, supported ...string) {

@@ -84,7 +84,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// A start that fails is an error of run, with what was tried in its text.
+// A failed start is an error of run, whose text says what was tried.
 func TestAStartThatFails(t *testing.T) {
 	t.Setenv("NODE_NAME", "node-1")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")

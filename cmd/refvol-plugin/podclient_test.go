@@ -36,8 +36,7 @@ func (a addHeader) RoundTrip(req *http.Request) (*http.Response, error) {
 	return a.RoundTripper.RoundTrip(req)
 }
 
-// ownCredentials returns a client configuration with every credential that one can have but
-// those that exclude others.
+// ownCredentials returns a client configuration with every credential that can be combined.
 func ownCredentials(t *testing.T, server *httptest.Server) *rest.Config {
 	t.Helper()
 	tokenFile := filepath.Join(t.TempDir(), "token")
@@ -58,7 +57,7 @@ func ownCredentials(t *testing.T, server *httptest.Server) *rest.Config {
 	return config
 }
 
-// What pods' requests carry is the pod's token, and nothing of the plugin's.
+// Pods' requests carry the pod's token, and nothing of the plugin's.
 func TestPodClientHasNothingOfThePlugins(t *testing.T) {
 	seen := make(chan *http.Request, 1)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -99,7 +98,7 @@ func TestPodClientHasNothingOfThePlugins(t *testing.T) {
 	}
 }
 
-// selfSigned returns a key and a certificate of its own, in PEM.
+// selfSigned returns a key and a self-signed certificate, in PEM.
 func selfSigned(t *testing.T) (key, cert []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

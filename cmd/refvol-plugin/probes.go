@@ -14,17 +14,17 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 )
 
-// condition is one of those that make the plugin ready; err returns why it isn't met, nil if it is.
+// condition is one condition of readiness. err returns why it isn't met, or nil if it is.
 type condition struct {
 	name string
 	err  func() error
 }
 
-// monitoring serves what the kubelet's probes of the plugin's own pod ask, and Prometheus:
+// monitoring serves the kubelet's probes of the plugin's own pod, and Prometheus:
 //
-//   - /healthz answers 200 if probe, a call through the plugin's own socket, has no error.
-//   - /readyz answers 200 if all conditions are met, and names each.
-//   - /metrics is that of the handler.
+//   - /healthz answers 200 if probe, a call through the plugin's own socket, succeeds.
+//   - /readyz answers 200 if all conditions are met, and names each of them.
+//   - /metrics is served by the handler metrics.
 func monitoring(probe func(context.Context) error, ready []condition, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	health := &sharedProbe{probe: probe}
@@ -50,10 +50,9 @@ func monitoring(probe func(context.Context) error, ready []condition, metrics ht
 // probeAge is how old the result of a probe may be.
 const probeAge = time.Second
 
-// sharedProbe has whoever asks within probeAge share the result of one probe. It is safe for concurrent
-// use.
+// sharedProbe shares the result of one probe among all requests within probeAge. It is safe for concurrent use.
 type sharedProbe struct {
-	// probe must end by itself: who asked first may leave, and others wait for the result.
+	// probe must end by itself, because the first request may end while others wait for the result.
 	probe func(context.Context) error
 
 	mu  sync.Mutex
@@ -71,7 +70,7 @@ func (s *sharedProbe) ask(ctx context.Context) error {
 	return s.err
 }
 
-// describe names each condition in a line, as the components of Kubernetes do, and says whether all are met.
+// describe returns a line for each condition, as the components of Kubernetes do, and reports whether all are met.
 func describe(ready []condition) (report string, met bool) {
 	var lines []string
 	met = true
@@ -85,7 +84,7 @@ func describe(ready []condition) (report string, met bool) {
 	return strings.Join(lines, "\n"), met
 }
 
-// unmet names each condition that is not met, and why.
+// unmet returns a line for each condition that is not met, with the reason.
 func unmet(ready []condition) (lines []string) {
 	for _, c := range ready {
 		if err := c.err(); err != nil {
@@ -95,8 +94,8 @@ func unmet(ready []condition) (lines []string) {
 	return lines
 }
 
-// readiness returns what makes the plugin ready: that notShared returns nil, that rights doesn't say
-// what is wrong, and that the kubelet has registered the driver.
+// readiness returns the conditions of readiness: mounts reach the node, the plugin has its rights, and the kubelet has registered the
+// driver.
 func readiness(notShared, rights func() error, registered func() bool) []condition {
 	return []condition{
 		{"shared-mounts", notShared},
@@ -110,9 +109,9 @@ func readiness(notShared, rights func() error, registered func() bool) []conditi
 	}
 }
 
-// notShared returns propagation, which is what mount.Mounter.CheckPropagation says, if that is certain:
-// pods that come to a node where that can't be told are published to. It logs either. A container's
-// mounts keep their propagation, so once for each process is enough.
+// notShared returns the error of mount.Mounter.CheckPropagation if it is certain that mounts don't reach the node. If that could not be
+// checked, it returns nil, and volumes are published. It logs both cases. A container's mounts keep their propagation, so one check per
+// process is enough.
 func notShared(ctx context.Context, propagation error) error {
 	logger := klog.FromContext(ctx)
 	switch {

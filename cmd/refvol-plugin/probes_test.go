@@ -29,7 +29,7 @@ func TestHealthOfADeadSocket(t *testing.T) {
 	}
 }
 
-// TestWhoReadsNothing: an answer that nobody reads ends, so that others are answered.
+// TestWhoReadsNothing: an answer that a client does not read ends, so that others are answered.
 func TestWhoReadsNothing(t *testing.T) {
 	ended := make(chan error, 1)
 	large := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -58,7 +58,7 @@ func TestWhoReadsNothing(t *testing.T) {
 	}
 }
 
-// TestSharedProbe: a flood of requests makes one probe a second, and who leaves spoils nobody's answer.
+// TestSharedProbe: many requests cause one probe per second, and a request that ends early does not affect other answers.
 func TestSharedProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		probes := 0

@@ -25,7 +25,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// parts are those below the CSI server.
+// parts are the parts below the CSI server.
 type parts struct {
 	objects *manager.Manager
 	volumes *publisher.Publisher
@@ -34,22 +34,22 @@ type parts struct {
 	opens *receipts.Group
 }
 
-// connections are those to the API server, with the plugin's own credential.
+// connections are the connections to the API server, with the plugin's own credential.
 type connections struct {
 	config *rest.Config
 	client *apiclient.Client
-	// requests paces those of all clients.
+	// requests paces the requests of all clients.
 	requests *requests.Requests
 }
 
-// newParts makes the parts below the CSI server. notShared is as in publisher.Options.
+// newParts returns the parts below the CSI server. notShared is as in publisher.Options.
 func newParts(ctx context.Context, opts *serveOptions, mounter *mount.Mounter, notShared func() error, api connections, recorder *events.Recorder, m *metrics.Metrics) (*parts, error) {
 	sizes, err := opts.sizes()
 	if err != nil {
 		return nil, err
 	}
-	// Watches have connections of their own, also below: short requests on the same ones, which come and go, would have a
-	// new connection made and thrown away for each that is just full.
+	// Watches have their own connections, here and below. On shared connections, short requests would often find them full of streams, and
+	// open and drop a connection each time.
 	watches, err := newClient(api.config, api.requests)
 	if err != nil {
 		return nil, err
@@ -118,8 +118,7 @@ func newParts(ctx context.Context, opts *serveOptions, mounter *mount.Mounter, n
 	})
 }
 
-// newOpens returns what watches who opens files, if this kernel lets the plugin do that. It calls lost when opens may have been
-// missed.
+// newOpens returns the watch of opened files, if this kernel allows it. It calls lost when opens may have been missed.
 func newOpens(ctx context.Context, mounter *mount.Mounter, lost func()) (*receipts.Group, error) {
 	v, err := mounter.Create(ctx, mount.Params{VolumeID: "probe", Size: 4096, Inodes: 8, Mode: 0o700, UID: volume.NoOwner, GID: volume.NoOwner})
 	if err != nil {
@@ -130,7 +129,7 @@ func newOpens(ctx context.Context, mounter *mount.Mounter, lost func()) (*receip
 		return nil, errors.Join(err, v.Close())
 	}
 	err = receipts.Probe(int(dir.Fd()))
-	if errors.Is(err, unix.EMFILE) { // others may hold the groups; each volume tries again
+	if errors.Is(err, unix.EMFILE) { // others may hold all groups; each volume tries again
 		klog.FromContext(ctx).Error(err, "Opens of files can't be watched yet")
 		err = nil
 	}
@@ -140,9 +139,8 @@ func newOpens(ctx context.Context, mounter *mount.Mounter, lost func()) (*receip
 	return receipts.New(lost), nil
 }
 
-// readAsPlugin makes the publisher show objects of other namespaces to pods whose service
-// account may get them. All objects are read with the plugin's own rights. The checker that it
-// returns says whether the plugin has these.
+// readAsPlugin makes the manager read all objects with the plugin's own rights, and the publisher show objects of other namespaces to pods
+// whose service account may get them. The returned checker checks the plugin's rights.
 func readAsPlugin(reads *manager.Options, shows *publisher.Options, api connections, m *metrics.Metrics) (*permissions.Checker, error) {
 	ask := authz.AskAbout(api.client.SubjectAccessReviews())
 	shows.Reviews = &access.Reviews{Ask: observeReviews(m, ask), Verbs: []string{"get"}}
@@ -161,14 +159,14 @@ func readAsPlugin(reads *manager.Options, shows *publisher.Options, api connecti
 	return checker(authz.IdentityPlugin, append(needs, ofPods()), nil, api)
 }
 
-// checker returns what says whether the plugin has the rights that an identity needs. node is nil for all but one.
+// checker returns a checker of the plugin's rights for an identity. node is nil except for --identity=node.
 func checker(identity string, needs []authorizationv1.ResourceAttributes, node *permissions.Node, api connections) (*permissions.Checker, error) {
 	return permissions.New(permissions.Options{
 		Identity: identity, Needs: needs, Wants: ofEvents(), Reviews: api.client.SelfSubjectAccessReviews(), Node: node, Refused: api.requests.Refused(),
 	})
 }
 
-// ofPods returns the right that the plugin's account needs unless it works as the node, whoever reads the objects.
+// ofPods returns the right to read pods, which the plugin's account needs unless it uses the node's rights.
 func ofPods() authorizationv1.ResourceAttributes {
 	return authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods"}
 }
@@ -178,7 +176,7 @@ func ofEvents() []authorizationv1.ResourceAttributes {
 	return []authorizationv1.ResourceAttributes{{Verb: "create", Resource: "events"}, {Verb: "patch", Resource: "events"}}
 }
 
-// readVerbs returns those by which the manager reads objects, unless pods' tokens do.
+// readVerbs returns the verbs that the manager needs to read objects, unless it reads with pods' tokens.
 func readVerbs(detection manager.ChangeDetection) []string {
 	if detection == manager.Watch {
 		return []string{"list", "watch"}
@@ -186,8 +184,8 @@ func readVerbs(detection manager.ChangeDetection) []string {
 	return []string{"get"}
 }
 
-// readAsNode makes all objects, and the pods, be read with the rights of the node. The checker
-// that it returns says whether the API server lets the plugin do that.
+// readAsNode makes the plugin read all objects, and the pods, with the rights of the node. The returned checker checks whether the API
+// server allows that.
 func readAsNode(reads *manager.Options, shows *publisher.Options, api connections) (*permissions.Checker, error) {
 	asNode, err := newNodeClient(api.config, reads.NodeName, api.requests)
 	if err != nil {
@@ -213,10 +211,9 @@ func readAsNode(reads *manager.Options, shows *publisher.Options, api connection
 	}, api)
 }
 
-// readAsPods makes the manager read objects with the pods' own tokens. A new volume's pod must
-// have every right that the manager's requests may need, and a mounted volume's pod must keep
-// the one that the open watch, or the next request, needs. The checker that it returns says whether the
-// plugin's account has the few rights that are left to it.
+// readAsPods makes the manager read objects with the pods' own tokens. The pod of a new volume must have every right that the manager's
+// requests may need. The pod of a mounted volume must keep the one that the open watch, or the next request, needs. The returned checker
+// checks the few rights that the plugin's own account still needs.
 func readAsPods(reads *manager.Options, shows *publisher.Options, api connections, m *metrics.Metrics) (*permissions.Checker, error) {
 	tokens := &authz.Tokens{}
 	client, err := newPodClient(api.config, tokens, api.requests)
@@ -233,7 +230,7 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, api connection
 	return checker(authz.IdentityPod, []authorizationv1.ResourceAttributes{ofPods()}, nil, api)
 }
 
-// observeReviews tells the metrics of access reviews.
+// observeReviews reports access reviews to the metrics.
 func observeReviews(m *metrics.Metrics, ask authz.Ask) authz.Ask {
 	return func(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string, token volume.Token) (bool, error) {
 		allowed, err := ask(ctx, account, ref, verb, token)

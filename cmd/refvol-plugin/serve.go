@@ -25,8 +25,7 @@ import (
 	"github.com/refvol/refvol/pkg/taint"
 )
 
-// drainTimeout bounds how long calls under way may take at a stop; it must be less
-// than the pod's termination grace period.
+// drainTimeout limits running calls at a stop. It must be less than the pod's termination grace period.
 const drainTimeout = 20 * time.Second
 
 func newServeCommand() *cobra.Command {
@@ -39,7 +38,7 @@ func newServeCommand() *cobra.Command {
 			if err := opts.validate(); err != nil {
 				return err
 			}
-			// client-go logs each of its feature gates when the first one is read: it is read here, before -v counts.
+			// client-go logs its feature gates when the first one is read. It is read here, before -v takes effect.
 			features.FeatureGates().Enabled(features.WatchListClient)
 			if err := logsapi.ValidateAndApply(opts.logging, nil); err != nil {
 				return fmt.Errorf("logging flags: %w", err)
@@ -55,12 +54,12 @@ func newServeCommand() *cobra.Command {
 	return cmd
 }
 
-// gcPercent has garbage collected when there is half as much of it as of what is needed, where GOGC does not say otherwise: what
-// is needed lives as long as the volumes, and little else is made while nothing changes.
+// gcPercent starts garbage collection when there is half as much garbage as live memory, unless GOGC is set. Live memory lasts as long as
+// the volumes, and little garbage is made while nothing changes.
 const gcPercent = 50
 
-// serve wires the packages and runs them. At the end of ctx it ends the publishes that wait and
-// drains the calls under way. Then it stops the packages below.
+// serve wires the packages and runs them. At the end of ctx it ends the waiting publishes and drains the running calls. Then it stops the
+// packages below.
 func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -72,7 +71,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		return err
 	}
 	m := metrics.New(version.Get())
-	clientmetrics.Register(m.Client()) // client-go has one place for that in a process
+	clientmetrics.Register(m.Client()) // client-go has only one place per process for this
 	paced := requests.New()
 	if err := m.ShowRequests(paced.State); err != nil {
 		return err
@@ -119,7 +118,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	unlock, err := csi.AcquireLock(ctx, opts.endpoint)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return nil // it was still waiting for the process before
+		return nil // it was still waiting for the last process to end
 	case err != nil:
 		return err
 	}
@@ -142,7 +141,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	running.Go(func() { below.rights.Run(background) })
 	running.Go(func() {
 		below.rights.Await(background)
-		// Pods must not come to a node before the plugin can read there, nor where they would not start.
+		// Pods must not come to a node before the plugin can read there, or where they could not start.
 		if startupTaint != nil && notShared() == nil {
 			startupTaint.Run(background)
 		}

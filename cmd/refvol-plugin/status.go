@@ -17,10 +17,10 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// fetchTimeout bounds how long `status` waits for the plugin.
+// fetchTimeout limits how long status waits for the plugin.
 const fetchTimeout = 10 * time.Second
 
-// statusOptions are the flags of `status`.
+// statusOptions are the flags of status.
 type statusOptions struct {
 	address, output string
 }
@@ -74,7 +74,7 @@ func (o *statusOptions) fetch(ctx context.Context) (*status.Report, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	// No proxy: a loopback address is this pod's own.
+	// no proxy: a loopback address belongs to this pod
 	report, err := status.Fetch(ctx, &http.Transport{DisableKeepAlives: true}, o.address)
 	if err != nil && !errors.Is(err, status.ErrFormat) {
 		err = fmt.Errorf("%w: run this in the pod of a plugin whose --status-address is %s; the log of the plugin says where it serves", err, o.address)
@@ -90,7 +90,7 @@ func (o *statusOptions) print(stdout io.Writer, counts *status.Counts, report *s
 	return status.Table{Wide: o.output == status.OutputWide}.Write(stdout, counts, report)
 }
 
-// validateStatusAddress refuses an address that is not the plugin's own pod's loopback.
+// validateStatusAddress returns an error unless the address is a loopback address.
 func validateStatusAddress(address string) error {
 	return validateLoopback("status-address", address, status.DefaultAddress, "the names of all pods and objects are not for the network")
 }

@@ -1,4 +1,4 @@
-// Package helppage keeps docs/commands.md as the programs' help is. Only tests use it.
+// Package helppage keeps docs/commands.md equal to the programs' help. Only tests use it.
 package helppage
 
 import (
@@ -7,13 +7,12 @@ import (
 	"testing"
 )
 
-// Command is one command line, and what it prints with --help.
+// Command is one command line and its output with --help.
 type Command struct {
 	Line, Help string
 }
 
-// Check fails unless the part of the page between the program's two markers has these commands. With update it writes
-// them.
+// Check fails the test unless the part of the page between the program's two markers has these commands. If update is true, it writes them.
 func Check(t *testing.T, page, program string, commands []Command, update bool) {
 	t.Helper()
 	begin := "<!-- made by make commands-page: " + program + " begin -->\n"

@@ -12,24 +12,24 @@ import (
 	"syscall"
 )
 
-// around is how many bytes on either side of a leak are shown.
+// around is how many bytes on each side of a leak are shown.
 const around = 100
 
-// Leak is a value or token where it must not be.
+// Leak is a value or a token in a place where it must not be.
 type Leak struct {
-	// What was found, in which form.
+	// What was found, and in which form.
 	What string
-	// Text is what stands around it.
+	// Text is the text around it.
 	Text string
 }
 
-// String says what leaked, and shows where.
+// String says what leaked and shows where.
 func (l Leak) String() string { return fmt.Sprintf("%s, in %q", l.What, l.Text) }
 
-// shared is made at the first search, and constant.
+// shared is created at the first search and is constant.
 var shared = sync.OnceValue(newSearcher) //nolint:gochecknoglobals // A constant that Go has no syntax for.
 
-// FindIn returns one leak of each form that it finds in a text.
+// FindIn returns one leak of each form that a text has. It is safe for concurrent use.
 func FindIn[T string | []byte](text T) []Leak {
 	all, s := []byte(text), shared()
 	var leaks []Leak
@@ -47,10 +47,10 @@ func FindIn[T string | []byte](text T) []Leak {
 	return leaks
 }
 
-// Check returns an error that names every leak in a text, which it calls name.
+// Check returns an error that names every leak in a text. name is the name of the text.
 func Check[T string | []byte](name string, text T) error { return leaked(name, FindIn(text)) }
 
-// CheckObject is Check of what an object looks like in JSON.
+// CheckObject is like Check, for an object's JSON.
 func CheckObject(name string, object any) error {
 	text, err := json.Marshal(object)
 	if err != nil {
@@ -59,7 +59,7 @@ func CheckObject(name string, object any) error {
 	return Check(name, text)
 }
 
-// checkFile is Check of a file.
+// checkFile is like Check, for a file.
 func checkFile(path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -68,8 +68,8 @@ func checkFile(path string) error {
 	return Check(path, text)
 }
 
-// CheckFiles is Check of every regular file below a directory, and of the names
-// and links. What is mounted there is left out; files that go meanwhile are none.
+// CheckFiles is like Check, for every regular file below a directory, and for the names and links there. It leaves out mounts, and files
+// that disappear meanwhile.
 func CheckFiles(root string) error {
 	device, err := deviceOf(root)
 	if err != nil {
@@ -106,7 +106,7 @@ func checkEntry(path string, entry fs.DirEntry) error {
 	return named
 }
 
-// deviceOf tells one file system from another.
+// deviceOf returns a number that identifies a path's file system.
 func deviceOf(path string) (uint64, error) {
 	info, err := os.Lstat(path)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// needle is a text that only a value or a token can have brought about.
+// needle is a text that can only come from a value or a token.
 type needle struct {
 	what string
 	text []byte
@@ -21,8 +21,8 @@ type searcher struct {
 	token   *regexp.Regexp
 }
 
-// newSearcher knows all forms of the mark and of the beginnings of tokens: a token's
-// header and claims are base64, of which these are the first bytes.
+// newSearcher returns a searcher for all forms of the mark and of the starts of tokens. A token's header and claims are base64, and these
+// are their first bytes.
 func newSearcher() *searcher {
 	s := &searcher{token: regexp.MustCompile(`eyJ[\w-]{6,}\.eyJ`)}
 	for what, text := range map[string]string{
@@ -38,8 +38,8 @@ func newSearcher() *searcher {
 	return s
 }
 
-// forms are the ways in which a text shows: as it is, which is also how it is quoted, as a JSON body carries bytes, in
-// hexadecimal digits, and as a URL has it.
+// forms returns the forms in which a text may appear: plain, which is also its quoted form, base64 as in a JSON body, hexadecimal, and
+// escaped as in a URL.
 func forms(text string) map[string]string {
 	digits := hex.EncodeToString([]byte(text))
 	escaped := regexp.MustCompile("..").ReplaceAllString(digits, "%$0")
@@ -50,8 +50,7 @@ func forms(text string) map[string]string {
 		"url":   escaped,
 		"URL":   strings.ToUpper(escaped),
 	}
-	// Inside a longer text the base64 form depends on where it starts, and its first and
-	// last digits on what stands beside it.
+	// In a longer text, the base64 form depends on the offset, and its first and last characters on the neighbouring text.
 	for offset := range 3 {
 		encoded := base64.RawStdEncoding.EncodeToString([]byte(strings.Repeat("x", offset) + text))
 		first := (8*offset + 5) / 6

@@ -23,7 +23,7 @@ func TestValuesDiffer(t *testing.T) {
 	}
 }
 
-// encodings are what may become of a text on its way to where it leaks.
+// encodings are changes that may happen to a text on its way to the place where it leaks.
 func encodings() map[string]func(text string) string {
 	marshal := func(v any) string {
 		text, err := json.Marshal(v)
@@ -65,12 +65,12 @@ func TestEveryFormIsFound(t *testing.T) {
 	}
 }
 
-// Tokens are found whoever made them, also one of the two parts that tell of somebody.
+// Tokens are found whoever made them, and also each of the two parts that identify somebody.
 func TestTokensAreFound(t *testing.T) {
 	b64 := base64.RawURLEncoding.EncodeToString
 	header, claims := b64([]byte(`{"alg":"RS256","kid":"x"}`)), b64([]byte(`{"aud":["https://kubernetes.default.svc"],"exp":1}`))
 	for name, encode := range encodings() {
-		// Nothing can be said of a signature.
+		// A signature cannot be recognized.
 		if name == "sixteen of it" {
 			continue
 		}

@@ -1,10 +1,8 @@
-// Package leak makes values that stand in for what must not leak, known as canaries, and
-// finds them wherever they must not be, in the forms that a program may write them in. It
-// is for tests of all tiers.
+// Package leak creates values that stand for what must not leak, known as canaries. It finds them in places where they must not be, in the
+// forms in which a program may write them. It is for tests of all tiers.
 //
-// Every value holds the same mark, so that one search finds all of them, also those that
-// another test made. A token is found by how each JSON web token begins. The package must
-// not know what is searched, nor why.
+// Every value holds the same mark, so that one search finds all of them, including those of other tests. A token is found by the start that
+// all JSON web tokens have. The package must not know what is searched, or why.
 package leak
 
 import (
@@ -14,9 +12,9 @@ import (
 )
 
 const (
-	// mark is in every value: letters that stand in this case nowhere else.
+	// mark is in every value. These letters occur in this case nowhere else.
 	mark = "CaNaRy-"
-	// Of units of ten bytes, every sixteen bytes have a whole mark: what is left of a value that was cut off.
+	// A value has units of ten bytes, so that every sixteen bytes have a whole mark, also in a value that was cut off.
 	units, unit = 4, len(mark) + 3
 	// Size is the length of a value in bytes.
 	Size = units * unit
@@ -24,7 +22,7 @@ const (
 	Value = mark + "001" + mark + "002" + mark + "003" + mark + "004"
 )
 
-// NewValue returns a value that no other has, safe as a key's value or a file name.
+// NewValue returns a unique value that is safe as a key's value or a file name.
 func NewValue() string {
 	random := rand.Text()
 	var value strings.Builder
@@ -34,8 +32,8 @@ func NewValue() string {
 	return value.String()
 }
 
-// NewToken returns a token that no server takes, in the form of a service account's, with a
-// value in its claims and as its signature.
+// NewToken returns a token that no server accepts, in the form of a service account's token, with a value in its claims and as its
+// signature.
 func NewToken() string {
 	encode := base64.RawURLEncoding.EncodeToString
 	return encode([]byte(`{"alg":"RS256","kid":"none"}`)) + "." +

@@ -12,16 +12,15 @@ import (
 	"testing"
 )
 
-// Outside is a directory that stands for the machine in a test: nothing may change in it.
+// Outside is a directory that stands for the machine in a test. Nothing in it may change.
 type Outside struct {
-	// Dir is its path. In it are the file passwd and the directory etc, among others.
+	// Dir is its path. It has the file passwd and the directory etc, among others.
 	Dir    string
 	before map[string]string
 }
 
-// NewOutside makes an Outside at dir, beside what is there already. When the test ends, it fails if
-// anything in it has changed: a name, a content, a mode, an owner, a link, or a file's number of links.
-// Calls must come from the test's own goroutine.
+// NewOutside creates an Outside in dir, beside the existing files. At its end, the test fails if anything in it has changed: a name, a
+// content, a mode, an owner, a link, or a file's number of links. It must be called from the test's own goroutine.
 func NewOutside(t testing.TB, dir string) *Outside {
 	t.Helper()
 	o := newOutside(t, dir)
@@ -50,7 +49,7 @@ func newOutside(t testing.TB, dir string) *Outside {
 	return o
 }
 
-// Path returns the path of something in it.
+// Path returns the path of a name in it.
 func (o *Outside) Path(name string) string { return filepath.Join(o.Dir, name) }
 
 func (o *Outside) differences() []string {
@@ -72,7 +71,7 @@ func (o *Outside) differences() []string {
 	return out
 }
 
-// fill makes what a machine has: files of several modes, directories, links of both kinds.
+// fill creates what a machine has: files with several modes, directories, and links of both kinds.
 func (o *Outside) fill() error {
 	for _, dir := range []string{"etc", "etc/empty", "etc/ssl"} {
 		if err := os.Mkdir(o.Path(dir), 0o755); err != nil {
@@ -95,7 +94,7 @@ func (o *Outside) fill() error {
 	return os.Link(o.Path("etc/shadow"), o.Path("etc/shadow-"))
 }
 
-// describe says of each name in a directory, and of the directory, what must not change.
+// describe returns, for a directory and each name in it, a description of everything that must not change.
 func describe(dir string) (map[string]string, error) {
 	all := make(map[string]string)
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

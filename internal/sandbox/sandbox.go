@@ -1,5 +1,5 @@
-// Package sandbox keeps tests that remove, link or mount from running where they could harm: as root, broken code may
-// follow a link or a mount out of its directory. tools/sandbox.sh makes the place where they may run.
+// Package sandbox prevents tests that remove, link or mount from running where they could do harm: as root, broken code may follow a link
+// or a mount out of its directory. tools/sandbox.sh creates the place where they may run.
 package sandbox
 
 import (
@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// variable names the mount namespace of the sandbox. Where it has another value, such as that which make gives it,
-// tests must run in the sandbox; where it is not set, they are skipped.
+// variable names the mount namespace of the sandbox. If it has another value, such as the one that make sets, the tests must run in the
+// sandbox and fail. If it is not set, they are skipped.
 const variable = "REFVOL_SANDBOX"
 
-// Check returns nil if nothing that this process does to files lasts, and else why it may.
+// Check returns nil if changes of files by this process cannot outlast it, or else why they may.
 func Check() error {
 	here, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
@@ -33,7 +33,7 @@ func Check() error {
 		case errors.Is(err, unix.ENOENT):
 		case err != nil:
 			return fmt.Errorf("look at %s: %w", path, err)
-		case fs.Flags&unix.ST_RDONLY != 0: // it is the sandbox of a user, or can't be written to anyway
+		case fs.Flags&unix.ST_RDONLY != 0: // it is a user's sandbox, or cannot be written anyway
 		case fs.Type != unix.OVERLAYFS_SUPER_MAGIC && fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.RAMFS_MAGIC:
 			return fmt.Errorf("%s=%s, but %s is the machine's own (type %#x)", variable, here, path, fs.Type)
 		}
@@ -41,13 +41,13 @@ func Check() error {
 	return nil
 }
 
-// Main is the body of a TestMain. It runs the tests in the sandbox, and fails if goroutines are left. Elsewhere it only
-// prints the names of the tests. It returns the exit status.
+// Main is the body of a TestMain. In the sandbox it runs the tests, and fails if goroutines are left. Elsewhere it only prints the names of
+// the tests. It returns the exit status.
 func Main(m interface{ Run() int }) int {
 	return Run(m, func() (int, error) { return m.Run(), goleak.Find() })
 }
 
-// Run is Main with another function to run the tests.
+// Run is like Main, with another function to run the tests.
 func Run(m interface{ Run() int }, tests func() (int, error)) int {
 	flag.Parse()
 	list := flag.Lookup("test.list").Value

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// attack changes, removes and makes what is in the directory $0, by its path and through the roots of all processes.
+// attack changes, removes and creates files in the directory $0, by its path and through the roots of all processes.
 const attack = `case $0 in /var/tmp/refvol-sandbox-*/outside) ;; *) exit 1 ;; esac
 for dir in "$0" /proc/[0-9]*/root"$0"; do
 	echo broken >"$dir/passwd"; chmod 777 "$dir/etc/tool"; rm -rf "$dir/etc/shadow" "$dir/etc/ssl"; touch "$dir/new"
 done 2>/dev/null
 exit 7`
 
-// run attacks a new Outside by a command, whose status must be that of the attack, and returns what has changed.
+// run attacks a new Outside with a command, whose status must be that of the attack, and returns the changes.
 func run(t *testing.T, command ...string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "refvol-sandbox-") // what the sandbox hides would prove nothing
@@ -26,7 +26,7 @@ func run(t *testing.T, command ...string) string {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	o := newOutside(t, filepath.Join(dir, "outside"))
 	cmd := exec.CommandContext(t.Context(), command[0], append(command[1:], "sh", "-c", attack, o.Dir)...)
-	cmd.Env = append(os.Environ(), variable+"=") // not one that this test may be in
+	cmd.Env = append(os.Environ(), variable+"=") // not the one of this test
 	out, err := cmd.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 7 {
 		t.Fatalf("%v\n%s", err, out)
@@ -40,7 +40,7 @@ func TestNothingLasts(t *testing.T) {
 	}
 }
 
-// The same attack without a sandbox changes what NewOutside looks at.
+// The same attack without a sandbox changes what NewOutside checks.
 func TestAttackIsOne(t *testing.T) {
 	got := run(t, "env")
 	for _, want := range []string{"passwd was", "etc/tool was", "etc/shadow was", "etc/ssl was", "new is new"} {
@@ -50,7 +50,7 @@ func TestAttackIsOne(t *testing.T) {
 	}
 }
 
-// The mark that a program has inherited from another namespace, or was given, proves nothing.
+// A mark that was inherited from another namespace, or set by hand, proves nothing.
 func TestCheck(t *testing.T) {
 	t.Setenv(variable, "mnt:[1]")
 	if err := Check(); err == nil {

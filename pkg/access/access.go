@@ -1,9 +1,9 @@
-// Package access answers whether a service account has a right to an object, by access reviews that it remembers for a
+// Package access answers whether a service account has a right to an object. It asks by access reviews and remembers the answers for a
 // while.
 //
-// It owns when the API server is asked, how old an answer may be, and the confirmation of a refusal. Nothing waits for the
-// network: what is not known is asked for elsewhere, and whoever asked hears of the answer. An answer is of an account and
-// an object, and all volumes of both share it. The package must not know what a volume makes of an answer.
+// It owns when the API server is asked, how old an answer may be, and the confirmation of a refusal. No call waits for the network: what is
+// not known is asked in the background, and the caller is notified of the answer. An answer belongs to an account and an object, and all
+// volumes of both share it. The package must not know what a volume does with an answer.
 package access
 
 import (
@@ -26,34 +26,33 @@ import (
 )
 
 const (
-	// admitAge is how old a yes may be by which a new volume shows an object, from when it came: long enough for the pods
-	// of a rollout to share it.
+	// admitAge is how old a yes may be when a new volume relies on it. It is long enough for the pods of a rollout to share an answer.
 	admitAge = 5 * time.Second
-	// refusalTime is how long after a first refusal a question is sent whose answer confirms it, for a mounted volume: an
-	// API server that has just started refuses everybody until it has read the roles, and one of several may lag.
+	// refusalTime is the delay before a refusal is confirmed by a second question, for a mounted volume. An API server that has just
+	// started refuses everybody until it has read the roles, and one of several servers may lag.
 	refusalTime = 5 * time.Second
-	// questionTime bounds one question, with its wait for its turn.
+	// questionTime limits one question, including the time that package requests delays it, but not the wait for one of the pod's places.
 	questionTime = 10 * time.Second
-	// questionsAtOnce is how many questions of one pod are under way: no pod's questions hold up another's for long.
+	// questionsAtOnce limits the questions of one pod that are in flight, so that no pod delays the others for long.
 	questionsAtOnce = 8
 )
 
-// ErrPending reports that it is not known yet whether an account has a right: a question is under way.
+// ErrPending says that it is not known yet whether an account has a right, because a question is in flight.
 var ErrPending = errors.New("access is under review")
 
-// errPanicked is a panic of a question, reported as an error.
+// errPanicked reports a panic during a question.
 var errPanicked = errors.New("the plugin panicked; its log has the stack")
 
-// Verdict is what is known of a right.
+// Verdict says what is known about a right.
 type Verdict int
 
 // The verdicts.
 const (
-	// Unknown: nothing was answered yet, or the last question failed.
+	// Unknown: nothing has been answered yet, or the last question failed.
 	Unknown Verdict = iota
 	// Allowed: the account has the right.
 	Allowed
-	// Suspected: the last answer was no, and may be that of a server that has just started.
+	// Suspected: the last answer was no, but it may come from a server that has just started.
 	Suspected
 	// Refused: the account does not have the right.
 	Refused
@@ -63,22 +62,21 @@ const (
 type Reviews struct {
 	// Ask asks the API server.
 	Ask authz.Ask
-	// Verbs are the rights to each object that a new volume's pod must have. The last one is what it must keep while the
-	// volume is mounted.
+	// Verbs are the rights to each object that a new volume's pod must have. While the volume is mounted, it must keep the last one.
 	Verbs []string
 }
 
-// Options are what an Access needs. All are required.
+// Options are the options of an Access. All are required.
 type Options struct {
 	Reviews
-	// MaxAge is how old an answer may be that a mounted volume relies on.
+	// MaxAge is how old an answer may be when a mounted volume relies on it.
 	MaxAge time.Duration
-	// Changed is called after each answer, and when a question that failed may be asked again. It must not block.
+	// Changed is called after each answer, and when a failed question may be asked again. It must not block.
 	Changed func(volume.ServiceAccount, volume.Ref)
 }
 
-// right is what is asked about: a verb on an object, for a service account. proof is the UID of the pod with whose own
-// token that is asked, "" for none.
+// right is what a question is about: a service account's verb on an object. proof is the UID of the pod whose own token is sent with the
+// question, or "".
 type right struct {
 	account volume.ServiceAccount
 	ref     volume.Ref
@@ -86,20 +84,18 @@ type right struct {
 	proof   types.UID
 }
 
-// answer is what is known of a right: whether an account has it. Access.mu guards it.
+// answer is what is known about a right. Access.mu guards it.
 type answer struct {
 	question.Question[bool]
-	// refused says that a no was confirmed: it counts until there is a yes. suspect is when the no came that waits for its
-	// confirmation; zero for none.
+	// refused means that a no was confirmed. It is valid until a yes. suspect is when the first, unconfirmed no came; zero for none.
 	refused bool
 	suspect time.Time
-	// used is when somebody last wanted to know, and kept says that mounted volumes do.
+	// used is when somebody last asked for it. kept means that a mounted volume relies on it.
 	used time.Time
 	kept bool
 }
 
-// Access is safe for concurrent use. mu guards what is below it, and the answers. Each question has a goroutine. Run ends
-// them.
+// Access is safe for concurrent use. mu guards the fields below it, and the answers. Each question has a goroutine. Run and Close end them.
 type Access struct {
 	opts Options
 
@@ -111,13 +107,13 @@ type Access struct {
 	running sync.WaitGroup
 }
 
-// places bound the questions of a pod. Access.mu guards users.
+// places limit the questions of a pod. Access.mu guards users.
 type places struct {
 	taken chan struct{}
 	users int
 }
 
-// New returns an Access that knows nothing. It fails if an option is missing.
+// New returns an Access without answers. It fails if an option is missing.
 func New(opts Options) (*Access, error) {
 	if opts.Ask == nil || len(opts.Verbs) == 0 || opts.MaxAge <= 0 || opts.Changed == nil {
 		return nil, errors.New("access options: Ask, Verbs, MaxAge, Changed: Required value")
@@ -125,7 +121,7 @@ func New(opts Options) (*Access, error) {
 	return &Access{opts: opts, answers: map[right]*answer{}, pods: map[types.UID]*places{}}, nil
 }
 
-// Run forgets what nobody wants to know any more, until ctx ends. Then it ends all questions.
+// Run forgets unused answers until ctx ends. Then it calls Close.
 func (a *Access) Run(ctx context.Context) {
 	ticker := time.NewTicker(a.opts.MaxAge)
 	defer ticker.Stop()
@@ -146,7 +142,7 @@ func (a *Access) forget(before time.Time) {
 	maps.DeleteFunc(a.answers, func(_ right, x *answer) bool { return !x.InFlight() && x.used.Before(before) })
 }
 
-// Close ends all questions, and lets none begin. It is idempotent.
+// Close cancels all questions and waits for their end. No question starts afterwards. It is idempotent.
 func (a *Access) Close() {
 	a.mu.Lock()
 	a.closed = true
@@ -157,15 +153,14 @@ func (a *Access) Close() {
 	a.running.Wait()
 }
 
-// Admit returns whether the pod of a new volume, whose publish began at a time, has all rights to an object: by a yes that
-// is at most 5 seconds old, or a no to a question that was sent since then. Unknown comes with the reason: ErrPending, or
-// the error of a question.
+// Admit returns whether the pod of a new volume has all rights to an object. began is when its publish began. A yes counts if it is at most
+// 5 seconds old, a no if its question was sent after began. Unknown comes with the reason: ErrPending, or the error of a question.
 func (a *Access) Admit(pod volume.Pod, ref volume.Ref, began time.Time) (Verdict, error) {
 	return a.admit(pod, ref, began, volume.Token{}, a.opts.Verbs...)
 }
 
-// Prove is Admit by one question, about the first of the rights, that carries a token: an answer proves that the token is
-// accepted.
+// Prove is like Admit, but it asks one question, about the first of the rights, with the token. An answer proves that the API server
+// accepts the token.
 func (a *Access) Prove(pod volume.Pod, ref volume.Ref, began time.Time, token volume.Token) (Verdict, error) {
 	return a.admit(pod, ref, began, token, a.opts.Verbs[0])
 }
@@ -191,10 +186,9 @@ func (a *Access) admit(pod volume.Pod, ref volume.Ref, began time.Time, token vo
 	return Allowed, nil
 }
 
-// Keeps returns whether the pod of a mounted volume still has its right to an object. A yes that is older than Options.MaxAge
-// is asked for again, and counts until the question has failed; if the volume is not mounted yet, it does not count. A no is
-// Suspected until it is confirmed, and a refusal counts until there is a yes. Unknown and Suspected come with the reason, as
-// with Admit.
+// Keeps returns whether the pod of a mounted volume still has its right to an object. A yes that is older than Options.MaxAge is asked
+// again. It counts until that question has failed, but only for a mounted volume. A no is Suspected until it is confirmed, and then counts
+// until a yes comes. Unknown and Suspected come with the reason, as with Admit.
 func (a *Access) Keeps(pod volume.Pod, ref volume.Ref, mounted bool) (Verdict, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -216,14 +210,14 @@ func (a *Access) Keeps(pod volume.Pod, ref volume.Ref, mounted bool) (Verdict, e
 	return Allowed, nil
 }
 
-// isUnconfirmed says whether the last answer is a no that is not confirmed.
+// isUnconfirmed reports whether the last answer is a no that is not confirmed.
 func (x *answer) isUnconfirmed() bool { return x.Last.IsKnown() && !x.Last.Value && !x.refused }
 
 func (a *Access) kept(account volume.ServiceAccount, ref volume.Ref) right {
 	return right{account: account, ref: ref, verb: a.opts.Verbs[len(a.opts.Verbs)-1]}
 }
 
-// Asks tells whether a question of Keeps is under way about any of refs: Changed is called with its answer.
+// Asks reports whether a question of Keeps about any of refs is in flight. Changed is called after its answer.
 func (a *Access) Asks(account volume.ServiceAccount, refs map[volume.Ref]bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -235,7 +229,7 @@ func (a *Access) Asks(account volume.ServiceAccount, refs map[volume.Ref]bool) b
 	return false
 }
 
-// Renewed says that an account has another credential: what has failed may be asked again at once.
+// Renewed says that an account has another credential: failed questions may be asked again at once.
 func (a *Access) Renewed(account volume.ServiceAccount) {
 	var failed []volume.Ref
 	a.mu.Lock()
@@ -251,7 +245,7 @@ func (a *Access) Renewed(account volume.ServiceAccount) {
 	}
 }
 
-// answer returns what is known of a right that somebody wants to know. The caller holds mu.
+// answer returns what is known about a right, and marks it as used. The caller holds mu.
 func (a *Access) answer(k right) *answer {
 	x := a.answers[k]
 	if x == nil {
@@ -262,7 +256,7 @@ func (a *Access) answer(k right) *answer {
 	return x
 }
 
-// ask sends a question, unless one is under way or has just failed. The caller holds mu.
+// ask sends a question, unless one is in flight or has just failed. The caller holds mu.
 func (a *Access) ask(k right, x *answer, pod volume.Pod, token volume.Token, urgent bool) {
 	if a.closed || !x.IsDue() {
 		return
@@ -283,7 +277,7 @@ func (a *Access) ask(k right, x *answer, pod volume.Pod, token volume.Token, urg
 	})
 }
 
-// send waits for a place and sends a question.
+// send waits for one of the pod's places and sends a question.
 func (a *Access) send(ctx context.Context, k right, p *places, token volume.Token) (yes bool, err error) {
 	select {
 	case p.taken <- struct{}{}:
@@ -296,8 +290,8 @@ func (a *Access) send(ctx context.Context, k right, p *places, token volume.Toke
 	return guarded(ctx, func() (bool, error) { return a.opts.Ask(ctx, k.account, k.ref, k.verb, token) })
 }
 
-// learn takes in the end of a question. A failure changes nothing of the last answer. But a no before it can't be confirmed by
-// the next one alone: what refuses after an outage may be a server that has just started.
+// learn stores the result of a question. A failure does not change the last answer. But it discards an unconfirmed no: after an outage, the
+// next no may come from a server that has just started.
 func (a *Access) learn(k right, x *answer, yes bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -308,7 +302,7 @@ func (a *Access) learn(k right, x *answer, yes bool, err error) {
 	}
 	x.Answered(yes)
 	a.judge(k, x)
-	if k.proof != "" { // it is an answer about the account too
+	if k.proof != "" { // it is also an answer about the account
 		k.proof = ""
 		of := a.answer(k)
 		of.Take(x.Last)
@@ -316,8 +310,7 @@ func (a *Access) learn(k right, x *answer, yes bool, err error) {
 	}
 }
 
-// judge says what the last answer means. A no counts when another one confirms it that was asked for refusalTime later. The
-// caller holds mu.
+// judge evaluates the last answer. A no counts when a question that was asked refusalTime later confirms it. The caller holds mu.
 func (a *Access) judge(k right, x *answer) {
 	switch {
 	case x.Last.Value:
@@ -331,7 +324,7 @@ func (a *Access) judge(k right, x *answer) {
 	}
 }
 
-// confirm asks again after a no, if mounted volumes want to know.
+// confirm asks again after a no, if a mounted volume relies on it.
 func (a *Access) confirm(k right) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -340,7 +333,7 @@ func (a *Access) confirm(k right) {
 	}
 }
 
-// leave gives back what a question had of its pod.
+// leave releases the pod's places after a question.
 func (a *Access) leave(uid types.UID, p *places) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -349,8 +342,8 @@ func (a *Access) leave(uid types.UID, p *places) {
 	}
 }
 
-// guarded calls ask. A panic is an error: nobody else would catch it. What the panic carried is not repeated, since it
-// could hold a value; the stack holds none. The logger of ctx names the pod.
+// guarded calls ask and turns a panic into an error, because no caller recovers. The panic's value is not logged, because it could hold an
+// object's value. The stack holds none. The logger of ctx names the pod.
 func guarded(ctx context.Context, ask func() (bool, error)) (yes bool, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {

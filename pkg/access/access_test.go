@@ -28,13 +28,13 @@ var (
 	errAway = errors.New("the API server is away")
 )
 
-// apiServer answers questions. mu guards what is below it.
+// apiServer answers questions. mu guards the fields below it.
 type apiServer struct {
 	mu    sync.Mutex
 	yes   bool
 	err   error
 	delay time.Duration
-	// asked are the questions so far, in order, and most is how many were under way at once.
+	// asked are the questions so far, in order. most is the largest number in flight at the same time.
 	asked       []string
 	under, most int
 	panics      bool
@@ -81,7 +81,7 @@ func (s *apiServer) takeAsked() (asked []string) {
 	return asked
 }
 
-// env is an Access, its API server, and how often it told of a change.
+// env is an Access, its API server, and the number of reported changes.
 type env struct {
 	*Access
 	t       *testing.T
@@ -90,7 +90,7 @@ type env struct {
 	changes int
 }
 
-// inBubble runs a test with fake time, and an Access that asks for verbs.
+// inBubble runs a test with fake time, and an Access with these verbs.
 func inBubble(t *testing.T, verbs []string, test func(e *env)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -141,21 +141,21 @@ func (e *env) wantKeeps(want Verdict, wantErr error) {
 	}
 }
 
-// told returns how often a change was told.
+// told returns how often a change was reported.
 func (e *env) told() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.changes
 }
 
-// left returns how many answers are remembered, and of how many pods questions are under way.
+// left returns the number of remembered answers, and the number of pods with questions in flight.
 func (e *env) left() (answers, pods int) {
 	e.Access.mu.Lock()
 	defer e.Access.mu.Unlock()
 	return len(e.answers), len(e.pods)
 }
 
-// settle has a mounted volume want to know, until the answer is there.
+// settle asks for a mounted volume until the answer is there.
 func (e *env) settle() {
 	_, _ = e.Keeps(web, db, true)
 	synctest.Wait()
@@ -169,12 +169,12 @@ func (e *env) wantAsked(want ...string) {
 	}
 }
 
-// A new volume's pod needs all verbs. A yes serves for five seconds.
+// A new volume's pod needs all verbs. A yes is valid for five seconds.
 func TestAdmit(t *testing.T) {
 	inBubble(t, []string{"list", "watch"}, func(e *env) {
 		began := time.Now()
 		e.wantAdmit(began, Unknown, ErrPending)
-		e.wantAdmit(began, Unknown, ErrPending) // shares the question
+		e.wantAdmit(began, Unknown, ErrPending) // it shares the question
 		e.wantAsked("shop/web list db, urgent")
 		e.wantAdmit(began, Unknown, ErrPending)
 		e.wantAsked("shop/web watch db, urgent")
@@ -191,7 +191,7 @@ func TestAdmit(t *testing.T) {
 	})
 }
 
-// A no counts for the publish that asked, and a later one asks again: consent that is given is taken at once.
+// A no counts for the publish that asked. A later one asks again, so that new consent is used at once.
 func TestAdmitTakesNoOldNo(t *testing.T) {
 	inBubble(t, []string{"get"}, func(e *env) {
 		e.api.set(func() { e.api.yes = false })
@@ -206,11 +206,11 @@ func TestAdmitTakesNoOldNo(t *testing.T) {
 		e.wantAdmit(time.Now(), Allowed, nil)
 		e.api.takeAsked()
 		after(time.Hour)
-		e.wantAsked() // nobody wants to know any more
+		e.wantAsked() // it is not needed any more
 	})
 }
 
-// The age of an answer counts from when it came: else one that takes longer would never do.
+// The age of an answer counts from its arrival. Otherwise a slow answer would never be valid.
 func TestASlowYesServes(t *testing.T) {
 	inBubble(t, []string{"get"}, func(e *env) {
 		e.api.set(func() { e.api.delay = 2*admitAge - time.Second })
@@ -221,7 +221,7 @@ func TestASlowYesServes(t *testing.T) {
 	})
 }
 
-// A mounted volume relies on answers of testAge. What is older is asked for, and counts meanwhile.
+// A mounted volume relies on answers up to testAge old. An older one is asked again, and counts meanwhile.
 func TestKeeps(t *testing.T) {
 	inBubble(t, []string{"list", "watch"}, func(e *env) {
 		e.wantKeeps(Unknown, ErrPending)
@@ -245,7 +245,7 @@ func TestKeeps(t *testing.T) {
 	})
 }
 
-// A no is confirmed by another one, of a question that is sent five seconds later. A yes in between ends the doubt.
+// A no is confirmed by another one to a question that is sent five seconds later. A yes in between ends the suspicion.
 func TestARefusalIsConfirmed(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		t.Run(fmt.Sprint("yes again=", again), func(t *testing.T) {
@@ -272,8 +272,8 @@ func TestARefusalIsConfirmed(t *testing.T) {
 	}
 }
 
-// A failure changes nothing of a no, but the no can't be confirmed by the next one alone: what refuses after an outage may be a
-// server that has just started.
+// A failure does not change a no, but the next no alone cannot confirm it: after an outage, it may come from a server that has just
+// started.
 func TestAFailureDelaysTheConfirmation(t *testing.T) {
 	inBubble(t, []string{"get"}, func(e *env) {
 		e.settle()
@@ -295,11 +295,11 @@ func TestAFailureDelaysTheConfirmation(t *testing.T) {
 		e.api.set(func() { e.api.err = errAway })
 		after(testAge)
 		e.settle()
-		e.wantKeeps(Refused, nil) // until there is a yes
+		e.wantKeeps(Refused, nil) // until a yes comes
 	})
 }
 
-// A publish must not be admitted by the yes before a no, whatever fails meanwhile.
+// A publish must not be admitted by a yes from before a no, whatever fails meanwhile.
 func TestAFailureAfterANoAdmitsNobody(t *testing.T) {
 	inBubble(t, []string{"get"}, func(e *env) {
 		e.wantAdmit(time.Now(), Unknown, ErrPending)
@@ -319,7 +319,7 @@ func TestAFailureAfterANoAdmitsNobody(t *testing.T) {
 	})
 }
 
-// A no that only a publish heard is confirmed once a mounted volume wants to know.
+// A no that only a publish got is confirmed once a mounted volume asks.
 func TestANoOfAPublishIsConfirmed(t *testing.T) {
 	inBubble(t, []string{"get"}, func(e *env) {
 		e.api.set(func() { e.api.yes = false })
@@ -331,8 +331,8 @@ func TestANoOfAPublishIsConfirmed(t *testing.T) {
 	})
 }
 
-// An answer that has become too old, and can't be renewed, is none. It is asked again in growing pauses, and whoever asked
-// hears when.
+// An answer that is too old, and cannot be renewed, does not count. It is asked again with growing pauses, and the caller is notified of
+// each retry.
 func TestFailures(t *testing.T) {
 	inBubble(t, []string{"get"}, func(e *env) {
 		e.settle()
@@ -361,7 +361,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// A question with a token is sent for each pod, and its answer serves the account too.
+// A question with a token is sent for each pod, and its answer is also valid for the account.
 func TestProve(t *testing.T) {
 	inBubble(t, []string{"get"}, func(e *env) {
 		began, token := time.Now(), volume.NewToken("t1", time.Now().Add(time.Hour))
@@ -382,7 +382,7 @@ func TestProve(t *testing.T) {
 	})
 }
 
-// Eight questions of a pod are under way at once, and those of another pod don't wait for them.
+// Eight questions of a pod are in flight at the same time. Another pod's questions don't wait for them.
 func TestQuestionsAtOnce(t *testing.T) {
 	inBubble(t, []string{"get"}, func(e *env) {
 		e.api.set(func() { e.api.delay = time.Minute })
@@ -405,7 +405,7 @@ func TestQuestionsAtOnce(t *testing.T) {
 	})
 }
 
-// What nobody wants to know is forgotten.
+// Answers that are not needed are forgotten.
 func TestForget(t *testing.T) {
 	inBubble(t, []string{"get"}, func(e *env) {
 		e.settle()
@@ -423,7 +423,7 @@ func TestForget(t *testing.T) {
 	})
 }
 
-// A panic is an error, and says nothing of what it carried.
+// A panic is an error that does not show the panic's value.
 func TestAPanic(t *testing.T) {
 	inBubble(t, []string{"get"}, func(e *env) {
 		e.api.set(func() { e.api.panics = true })
@@ -435,7 +435,7 @@ func TestAPanic(t *testing.T) {
 	})
 }
 
-// Close ends what is under way, and nothing begins afterwards.
+// Close cancels the questions in flight, and no question starts afterwards.
 func TestClose(t *testing.T) {
 	inBubble(t, []string{"get"}, func(e *env) {
 		e.api.set(func() { e.api.delay = time.Hour })

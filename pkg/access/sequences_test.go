@@ -11,21 +11,21 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// steps are what happens in a sequence: somebody asks while the API server says yes, no or nothing, or time passes.
+// steps are the events of a sequence: somebody asks while the API server says yes, no or nothing, or time passes.
 var steps = []string{"publish:yes", "publish:no", "publish:away", "mounted:yes", "mounted:no", "mounted:away", "6s", "40s"}
 
-// model says what a publish and a mounted volume get, by the rules alone.
+// model returns what a publish and a mounted volume get, by the rules alone.
 type model struct {
 	now time.Duration
-	// server is what the API server says.
+	// server is the API server's answer.
 	server string
-	// last is the last answer, "" for none, and at is when it came. firstNo is when the no came that may be confirmed, -1 for
-	// none; refused says that one was.
+	// last is the last answer, or "", and at is when it came. firstNo is when the no came that may be confirmed, or -1. refused means that
+	// one was confirmed.
 	last    string
 	at      time.Duration
 	firstNo time.Duration
 	refused bool
-	// failed says that the last question was not answered, and kept that a mounted volume wants to know.
+	// failed means that the last question was not answered. kept means that a mounted volume asks.
 	failed, kept bool
 }
 
@@ -46,7 +46,7 @@ func (m *model) ask() {
 	}
 }
 
-// pass lets time pass. The moment comes at which a no is to be confirmed.
+// pass lets time pass, including the moment at which a no must be confirmed.
 func (m *model) pass(d time.Duration) {
 	if due := m.firstNo + refusalTime; m.kept && m.firstNo >= 0 && due > m.now && due <= m.now+d {
 		end := m.now + d
@@ -58,7 +58,7 @@ func (m *model) pass(d time.Duration) {
 	m.now += d
 }
 
-// publish: a yes of five seconds, or what is said now.
+// publish returns a yes of the last five seconds, or the present answer.
 func (m *model) publish() Verdict {
 	if m.last == "yes" && m.now-m.at < admitAge {
 		return Allowed
@@ -67,7 +67,7 @@ func (m *model) publish() Verdict {
 	return map[string]Verdict{"yes": Allowed, "no": Refused, "away": Unknown}[m.server]
 }
 
-// mounted: a yes of testAge, or the newest answer. Two times no, five seconds apart, is a refusal, until there is a yes.
+// mounted returns a yes up to testAge old, or the newest answer. Two times no, five seconds apart, is a refusal until a yes.
 func (m *model) mounted() Verdict {
 	m.kept = true
 	unconfirmed := m.last == "no" && !m.refused
@@ -85,8 +85,8 @@ func (m *model) mounted() Verdict {
 	return Allowed
 }
 
-// TestSequences compares each sequence of four answers, failures and waits, and then what a publish and a mounted volume get
-// while nothing is answered, with the model. New credentials come all the time, so no question waits for a retry.
+// TestSequences compares with the model, after each sequence of four answers, failures and waits, what a publish and a mounted volume get
+// while nothing is answered. New credentials come all the time, so no question waits for a retry.
 func TestSequences(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, []string{"get"}) // without Run, nothing is forgotten
@@ -105,7 +105,7 @@ func TestSequences(t *testing.T) {
 	})
 }
 
-// follow does the steps of a sequence for a service account that nothing is known of.
+// follow does the steps of a sequence for an unknown service account.
 func (e *env) follow(account string, sequence []string) {
 	pod := web
 	pod.ServiceAccount = account
@@ -120,7 +120,7 @@ func (e *env) follow(account string, sequence []string) {
 	clear(e.answers)
 }
 
-// step does a step, and returns what Access and the model say.
+// step does a step, and returns the answers of Access and of the model.
 func (e *env) step(m *model, pod volume.Pod, step string) (got, want Verdict) {
 	who, says, asks := strings.Cut(step, ":")
 	if !asks {

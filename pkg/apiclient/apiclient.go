@@ -1,9 +1,7 @@
-// Package apiclient makes clients of the API server for the few kinds of objects that the
-// plugin uses.
+// Package apiclient provides clients of the API server for the few kinds of objects that the plugin uses.
 //
-// It owns the scheme and the requests. client-go's own clientset brings the types of every
-// API group into the binary. The package must not know who sends a request, nor why, nor
-// with whose rights.
+// It owns the scheme and the requests. client-go's own clientset would link the types of every API group into the binary. The package must
+// not know who sends a request, why, or with whose rights.
 package apiclient
 
 import (
@@ -19,8 +17,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Client sends requests of the API groups in use, each of them once: a Retry-After is in the error, for the transport or
-// the caller to obey. It is safe for concurrent use.
+// Client sends requests for the API groups in use. It sends each request once: a Retry-After is in the error, and the transport or the
+// caller obeys it. It is safe for concurrent use.
 type Client struct {
 	core, authentication, authorization *rest.RESTClient
 	scheme                              *runtime.Scheme
@@ -28,8 +26,7 @@ type Client struct {
 	parameters                          runtime.ParameterCodec
 }
 
-// New returns a Client that sends requests as config says, by httpClient. The error says
-// what of config is wrong.
+// New returns a Client that sends requests with httpClient, as config says. It fails if config is not valid.
 func New(config *rest.Config, httpClient *http.Client) (*Client, error) {
 	scheme := runtime.NewScheme()
 	types := runtime.NewSchemeBuilder(corev1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme)
@@ -64,7 +61,7 @@ func (c *Client) Core() *rest.RESTClient { return c.core }
 // Scheme returns the types of the API groups in use. The caller must not change it.
 func (c *Client) Scheme() *runtime.Scheme { return c.scheme }
 
-// ParameterCodec returns what encodes the options of requests.
+// ParameterCodec returns the encoder for the options of requests.
 func (c *Client) ParameterCodec() runtime.ParameterCodec { return c.parameters }
 
 // ConfigMaps returns the ConfigMaps of a namespace.
@@ -92,17 +89,17 @@ func (c *Client) Nodes() Resource[corev1.Node, *corev1.Node] {
 	return Resource[corev1.Node, *corev1.Node]{c.core, c.parameters, "nodes", ""}
 }
 
-// SelfSubjectReviews returns what tells who sends a request.
+// SelfSubjectReviews returns the reviews that say who sends a request.
 func (c *Client) SelfSubjectReviews() Resource[authenticationv1.SelfSubjectReview, *authenticationv1.SelfSubjectReview] {
 	return Resource[authenticationv1.SelfSubjectReview, *authenticationv1.SelfSubjectReview]{c.authentication, c.parameters, "selfsubjectreviews", ""}
 }
 
-// SubjectAccessReviews returns what tells which rights an account has.
+// SubjectAccessReviews returns the reviews of an account's rights.
 func (c *Client) SubjectAccessReviews() Resource[authorizationv1.SubjectAccessReview, *authorizationv1.SubjectAccessReview] {
 	return Resource[authorizationv1.SubjectAccessReview, *authorizationv1.SubjectAccessReview]{c.authorization, c.parameters, "subjectaccessreviews", ""}
 }
 
-// SelfSubjectAccessReviews returns what tells which rights the sender of a request has.
+// SelfSubjectAccessReviews returns the reviews of the sender's own rights.
 func (c *Client) SelfSubjectAccessReviews() Resource[authorizationv1.SelfSubjectAccessReview, *authorizationv1.SelfSubjectAccessReview] {
 	return Resource[authorizationv1.SelfSubjectAccessReview, *authorizationv1.SelfSubjectAccessReview]{c.authorization, c.parameters, "selfsubjectaccessreviews", ""}
 }

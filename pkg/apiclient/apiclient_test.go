@@ -18,8 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// server answers every request with an object, or fails it with an API error, and keeps the
-// last request and its body.
+// server answers every request with an object, or with an API error, and keeps the last request and its body.
 type server struct {
 	answer runtime.Object
 	err    *apierrors.StatusError
@@ -66,7 +65,7 @@ func newClient(t *testing.T, s *server, contentType string) *Client {
 	return c
 }
 
-// TestBodiesAreProtobuf where the configuration says so.
+// TestBodiesAreProtobuf if the configuration says so.
 func TestBodiesAreProtobuf(t *testing.T) {
 	s := &server{answer: &corev1.Event{}}
 	c := newClient(t, s, runtime.ContentTypeProtobuf)
@@ -84,8 +83,7 @@ func TestNewRefusesABadConfiguration(t *testing.T) {
 	}
 }
 
-// A review, and a read of a pod, is sent once: the delay that the API server asks for is for the
-// caller to obey.
+// A review, or a read of a pod, is sent once. The caller obeys the delay that the API server asks for.
 func TestSentOnce(t *testing.T) {
 	s := &server{err: apierrors.NewTooManyRequests("busy", 1)}
 	c := newClient(t, s, runtime.ContentTypeJSON)

@@ -9,8 +9,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Resource sends the requests of one kind of object, whose Go type is *T, in one namespace.
-// Its methods are those of client-go's typed clients. It is safe for concurrent use.
+// Resource sends the requests for objects of one kind, with the Go type *T, in one namespace. Its methods are those of client-go's typed
+// clients. It is safe for concurrent use.
 type Resource[T any, P interface {
 	*T
 	runtime.Object
@@ -21,20 +21,17 @@ type Resource[T any, P interface {
 	namespace  string
 }
 
-// Get returns an object. The error is that of the request, an API error (see
-// apimachinery's api/errors) if the server has answered.
+// Get returns an object. The error is that of the request. If the server has answered, it is an API error (see apimachinery's api/errors).
 func (r Resource[T, P]) Get(ctx context.Context, name string, opts metav1.GetOptions) (P, error) {
 	return r.do(ctx, r.client.Get().Name(name), &opts)
 }
 
-// Create creates an object and returns it as the API server keeps it. Its errors are those
-// of Get.
+// Create creates an object and returns it as the API server stores it. Errors are as with Get.
 func (r Resource[T, P]) Create(ctx context.Context, obj P, opts metav1.CreateOptions) (P, error) {
 	return r.do(ctx, r.client.Post().Body(obj), &opts)
 }
 
-// Patch changes an object and returns it as the API server keeps it. Its errors are those
-// of Get.
+// Patch changes an object and returns it as the API server stores it. Errors are as with Get.
 func (r Resource[T, P]) Patch(ctx context.Context, name string, form types.PatchType, patch []byte, opts metav1.PatchOptions, subresources ...string) (P, error) {
 	return r.do(ctx, r.client.Patch(form).Name(name).SubResource(subresources...).Body(patch), &opts)
 }

@@ -1,10 +1,9 @@
-// Package authz answers who may read what: whether a service account has a right to an
-// object, by access reviews, and with whose token the API server is asked.
+// Package authz answers who may read what: whether a service account has a right to an object, by access reviews, and with whose token the
+// API server is asked.
 //
-// It sends questions and remembers no answer. It owns the tokens of the pods that
-// are published on this node. A right to an object of another namespace is the consent of
-// its owner; there is no other. The package must not know what becomes of an answer, nor
-// what is read with a token.
+// It sends questions and remembers no answers. It owns the tokens of the pods that are published on this node. A right to an object in
+// another namespace is the consent of that namespace's owner, and there is no other consent. The package must not know what an answer is
+// used for, or what is read with a token.
 package authz
 
 import (
@@ -20,18 +19,17 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// ErrUndecided reports that no authorizer of the API server allowed a request, and that one of
-// them failed. That is neither consent nor a refusal.
+// ErrUndecided says that no authorizer of the API server allowed a request and one of them failed. That is neither consent nor a refusal.
 var ErrUndecided = errors.New("an authorizer of the API server failed")
 
-// Reviews sends reviews of one kind: SubjectAccessReviews or SelfSubjectAccessReviews. A client-go client is one.
+// Reviews sends reviews of one kind: SubjectAccessReviews or SelfSubjectAccessReviews. A client-go client implements it.
 type Reviews[T any] interface {
 	Create(ctx context.Context, review T, opts metav1.CreateOptions) (T, error)
 }
 
-// Ask asks the API server whether a service account has the right to a verb on an object. The object need not exist. An
-// error says nothing about the right. Where questions carry tokens, this one carries token, or any of the account's if that
-// is zero. It is safe for concurrent use.
+// Ask asks the API server whether a service account has the right to a verb on an object. The object need not exist. An error says nothing
+// about the right. If questions carry tokens, this one carries token, or any token of the account if token is zero. It is safe for
+// concurrent use.
 type Ask func(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string, token volume.Token) (bool, error)
 
 // AskAbout returns an Ask that sends SubjectAccessReviews with the rights of client.
@@ -51,8 +49,8 @@ func AskAbout(client Reviews[*authorizationv1.SubjectAccessReview]) Ask {
 	}
 }
 
-// AskWith returns an Ask that sends SelfSubjectAccessReviews with one of the account's own
-// tokens. The transport of client must be that of Tokens.Wrap.
+// AskWith returns an Ask that sends SelfSubjectAccessReviews with one of the account's own tokens. The transport of client must be that of
+// Tokens.Wrap.
 func AskWith(client Reviews[*authorizationv1.SelfSubjectAccessReview], tokens *Tokens) Ask {
 	return func(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string, token volume.Token) (bool, error) {
 		ctx = clientlog.Context(ctx)
@@ -73,8 +71,8 @@ func AskWith(client Reviews[*authorizationv1.SelfSubjectAccessReview], tokens *T
 	}
 }
 
-// decision returns what a review says. A refusal with an error is none, even if it is a denial: the API
-// server tells the error of the authorizer that decided, and one that fails may be set to deny.
+// decision returns the answer of a review. A refusal that comes with an error does not count, even if it is a denial: the API server
+// reports the error of the authorizer that decided, and an authorizer that fails may be configured to deny.
 func decision(status *authorizationv1.SubjectAccessReviewStatus, account volume.ServiceAccount, ref volume.Ref, verb string) (bool, error) {
 	if !status.Allowed && status.EvaluationError != "" {
 		return false, whileAsking(account, ref, verb, fmt.Errorf("%w: %s", ErrUndecided, status.EvaluationError))
@@ -86,8 +84,7 @@ func whileAsking(account volume.ServiceAccount, ref volume.Ref, verb string, err
 	return fmt.Errorf("ask whether service account %s may %s %s: %w", account, verb, ref, err)
 }
 
-// Phrase names verbs, of which there is at least one, for a person: "get", or "get, list and
-// watch".
+// Phrase joins verbs for a text: "get", or "get, list and watch". There must be at least one.
 func Phrase(verbs []string) string {
 	if len(verbs) == 1 {
 		return verbs[0]
@@ -96,7 +93,7 @@ func Phrase(verbs []string) string {
 	return strings.Join(verbs[:last], ", ") + " and " + verbs[last]
 }
 
-// userOf and groupsOf return the user and the groups of the account's own token.
+// userOf returns the user of the account's own token, and groupsOf returns its groups.
 func userOf(account volume.ServiceAccount) string {
 	return "system:serviceaccount:" + account.Namespace + ":" + account.Name
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// server answers reviews; it is safe for concurrent use.
+// server answers reviews. It is safe for concurrent use.
 type server struct {
 	authorizationclient.SubjectAccessReviewInterface
 	mu     sync.Mutex
@@ -60,7 +60,7 @@ func TestAskAbout(t *testing.T) {
 	}
 }
 
-// review is an answer of an API server, and what it says of the right.
+// review is an answer of an API server, and its meaning.
 type review struct {
 	status authorizationv1.SubjectAccessReviewStatus
 	err    error

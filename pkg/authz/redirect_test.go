@@ -14,8 +14,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// TestNoTokenFollowsARedirect: the API server's answer sends each request to another server, which must not
-// get a pod's token, whatever the request.
+// TestNoTokenFollowsARedirect: the API server redirects each request to another server, which must never get a pod's token.
 func TestNoTokenFollowsARedirect(t *testing.T) {
 	for _, code := range []int{http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
 		t.Run(http.StatusText(code), func(t *testing.T) {

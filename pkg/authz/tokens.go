@@ -16,14 +16,12 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// ErrNoToken reports that no published pod of a service account has a token that is still
-// good, as after a restart: tokens are in memory only, and the kubelet brings new ones by
-// publishing again.
+// ErrNoToken says that no published pod of a service account has a usable token, for example after a restart. Tokens are only in memory,
+// and the kubelet brings new ones when it publishes again.
 var ErrNoToken = errors.New("no pod of it has a token: the next republish brings one (the CSIDriver object must have tokenRequests and requiresRepublish)")
 
-// Tokens holds the tokens of published pods, by service account. A token belongs to a pod: the
-// API server refuses it after the pod's end, and then another pod's token is used. Tokens is
-// safe for concurrent use, and its zero value holds none.
+// Tokens holds the tokens of published pods, by service account. A token belongs to a pod. The API server refuses it after the pod's end,
+// and then another pod's token is used. Tokens is safe for concurrent use. Its zero value holds no token.
 //
 // mu guards all of it.
 type Tokens struct {
@@ -31,7 +29,7 @@ type Tokens struct {
 	accounts map[volume.ServiceAccount]*accountTokens
 }
 
-// accountTokens holds the tokens of one account. It exists while it has holders.
+// accountTokens holds the tokens of one account. It exists while at least one pod holds a token.
 type accountTokens struct {
 	holders map[types.UID]*holder
 }
@@ -40,14 +38,13 @@ type accountTokens struct {
 type holder struct {
 	volumes map[string]bool
 	token   volume.Token
-	// rejected is when the API server last refused the token; the zero time is never. The
-	// server may have been wrong, so the token is tried again when there is no other.
+	// rejected is when the API server last refused the token; zero for never. The server may have been wrong, so the token is tried again
+	// when there is no other.
 	rejected time.Time
 }
 
-// Put adds the token of a pod for one of its volumes. It replaces an earlier token of that
-// pod. Requests of the account may carry it until Drop was called for each of the pod's
-// volumes. Put returns true if it is the account's first usable token.
+// Put stores the token of a pod for one of its volumes. It replaces an earlier token of the pod. Requests of the account may carry it until
+// Drop was called for each of the pod's volumes. Put returns true if it is the account's first usable token.
 func (t *Tokens) Put(pod volume.Pod, volumeID string, token volume.Token) (first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -81,8 +78,7 @@ func (t *Tokens) Drop(pod volume.Pod, volumeID string) {
 	t.tidy(pod.Account())
 }
 
-// Ready returns nil if there is a token of the account that can be used, else an error that
-// wraps ErrNoToken.
+// Ready returns nil if the account has a usable token, or else an error that wraps ErrNoToken.
 func (t *Tokens) Ready(account volume.ServiceAccount) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,7 +92,7 @@ func noToken(account volume.ServiceAccount) error {
 	return fmt.Errorf("service account %s: %w", account, ErrNoToken)
 }
 
-// take returns the tokens of an account that can be used, the best one first.
+// take returns the usable tokens of an account, the best one first.
 func (t *Tokens) take(account volume.ServiceAccount) []volume.Token {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,8 +101,8 @@ func (t *Tokens) take(account volume.ServiceAccount) []volume.Token {
 		return nil
 	}
 	usable := w.usable()
-	// First the one that was never rejected, or was rejected longest ago; then the one that
-	// expires last.
+	// Tokens that were never rejected come first, then those that were rejected longest ago. Among equals, the one that expires last comes
+	// first.
 	slices.SortFunc(usable, func(a, b *holder) int {
 		return cmp.Or(a.rejected.Compare(b.rejected), b.token.Expires.Compare(a.token.Expires))
 	})
@@ -117,7 +113,7 @@ func (t *Tokens) take(account volume.ServiceAccount) []volume.Token {
 	return tokens
 }
 
-// reject notes that the API server did not accept a token.
+// reject records that the API server did not accept a token.
 func (t *Tokens) reject(account volume.ServiceAccount, token volume.Token) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,8 +128,7 @@ func (t *Tokens) reject(account volume.ServiceAccount, token volume.Token) {
 	}
 }
 
-// of returns the tokens of an account, also if it has none yet. The caller holds mu and calls
-// tidy.
+// of returns the tokens of an account, and creates the entry if there is none. The caller holds mu and calls tidy.
 func (t *Tokens) of(account volume.ServiceAccount) *accountTokens {
 	w := t.accounts[account]
 	if w == nil {
@@ -148,15 +143,15 @@ func (t *Tokens) of(account volume.ServiceAccount) *accountTokens {
 	return w
 }
 
-// tidy removes an account that has no pods. The caller holds mu.
+// tidy removes an account without pods. The caller holds mu.
 func (t *Tokens) tidy(account volume.ServiceAccount) {
 	if w := t.accounts[account]; w != nil && len(w.holders) == 0 {
 		delete(t.accounts, account)
 	}
 }
 
-// usable returns the pods whose tokens may be accepted, in no order. An expired token counts
-// until it was rejected too, because this node's clock may be wrong.
+// usable returns the pods whose tokens may be accepted, in no order. An expired token counts until it is also rejected, because this node's
+// clock may be wrong.
 func (w *accountTokens) usable() []*holder {
 	now := time.Now()
 	var usable []*holder
@@ -168,11 +163,11 @@ func (w *accountTokens) usable() []*holder {
 	return usable
 }
 
-// ErrNotThePods reports that a token is not the pod's.
+// ErrNotThePods says that a token does not belong to the pod.
 var ErrNotThePods = errors.New("the token is not the pod's own")
 
-// Check returns nil if a token says that it is of a pod, else an error that wraps ErrNotThePods: it must be of the pod's
-// service account, and not bound to another pod. Only the API server can tell whether the token is genuine.
+// Check returns nil if a token states that it belongs to a pod, or an error that wraps ErrNotThePods. The token must name the pod's service
+// account, and must not be bound to another pod. Only the API server can verify that the token is genuine.
 func (t *Tokens) Check(pod volume.Pod, token volume.Token) error {
 	var claims struct {
 		Subject    string `json:"sub"`
@@ -187,7 +182,7 @@ func (t *Tokens) Check(pod volume.Pod, token volume.Token) error {
 		return fmt.Errorf("%w: it is no JSON Web Token", ErrNotThePods)
 	}
 	text, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil || json.Unmarshal(text, &claims) != nil { // whose errors may quote the token
+	if err != nil || json.Unmarshal(text, &claims) != nil { // these errors may quote the token
 		return fmt.Errorf("%w: it has no claims that can be read", ErrNotThePods)
 	}
 	if claims.Subject != userOf(pod.Account()) {

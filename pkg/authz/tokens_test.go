@@ -19,7 +19,7 @@ func goodFor(secret string, d time.Duration) volume.Token {
 	return volume.NewToken(secret, time.Now().Add(d))
 }
 
-// wantTokens compares the tokens that requests of shop/web are tried with, in order.
+// wantTokens compares the tokens with which requests of shop/web are tried, in order.
 func wantTokens(t *testing.T, tokens *Tokens, want ...string) {
 	t.Helper()
 	got := tokens.take(web.Account())
@@ -36,8 +36,7 @@ func wantTokens(t *testing.T, tokens *Tokens, want ...string) {
 	}
 }
 
-// A pod's token is replaced by its next one, is there as long as one of its volumes, and
-// serves no other account.
+// A pod's token is replaced by its next one, exists as long as one of its volumes, and is not used for another account.
 func TestTokens(t *testing.T) {
 	tokens := &Tokens{}
 	wantTokens(t, tokens)
@@ -69,7 +68,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// A token that was rejected is the last to be tried, until there is a new one of its pod.
+// A rejected token is tried last, until its pod has a new one.
 func TestRejectedTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tokens := &Tokens{}
@@ -85,14 +84,14 @@ func TestRejectedTokens(t *testing.T) {
 		tokens.Put(podOf("a"), "v", a) // the same again
 		tokens.Put(podOf("b"), "v", goodFor("b2", time.Hour))
 		wantTokens(t, tokens, "b2", "a1")
-		tokens.reject(web.Account(), b) // its pod has another one by now
+		tokens.reject(web.Account(), b) // its pod has another one now
 		wantTokens(t, tokens, "b2", "a1")
 		tokens.reject(volume.ServiceAccount{Namespace: "shop", Name: "none"}, b)
 	})
 }
 
-// A token that has expired is the last of those to be tried which were not rejected, and is
-// of no use after that. The node's clock may be ahead, so it is tried once.
+// An expired token is tried after all others that were not rejected, and is useless once it is rejected. The node's clock may be ahead, so
+// it is tried once.
 func TestTokensExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tokens := &Tokens{}

@@ -26,11 +26,11 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// wire is an API server as seen from below a client: it accepts some tokens.
+// wire is an API server as a client's base transport sees it. It accepts some tokens.
 type wire struct {
 	accepts []string
 	err     error
-	// tried holds the tokens that came, and bodies what came with each.
+	// tried has the tokens that arrived, and bodies the body that came with each.
 	tried, bodies []string
 	open          int
 }
@@ -71,8 +71,7 @@ func (b *tracked) Close() error {
 	return nil
 }
 
-// overWire returns the client config of an API server that is reached by the tokens'
-// transport.
+// overWire returns the client config for an API server that is reached through the tokens' transport.
 func overWire(tokens *Tokens, w *wire) *rest.Config {
 	return &rest.Config{
 		Host: "http://api", QPS: -1, Transport: tokens.Wrap(w),
@@ -93,15 +92,14 @@ func askOver(t *testing.T, tokens *Tokens, w *wire) (bool, error) {
 	return allowed, err
 }
 
-// putThree gives three pods of shop/web a token each, of which a1 is the first choice.
+// putThree gives each of three pods of shop/web a token. a1 is the first choice.
 func putThree(tokens *Tokens) {
 	for i, uid := range []types.UID{"a", "b", "c"} {
 		tokens.Put(podOf(uid), "v", goodFor(string(uid)+"1", time.Duration(9-i)*time.Hour))
 	}
 }
 
-// On Unauthorized the next pod's token is tried, with the same body, and is the first choice
-// from then on.
+// After Unauthorized the next pod's token is tried, with the same body, and is the first choice from then on.
 func TestTheNextTokenIsTried(t *testing.T) {
 	tokens, w := &Tokens{}, &wire{accepts: []string{"b1"}}
 	putThree(tokens)
@@ -117,8 +115,7 @@ func TestTheNextTokenIsTried(t *testing.T) {
 	}
 }
 
-// An API server that accepts none isn't asked with all tokens of a full node at once, and
-// the answer is no refusal of the right.
+// An API server that accepts none isn't asked with all tokens of a full node at the same time, and its answer is no refusal of the right.
 func TestNoTokenIsAccepted(t *testing.T) {
 	tokens, w := &Tokens{}, &wire{}
 	putThree(tokens)
@@ -135,7 +132,7 @@ func TestNoTokenIsAccepted(t *testing.T) {
 	}
 }
 
-// A node whose clock is ahead takes good tokens for expired ones: the API server decides, once.
+// If a node's clock is ahead, valid tokens look expired: the API server decides, once.
 func TestTheAPIServerSaysWhatHasExpired(t *testing.T) {
 	tokens, w := &Tokens{}, &wire{accepts: []string{"a1"}}
 	tokens.Put(podOf("a"), "v", goodFor("a1", -2*time.Hour))
@@ -182,7 +179,7 @@ func TestAskWith(t *testing.T) {
 	}
 }
 
-// A question with a token is sent with that very one, whatever other pods of the account have.
+// A question with a token is sent with exactly that token, whatever other pods of the account have.
 func TestAQuestionWithAToken(t *testing.T) {
 	for token, is := range map[string]func(error) bool{
 		"x1":  func(err error) bool { return err == nil },
@@ -201,12 +198,12 @@ func TestAQuestionWithAToken(t *testing.T) {
 	}
 }
 
-// jwt returns a token with claims, as far as this process can tell.
+// jwt returns a token with claims. This process cannot see that it is not genuine.
 func jwt(claims string) volume.Token {
 	return goodFor("head."+base64.RawURLEncoding.EncodeToString([]byte(claims))+".signature", time.Hour)
 }
 
-// A token is the pod's own if it says so. An error tells nothing of it but whose it is.
+// A token belongs to the pod if it says so. An error reveals nothing of it except its subject.
 func TestCheck(t *testing.T) {
 	const text = "the token is not the pod's own"
 	for name, test := range map[string]struct {
@@ -237,7 +234,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// selfServer answers reviews of whoever asks.
+// selfServer answers reviews of the sender's own rights.
 type selfServer struct{ server }
 
 func (s *selfServer) Create(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SelfSubjectAccessReview, error) {
@@ -247,7 +244,7 @@ func (s *selfServer) Create(ctx context.Context, review *authorizationv1.SelfSub
 	return &authorizationv1.SelfSubjectAccessReview{Status: answer.Status}, err
 }
 
-// A token shows in no log at any verbosity, nor in an error, whatever fails.
+// A token is in no log at any verbosity, nor in an error, whatever fails.
 func TestTokensAreNotLogged(t *testing.T) {
 	ctx := klog.NewContext(t.Context(), leaklog.New(t, io.Discard))
 	for name, w := range map[string]*wire{

@@ -17,18 +17,17 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// ConfigMaps gets the ConfigMaps of one namespace. A client-go client is one.
+// ConfigMaps gets the ConfigMaps of one namespace. A client-go client implements it.
 type ConfigMaps interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.ConfigMap, error)
 }
 
-// Secrets gets the Secrets of one namespace. A client-go client is one.
+// Secrets gets the Secrets of one namespace. A client-go client implements it.
 type Secrets interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Secret, error)
 }
 
-// APIServer is a Cluster that asks an API server, with the rights of its clients. All fields
-// are required.
+// APIServer is a Cluster that asks an API server, with the rights of its clients. All fields are required.
 type APIServer struct {
 	ConfigMaps func(namespace string) ConfigMaps
 	Secrets    func(namespace string) Secrets
@@ -37,7 +36,7 @@ type APIServer struct {
 
 // Lookup implements Cluster.
 func (s *APIServer) Lookup(ctx context.Context, ref volume.Ref) (Object, error) {
-	// No object can have a name that doesn't fit in a URL, and the client refuses it.
+	// No object can have a name that doesn't fit into a URL. The client would return an error for it.
 	if len(content.IsPathSegmentName(ref.Name))+len(content.IsPathSegmentName(ref.Namespace)) > 0 {
 		return Object{Exists: No}, nil
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// tokenPath is where the API server mounts the service account's token, unless the pod says that it must not.
+// tokenPath is where the API server mounts the service account's token, unless the pod disables that.
 const tokenPath = "/var/run/secrets/kubernetes.io/serviceaccount" //nolint:gosec // a path
 
 // withToken returns a pod's spec with the mounts that the API server adds, as far as they matter for mounts below a volume.
@@ -39,8 +39,8 @@ func withToken(spec *corev1.PodSpec) *corev1.PodSpec {
 	return &copied
 }
 
-// below adds a problem for each mount below a volume for which nothing makes a directory. The plugin finds them in the pod's
-// spec, if it reads that.
+// below adds a problem for each mount below a volume for which no directory is created. If the plugin reads the pod's spec, it finds these
+// mounts itself.
 func (c *Checker) below(at Location, v driverVolume, below []pod.Below) {
 	if c.opts.NodeIdentity || v.spec.NeedsPod() != "" {
 		return
@@ -59,7 +59,7 @@ func (c *Checker) below(at Location, v driverVolume, below []pod.Below) {
 	}
 }
 
-// unresolved adds what does not fit together in a volume: of a mount below it at the mount.
+// unresolved adds the conflicts in a volume. A conflict with a mount below the volume is reported at the mount.
 func (c *Checker) unresolved(at Location, template podTemplate, v driverVolume, err error) {
 	errs := []error{err}
 	if several, ok := err.(utilerrors.Aggregate); ok { //nolint:errorlint // What Resolve returns is not wrapped.

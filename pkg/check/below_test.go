@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// checked returns the problems and warnings of a pod with one volume, v, as podWith.
+// checked returns the problems and warnings for a pod with one volume, v, as in podWith.
 func checked(t *testing.T, cluster Cluster, nodeIdentity bool, text string) (problems, warnings []string) {
 	t.Helper()
 	c, err := New(Options{Driver: driver, Namespace: "ns", Cluster: cluster, NodeIdentity: nodeIdentity})
@@ -21,7 +21,7 @@ func checked(t *testing.T, cluster Cluster, nodeIdentity bool, text string) (pro
 	return trim(at, texts(c.Report().Problems)), trim(at, texts(c.Report().Warnings))
 }
 
-// A mount below a volume needs a directory there: the plugin finds it in the pod's spec, if it reads that.
+// A mount below a volume needs a directory there. If the plugin reads the pod's spec, it finds the mount.
 func TestMountsBelow(t *testing.T) {
 	const (
 		app     = "sources: \"[{configMap: {name: m, items: [{key: k, path: conf/k}]}}]\""
@@ -70,7 +70,7 @@ func TestMountsBelow(t *testing.T) {
 	lines(t, "with the node's identity", problems, nil)
 }
 
-// A container mounts a file or a directory of a volume: what becomes of it, and whether it is there.
+// A container mounts a file or a directory of a volume: how it behaves, and whether it exists.
 func TestSubPaths(t *testing.T) {
 	const (
 		at      = "spec.containers[0].volumeMounts[0].subPath: "

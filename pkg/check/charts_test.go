@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestCharts says of each manifest what the command says. They are written after what charts and repositories in public contain.
+// TestCharts compares the command's output for each manifest. The manifests imitate those of public charts and repositories.
 func TestCharts(t *testing.T) {
 	files, err := os.ReadDir("testdata/charts")
 	if err != nil || len(files) < 30 {

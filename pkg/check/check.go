@@ -17,21 +17,20 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Options of New. All but Cluster are required.
+// Options are the options of New. Driver and Namespace are required.
 type Options struct {
 	// Driver is the name of the CSI driver whose volumes are validated.
 	Driver string
-	// Namespace is that of manifests that name none.
+	// Namespace is used for manifests that name none.
 	Namespace string
-	// PodVerbs are the rights that a pod's service account needs to every object that a volume
-	// shows, as with --identity=pod; none where the plugins read with their own rights.
+	// PodVerbs are the rights that a pod's service account needs to every object that a volume shows, as with --identity=pod. It is empty
+	// if the plugins read with other rights.
 	PodVerbs []string
-	// NodeIdentity says that they run with --identity=node: a volume shows only what the pod's
-	// spec names itself.
+	// NodeIdentity means that the plugins run with --identity=node: a volume shows only what the pod's spec itself names.
 	NodeIdentity bool
-	// AnyIdentity says that it isn't known with which --identity they run: what one of the modes would refuse is a warning.
+	// AnyIdentity means that the plugins' --identity isn't known. What one of the modes would refuse is then a warning.
 	AnyIdentity bool
-	// Cluster answers questions about each reference; nil: there are none.
+	// Cluster answers questions about each reference. If it is nil, none are asked.
 	Cluster Cluster
 }
 
@@ -40,12 +39,12 @@ type Checker struct {
 	opts    Options
 	decoder runtime.Decoder
 	report  *Report
-	// objects and rights are what the cluster was asked before.
+	// objects and rights have the earlier answers of the cluster.
 	objects map[volume.Ref]Object
 	rights  map[right]Answer
 }
 
-// New returns a Checker with an empty report.
+// New returns a Checker with an empty report. It fails if a required option is missing.
 func New(o Options) (*Checker, error) {
 	if o.Driver == "" || o.Namespace == "" {
 		return nil, errors.New("check: a driver and a namespace are required")
@@ -63,12 +62,11 @@ func New(o Options) (*Checker, error) {
 	}, nil
 }
 
-// Report returns what was found so far. It is the Checker's own, for reading.
+// Report returns the results so far. The caller must not change them.
 func (c *Checker) Report() *Report { return c.report }
 
-// Add checks all manifests of one file and adds what it finds to the report. name is
-// the file's, for the report. The error is about a file that can't be read or a cluster
-// that can't be asked, never about what a manifest says.
+// Add checks all manifests of one file and adds the results to the report. name is the file's name in the report. The error is about a file
+// that cannot be read, or a cluster that does not answer, never about the contents of a manifest.
 func (c *Checker) Add(ctx context.Context, name string, r io.Reader) error {
 	manifests, err := readManifests(name, r)
 	if err != nil {
@@ -145,7 +143,7 @@ func (c *Checker) workload(ctx context.Context, at Location, template podTemplat
 	return nil
 }
 
-// add fills in what JSON must always have.
+// add adds a reference, with the values that JSON must always have.
 func (w *Workload) add(r Reference) {
 	if r.Keys == nil {
 		r.Keys = []string{}
@@ -155,7 +153,7 @@ func (w *Workload) add(r Reference) {
 	w.References = append(w.References, r)
 }
 
-// serviceAccount returns the account that the API server gives a pod.
+// serviceAccount returns the account that the API server assigns to a pod.
 func serviceAccount(spec *corev1.PodSpec) string {
 	return cmp.Or(spec.ServiceAccountName, spec.DeprecatedServiceAccount, "default")
 }

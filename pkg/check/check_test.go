@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const driver = "csi.refvol.dev"
 
-// add checks one file of the name f.yaml.
+// add checks one file with the name f.yaml.
 func add(t *testing.T, cluster Cluster, text string) *Report {
 	t.Helper()
 	c, err := New(Options{Driver: driver, Namespace: "ns", Cluster: cluster})
@@ -52,7 +52,7 @@ func texts[T fmt.Stringer](values []T) []string {
 	return all
 }
 
-// references returns the paths and what is there, one line each.
+// references returns the paths and objects, one per line.
 func references(r *Report) []string {
 	var all []string
 	for i := range r.Workloads {
@@ -78,7 +78,7 @@ func references(r *Report) []string {
 
 const podSpec = `{containers: [{name: c, envFrom: [{secretRef: {name: s}}]}], volumes: [{name: v, csi: {driver: csi.refvol.dev, volumeAttributes: {configMap: m, uid: x}}}]}`
 
-// Every kind that has pods is looked at, below its own path.
+// Every kind that has pods is checked, with its own path.
 func TestKinds(t *testing.T) {
 	for _, test := range []struct{ apiVersion, kind, spec, at string }{
 		{"v1", "Pod", "spec: " + podSpec, "spec"},
@@ -109,7 +109,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// The forms of the report are what others read; UPDATE=1 writes them anew.
+// Other programs read the formats of the report. UPDATE=1 writes the expected files.
 func TestReport(t *testing.T) {
 	for _, test := range []struct {
 		golden  string
@@ -147,7 +147,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// No array is null, however little there is.
+// No array is null, even in an empty report.
 func TestEmptyReportHasNoNull(t *testing.T) {
 	for _, text := range []string{"", "apiVersion: v1\nkind: Pod\n"} {
 		var b bytes.Buffer
@@ -160,7 +160,7 @@ func TestEmptyReportHasNoNull(t *testing.T) {
 	}
 }
 
-// What a manifest says must not act on a terminal, nor break the table.
+// Text of a manifest must not control a terminal or break the table.
 func TestTextIsPrintable(t *testing.T) {
 	r := add(t, nil, `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a\u001b[2J\nproblem: b"}, "spec": {"containers": [{"name": "c\tc", "envFrom": [{"secretRef": {"name": "x\ty\u0007"}}]}]}}`)
 	var b bytes.Buffer

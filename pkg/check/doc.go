@@ -1,8 +1,7 @@
-// Package check validates manifests without a cluster: the attributes of refvol's volumes, and
-// every ConfigMap and Secret that a workload references. On request it asks an API server which
-// of them exist and whether the workload's service account may read them.
+// Package check validates manifests without a cluster: the attributes of refvol's volumes, and every ConfigMap and Secret that a workload
+// references. On request it asks an API server which of them exist and whether the workload's service account may read them.
 //
-// It owns which manifests are read, what is a problem, and the form of the report. It must not
-// know how a volume is published. pkg/volume knows what attributes mean, and pkg/pod what a
-// pod's spec says. The package keeps the names of objects' keys, and no values.
+// It owns which manifests are read, what counts as a problem, and the format of the report. It must not know how a volume is published.
+// Package volume knows the meaning of attributes, and package pod that of a pod's spec. This package keeps the names of objects' keys, but
+// no values.
 package check

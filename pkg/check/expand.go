@@ -14,8 +14,8 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// texts warns of variables that the text of an expand source does not use: each that is named, and of the keys of whole objects
-// those that are written as a shell has them.
+// texts adds a warning for each variable that the text of an expand source does not use. Variables from whole objects only count if the
+// text uses the shell's form for them.
 func (c *Checker) texts(ctx context.Context, at Location, volumes []driverVolume) error {
 	for _, v := range volumes {
 		for i := range v.spec.Sources {
@@ -36,7 +36,7 @@ func (c *Checker) texts(ctx context.Context, at Location, volumes []driverVolume
 	return nil
 }
 
-// unused warns of the variables that one text does not use.
+// unused adds warnings for the variables that one text does not use.
 func (c *Checker) unused(at Location, attributes string, source *volume.Source, text []byte) {
 	from := source.Expand
 	warn := func(field, name string, isNamed bool) {
@@ -58,7 +58,7 @@ func (c *Checker) unused(at Location, attributes string, source *volume.Source, 
 	}
 }
 
-// isUsed says whether a text has $(NAME) without a dollar before it.
+// isUsed reports whether a text has $(NAME) without a dollar before it.
 func isUsed(text []byte, name string) bool {
 	reference := []byte("$(" + name + ")")
 	return bytes.Contains(bytes.ReplaceAll(text, append([]byte("$"), reference...), []byte(" ")), reference)

@@ -60,7 +60,7 @@ func TestLiveTexts(t *testing.T) {
 	const at = "f.yaml, document 1: Pod ns/p: spec.volumes[0].csi.volumeAttributes.sources[0].expand"
 	const unusedC = at + ".env[2].name: the text doesn't use variable C: write $(C) where its value belongs, or remove the variable"
 	for text, want := range map[string][]string{
-		"$(B)$(C)":             nil, // A is in the value of B; not every key of a whole object is for the text
+		"$(B)$(C)":             nil, // A is in the value of B; keys of a whole object need not be used
 		"$(B)$$(C)":            {unusedC},
 		"$(B)$$$(C)(C)":        {unusedC},
 		"$$(C)$(C)$(B)":        nil,
@@ -76,7 +76,7 @@ func TestLiveTexts(t *testing.T) {
 	}
 }
 
-// A text that isn't there, or can't be read, is no warning: what is missing is a problem by itself.
+// A text that doesn't exist, or cannot be read, causes no warning. A missing object is a problem itself.
 func TestLiveTextsThatAreMissing(t *testing.T) {
 	for _, object := range []Object{{Exists: No}, {Exists: Unknown}, having("other"), having("t")} {
 		cluster := &textCluster{fakeCluster{objects: map[string]Object{`ConfigMap "ns/app"`: object, `Secret "ns/db"`: having("c")}}, nil}
@@ -84,7 +84,7 @@ func TestLiveTextsThatAreMissing(t *testing.T) {
 	}
 }
 
-// What a mount by subPath mounts is known of directories of sources and of a text that may be missing.
+// Mounts with subPath are checked with directories of sources, and with a text that may be missing.
 func TestSubPathsOfNewSources(t *testing.T) {
 	const (
 		at      = "f.yaml, document 1: Pod ns/p: spec.containers[0].volumeMounts[0].subPath: "
@@ -108,7 +108,7 @@ func TestSubPathsOfNewSources(t *testing.T) {
 	}
 }
 
-// An API server's text is a key of data or binaryData; what isn't there, or may not be read, is none.
+// A text is a key of data or binaryData. A missing or unreadable one is nil.
 func TestTextOfAnAPIServer(t *testing.T) {
 	client := fake.NewClientset(
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "app"}, Data: map[string]string{"text": "a", "empty": ""}, BinaryData: map[string][]byte{"raw": {0xff}}},

@@ -14,11 +14,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// podTemplate is the part of a manifest that becomes pods.
+// podTemplate is the part of a manifest that describes pods.
 type podTemplate struct {
 	spec *corev1.PodSpec
 	at   *field.Path
-	// text is the manifest that it is in.
+	// text is the whole manifest.
 	text []byte
 }
 
@@ -37,8 +37,8 @@ func supported() map[schema.GroupKind]string {
 	}
 }
 
-// kindOf says whether a kind has pods. The error is about one of Kubernetes' own groups that no API server of this release has:
-// it is misspelled, or was removed. Kinds of other groups are somebody else's.
+// kindOf reports whether a kind has pods. It returns an error for a kind in one of Kubernetes' own groups that no API server of this
+// release has: it is misspelled, or was removed. Kinds of other groups are not judged.
 func kindOf(gvk schema.GroupVersionKind) (hasPods bool, err error) {
 	version, ok := supported()[gvk.GroupKind()]
 	switch {
@@ -54,7 +54,7 @@ func kindOf(gvk schema.GroupVersionKind) (hasPods bool, err error) {
 	return false, fmt.Errorf("there is no such kind in %s: it is misspelled, or was removed from Kubernetes", gvk.GroupVersion())
 }
 
-// listed returns the kind of the items of a list of one kind, such as PodList, and false for anything else.
+// listed returns the kind of the items of a list of one kind, such as PodList. It returns false for anything else.
 func listed(gvk schema.GroupVersionKind) (schema.GroupVersionKind, bool) {
 	item, isList := strings.CutSuffix(gvk.Kind, "List")
 	if !isList || item == "" {
@@ -65,8 +65,8 @@ func listed(gvk schema.GroupVersionKind) (schema.GroupVersionKind, bool) {
 	return of, hasPods || scheme.Scheme.Recognizes(of)
 }
 
-// foreignTemplate returns the pod template of a kind that is not Kubernetes' own, where all such kinds have it. What it has
-// beside a pod's fields is its own business.
+// foreignTemplate returns the pod template of a kind that is not Kubernetes' own, if it is at the usual place. Fields that a pod doesn't
+// have are ignored.
 func foreignTemplate(m *manifest) (podTemplate, bool) {
 	if !m.isForeign {
 		return podTemplate{}, false
@@ -84,8 +84,7 @@ func foreignTemplate(m *manifest) (podTemplate, bool) {
 	return podTemplate{spec: object.Spec.Template.Spec, at: field.NewPath("spec", "template", "spec")}, true
 }
 
-// templateOf returns the part of a supported object that becomes pods, and whether it has
-// one.
+// templateOf returns the part of a supported object that describes pods, and whether there is one.
 func templateOf(object runtime.Object) (podTemplate, bool) {
 	template := field.NewPath("spec", "template", "spec")
 	switch o := object.(type) {

@@ -9,21 +9,20 @@ import (
 )
 
 const (
-	// liveLabel switches live volumes on for a namespace or a pod, and off by the value "false", as an annotation too.
+	// liveLabel enables live volumes for a namespace or a pod. The value "false", also as an annotation, disables them.
 	liveLabel = "refvol.dev/live"
-	// most is how many volumes of the driver a pod may have, sources a volume and items a volume, as deploy/components/live
-	// knows them.
+	// The limits in deploy/components/live: volumes of the driver in a pod, sources in a volume, and items in a volume.
 	mostVolumes, mostSources, mostItems = 128, 256, 8192
 )
 
-// Native is a volume that stays the kubelet's own with a live label.
+// Native is a volume that remains the kubelet's own in spite of a live label.
 type Native struct {
 	Volume string `json:"volume"`
 	Reason string `json:"reason"`
 }
 
-// label says what the policy of deploy/components/live does with a pod: which native volumes are shown by one of the driver, and
-// which stay, and why. Volumes that can't be live, as of a token, are in neither.
+// label returns what the policy of deploy/components/live does with a pod: the native volumes that a volume of the driver would show, and
+// those that stay, with the reason. Volumes that cannot be live, such as one with a token, are in neither list.
 func label(p *corev1.Pod, driver string) (live []string, native []Native) {
 	why := optedOut(p)
 	driven, shown := 0, map[string]bool{}
@@ -65,7 +64,7 @@ func label(p *corev1.Pod, driver string) (live []string, native []Native) {
 	return live, native
 }
 
-// optedOut says why the policy leaves a pod alone.
+// optedOut says why the policy does not change a pod, or returns "".
 func optedOut(p *corev1.Pod) string {
 	switch {
 	case p.Labels[liveLabel] == "false" || p.Annotations[liveLabel] == "false":
@@ -78,8 +77,7 @@ func optedOut(p *corev1.Pod) string {
 	return ""
 }
 
-// projections returns the items of a native volume, how many sources it has, and whether it shows nothing but ConfigMaps and
-// Secrets.
+// projections returns the items of a native volume, the number of its sources, and whether it shows only ConfigMaps and Secrets.
 func projections(v *corev1.Volume) (items []corev1.KeyToPath, sources int, ok bool) {
 	switch {
 	case v.ConfigMap != nil:
@@ -102,12 +100,12 @@ func projections(v *corev1.Volume) (items []corev1.KeyToPath, sources int, ok bo
 	return items, len(v.Projected.Sources), len(v.Projected.Sources) > 0
 }
 
-// containersOf returns the containers whose mounts the policy knows.
+// containersOf returns the containers whose mounts the policy changes.
 func containersOf(spec *corev1.PodSpec) []corev1.Container {
 	return slices.Concat(spec.InitContainers, spec.Containers)
 }
 
-// mounted says whether a container mounts a volume as a whole, and whether one mounts a part of it.
+// mounted reports whether a container mounts a volume as a whole, and whether one mounts a part of it.
 func mounted(spec *corev1.PodSpec, name string) (whole, part bool) {
 	containers := containersOf(spec)
 	for i := range containers {
@@ -119,7 +117,7 @@ func mounted(spec *corev1.PodSpec, name string) (whole, part bool) {
 	return whole, part
 }
 
-// isCrossed says whether a mount lies at or below a directory of a volume's files, as far as items say, or below a part of it.
+// isCrossed reports whether a mount is at or below a directory of a volume's files, as far as the items show that, or below a part of it.
 func isCrossed(spec *corev1.PodSpec, name string, items []corev1.KeyToPath) bool {
 	containers := containersOf(spec)
 	for i := range containers {
@@ -142,7 +140,7 @@ func isCrossed(spec *corev1.PodSpec, name string, items []corev1.KeyToPath) bool
 	return false
 }
 
-// withLive returns a pod's spec as the policy leaves it, and the name of the volume that shows each of some native ones.
+// withLive returns a pod's spec after the policy has changed it, and the names of the volumes that show the native ones.
 func withLive(spec *corev1.PodSpec, driver string, live []string) (changed *corev1.PodSpec, by map[string]string) {
 	changed, by = spec.DeepCopy(), map[string]string{}
 	readOnly := true

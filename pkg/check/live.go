@@ -12,35 +12,35 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Cluster answers what only an API server knows.
+// Cluster answers questions that need an API server.
 type Cluster interface {
-	// Lookup says whether an object exists and which keys it has. If the caller may not read
-	// the object, the answer is Unknown and the error nil.
+	// Lookup returns whether an object exists and which keys it has. If the caller may not read the object, Exists is Unknown and the error
+	// nil.
 	Lookup(ctx context.Context, ref volume.Ref) (Object, error)
-	// CanI says whether a service account has the right to a verb on an object. If the caller
-	// may not ask, the answer is Unknown and the error nil.
+	// CanI returns whether a service account has the right to a verb on an object. If the caller may not ask, the answer is Unknown and the
+	// error nil.
 	CanI(ctx context.Context, account volume.ServiceAccount, ref volume.Ref, verb string) (Answer, error)
-	// Text returns the value of a key, nil if there is none, or the caller may not read it. It is not kept.
+	// Text returns the value of a key. It returns nil if there is none, or if the caller may not read it. The value is not kept.
 	Text(ctx context.Context, ref volume.Ref, key string) ([]byte, error)
 }
 
-// Object is what is kept of an object: never a value.
+// Object is what is kept of an object. It never holds a value.
 type Object struct {
 	Exists Answer
-	// Data and BinaryData are the keys under either.
+	// Data and BinaryData are the keys in each of these fields.
 	Data, BinaryData sets.Set[string]
-	// sizes are the bytes of each key's value.
+	// sizes has the length of each key's value in bytes.
 	sizes map[string]int64
 }
 
-// right is a question whether an account has a right.
+// right is a question about an account's right.
 type right struct {
 	account volume.ServiceAccount
 	ref     volume.Ref
 	verb    string
 }
 
-// once asks what is not known yet.
+// once returns a known answer, or asks and remembers the answer.
 func once[K comparable, V any](known map[K]V, key K, ask func() (V, error)) (V, error) {
 	if answer, ok := known[key]; ok {
 		return answer, nil
@@ -52,7 +52,7 @@ func once[K comparable, V any](known map[K]V, key K, ask func() (V, error)) (V, 
 	return answer, err
 }
 
-// ask fills in what the cluster says of each reference, and adds what keeps a pod from starting.
+// ask sets the cluster's answers for each reference, and adds problems that prevent a pod from starting.
 func (c *Checker) ask(ctx context.Context, w *Workload) error {
 	for i := range w.References {
 		r := &w.References[i]
@@ -81,8 +81,8 @@ func (c *Checker) ask(ctx context.Context, w *Workload) error {
 
 const verbGet = "get"
 
-// askRights adds the rights that the pod's service account lacks. With pod identity it needs
-// rights to every object that a volume shows, else only to those of other namespaces.
+// askRights adds problems for the rights that the pod's service account lacks. With --identity=pod it needs rights to every object that a
+// volume shows, otherwise only to objects of other namespaces.
 func (c *Checker) askRights(ctx context.Context, w *Workload, r *Reference, ref volume.Ref) error {
 	var verbs []string
 	switch {
@@ -106,7 +106,7 @@ func (c *Checker) askRights(ctx context.Context, w *Workload, r *Reference, ref 
 	return nil
 }
 
-// askAsPod adds a warning of the rights that a pod's service account would need with --identity=pod.
+// askAsPod adds a warning for the rights that a pod's service account would need with --identity=pod.
 func (c *Checker) askAsPod(ctx context.Context, w *Workload, r *Reference, ref volume.Ref) error {
 	lacking, err := c.lacking(ctx, w, ref, authz.PodVerbs(true), func(Answer) {})
 	if err == nil && len(lacking) > 0 {
@@ -116,7 +116,7 @@ func (c *Checker) askAsPod(ctx context.Context, w *Workload, r *Reference, ref v
 	return err
 }
 
-// lacking returns those of some rights that a pod's service account has not. get is told the answer to the first one.
+// lacking returns those verbs that a pod's service account may not use. get is called with the answer for the verb get.
 func (c *Checker) lacking(ctx context.Context, w *Workload, ref volume.Ref, verbs []string, get func(Answer)) (lacking []string, err error) {
 	account := volume.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}
 	for _, verb := range verbs {
@@ -134,8 +134,7 @@ func (c *Checker) lacking(ctx context.Context, w *Workload, ref volume.Ref, verb
 	return lacking, nil
 }
 
-// missing returns those of some keys that an object lacks. An environment takes nothing
-// from binaryData.
+// missing returns those of some keys that an object lacks. An environment does not use binaryData.
 func (o *Object) missing(keys []string, env bool) []string {
 	missing := []string{}
 	for _, key := range keys {

@@ -11,7 +11,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// fakeCluster has what a test puts in, and counts what it is asked.
+// fakeCluster has a test's objects and rights, and counts the questions.
 type fakeCluster struct {
 	objects map[string]Object // by their Ref's String
 	may     map[string]Answer // by account > Ref
@@ -43,7 +43,7 @@ func (c *fakeCluster) CanI(_ context.Context, account volume.ServiceAccount, ref
 
 func having(data ...string) Object { return Object{Exists: Yes, Data: sets.New(data...)} }
 
-// shop is a cluster that has some of what testdata/app.yaml needs.
+// shop returns a cluster that has some of what testdata/app.yaml needs.
 func shop() *fakeCluster {
 	return &fakeCluster{
 		objects: map[string]Object{`Secret "shop/db"`: having("user"), `ConfigMap "shop/app"`: having("app.yaml")},
@@ -95,7 +95,7 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// A volume shows binaryData too; an env file does not, wherever it comes from.
+// A volume shows binaryData too. An env file does not, whatever its source.
 func TestLiveBinaryData(t *testing.T) {
 	cluster := &fakeCluster{objects: map[string]Object{`ConfigMap "ns/o"`: {Exists: Yes, BinaryData: sets.New("k")}}}
 	r := add(t, cluster, `
@@ -125,8 +125,8 @@ spec:
 	})
 }
 
-// With the plugin's identity rights count for objects of other namespaces only, with pods'
-// identity for all that a volume of the driver shows; not for what the kubelet reads.
+// With the plugin's identity, rights matter only for objects of other namespaces. With --identity=pod they matter for everything that a
+// volume of the driver shows, but not for what the kubelet reads.
 func TestRights(t *testing.T) {
 	const pod = `apiVersion: v1
 kind: Pod
@@ -175,8 +175,8 @@ spec:
 	}
 }
 
-// TestRightsWithoutIdentity: what pods' identity would need and the account lacks is a warning that names the mode, and with an
-// identity there is none.
+// TestRightsWithoutIdentity: a right that --identity=pod would need and the account lacks is a warning that names the mode. If an identity
+// is given, there is no such warning.
 func TestRightsWithoutIdentity(t *testing.T) {
 	const pod = `apiVersion: v1
 kind: Pod

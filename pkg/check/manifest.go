@@ -18,22 +18,22 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxFileSize is the most bytes of one file: room for some thousand manifests.
+// maxFileSize limits one file in bytes. It has room for some thousand manifests.
 const maxFileSize = 32 << 20
 
 // manifest is one document of a file, or one item of a List.
 type manifest struct {
 	Location
 	text []byte
-	// hasPods says whether it is of a kind that has pods.
+	// hasPods means that its kind has pods.
 	hasPods bool
-	// isForeign says that it is of a group that is not Kubernetes' own.
+	// isForeign means that its group is not one of Kubernetes' own.
 	isForeign bool
-	// problem says why it can't be read, if so.
+	// problem says why it cannot be read, or is "".
 	problem string
 }
 
-// header is what every manifest has.
+// header has the fields that every manifest has.
 type header struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -42,7 +42,7 @@ type header struct {
 		GenerateName string `json:"generateName"`
 		Namespace    string `json:"namespace"`
 	} `json:"metadata"`
-	// Items is a list in a List, and may be anything in other kinds.
+	// Items is a list in a List. In other kinds it may be anything.
 	Items json.RawMessage `json:"items"`
 }
 
@@ -64,7 +64,7 @@ func readManifests(file string, r io.Reader) ([]manifest, error) {
 		}
 		place := Location{File: file, Document: number}
 		if err != nil {
-			// Only a separator can be wrong here. The begin of the next document is unknown.
+			// Only a separator can be wrong here. Where the next document starts is unknown.
 			const problem = "is no manifest: beside --- there may be a comment only"
 			return append(all, manifest{Location: place, problem: problem}), nil //nolint:nilerr // The error repeats the line.
 		}
@@ -78,8 +78,7 @@ func readManifests(file string, r io.Reader) ([]manifest, error) {
 	}
 }
 
-// splitJSON returns the objects of a document that are JSON and follow one another, as kubectl reads them. Any other document it
-// returns as it is.
+// splitJSON splits a document of several JSON objects in a row, as kubectl does. It returns any other document unchanged.
 func splitJSON(document []byte) [][]byte {
 	var all [][]byte
 	decoder := json.NewDecoder(bytes.NewReader(document))
@@ -95,7 +94,7 @@ func splitJSON(document []byte) [][]byte {
 	}
 }
 
-// readDocument reads one document: none if it is empty, several if it is a List.
+// readDocument reads one document. It returns none if the document is empty, and several if it is a List.
 func readDocument(at Location, text []byte) []manifest {
 	var h *header
 	if err := yaml.Unmarshal(text, &h); err != nil {
@@ -118,7 +117,7 @@ func readDocument(at Location, text []byte) []manifest {
 	}
 	_, err = yaml.YAMLToJSONStrict(text)
 	if !h.isList() {
-		if err != nil && !m.hasPods && m.problem == "" { // the decoder of those with pods says which
+		if err != nil && !m.hasPods && m.problem == "" { // for kinds with pods, the decoder says which field
 			m.problem = "repeats a field: two manifests must be separated by ---"
 		}
 		return []manifest{m}
@@ -129,12 +128,12 @@ func readDocument(at Location, text []byte) []manifest {
 	}
 	all := readItems(at, h)
 	if len(all) == 0 {
-		return []manifest{m} // Passed over, like anything else without pods.
+		return []manifest{m} // ignored, like all manifests without pods
 	}
 	return all
 }
 
-// readItems reads the items of a list, and those of lists among them.
+// readItems reads the items of a list, including those of nested lists.
 func readItems(at Location, h *header) []manifest {
 	var items []json.RawMessage
 	if err := json.Unmarshal(h.Items, &items); err != nil && len(h.Items) > 0 {
@@ -151,7 +150,7 @@ func readItems(at Location, h *header) []manifest {
 			continue
 		}
 		if of, ok := listed(h.gvk()); ok && own.APIVersion == "" && own.Kind == "" {
-			// An API server leaves them out.
+			// An API server leaves apiVersion and kind out.
 			own.APIVersion, own.Kind = of.GroupVersion().String(), of.Kind
 			item = withKind(item, of)
 		}
@@ -181,12 +180,12 @@ func withKind(item json.RawMessage, gvk schema.GroupVersionKind) json.RawMessage
 	return append([]byte(head), rest...)
 }
 
-// gvk returns the header's kind; the group and version are empty if they can't be read.
+// gvk returns the manifest's kind. Group and version are empty if they cannot be parsed.
 func (h *header) gvk() schema.GroupVersionKind {
 	return schema.FromAPIVersionAndKind(h.APIVersion, h.Kind)
 }
 
-// isList says whether the items are manifests.
+// isList reports whether the items are manifests.
 func (h *header) isList() bool {
 	if h.APIVersion == "v1" && h.Kind == "List" {
 		return true
@@ -195,10 +194,9 @@ func (h *header) isList() bool {
 	return ok
 }
 
-// isAlone says whether nothing comes after the first value of a document, which may be
-// an empty one: the decoder of manifests stops there, as at the end marker of YAML or in
-// JSON without separators. The error is about the first value; a value that only one of
-// the two decoders can read must not hide what follows it.
+// isAlone reports whether nothing follows the first value of a document, which may be empty. The decoder of manifests stops there, for
+// example at the end marker of YAML, or in JSON without separators. The error is about the first value: if only one of the two decoders can
+// read a value, that must not hide what follows.
 func isAlone(text []byte) (bool, error) {
 	var first, second yamlv3.Node
 	decode := yamlv3.NewDecoder(bytes.NewReader(text))
@@ -227,8 +225,8 @@ func identify(at Location, h *header, text []byte) manifest {
 	return manifest{Location: at, text: text, hasPods: hasPods, isForeign: !scheme.Scheme.IsGroupRegistered(gv.Group)}
 }
 
-// decode returns the object of a manifest that has pods, and problems: what the API server
-// would refuse or drop of the manifest. If the object is nil, they say why.
+// decode returns the object of a manifest that has pods, and the parts of the manifest that the API server would refuse or drop. If the
+// object is nil, the problems say why.
 func (m *manifest) decode(decoder runtime.Decoder) (object runtime.Object, problems []string) {
 	object, _, err := decoder.Decode(m.text, nil, nil)
 	if err == nil {
@@ -248,16 +246,15 @@ func (m *manifest) decode(decoder runtime.Decoder) (object runtime.Object, probl
 	return object, problems
 }
 
-// lineNumber finds where an error of the YAML parser is. It looks at the beginning only:
-// what comes later may be the text's own.
+// lineNumber finds the line number in an error of the YAML parser. It only matches at the start, because the rest may quote the text.
 var lineNumber = regexp.MustCompile(`^(?:error converting YAML to JSON: )?yaml: (?:unmarshal errors:\s+)?(line \d+):`)
 
-// unreadable words an error about text that may be anything, so also a Secret: it
-// repeats nothing of it, nor of an error that may.
+// unreadable returns a message for an error about any text, which may be a Secret. So it repeats neither the text nor an error that may
+// quote it.
 func unreadable(err error) string {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
-		what, _, _ := strings.Cut(wrong.Value, " ") // Of a number, the rest is the number.
+		what, _, _ := strings.Cut(wrong.Value, " ") // for a number, the rest is the number itself
 		return strings.TrimSpace("is no manifest: "+wrong.Field) + " must not be of type " + what
 	}
 	if found := lineNumber.FindStringSubmatch(err.Error()); found != nil {

@@ -143,8 +143,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A file may hold Secrets beside the workloads, and what is wrong with them is said
-// without their values.
+// A file may hold Secrets beside the workloads. Problems with them are reported without their values.
 func TestNoValueIsRepeated(t *testing.T) {
 	const secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n"
 	for _, text := range []string{
@@ -181,7 +180,7 @@ func TestNoValueIsRepeated(t *testing.T) {
 	}
 }
 
-// Whatever follows a manifest in one file is looked at, or said not to be.
+// Whatever follows a manifest in a file is checked, or reported as not checked.
 func TestManifestsThatAreNotSeparated(t *testing.T) {
 	const (
 		configMap = `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}`
@@ -203,12 +202,12 @@ func TestManifestsThatAreNotSeparated(t *testing.T) {
 			t.Errorf("%s: problems are %v", text, r.Problems)
 		}
 	}
-	// A rest that can't be read is a rest too.
+	// A rest that cannot be parsed is a rest too.
 	r := add(t, nil, configMap+"\n}'\n"+pod)
 	lines(t, "problems", texts(r.Problems), []string{"f.yaml, document 1: is no manifest: not YAML or JSON in line 2"})
 }
 
-// What a kind of somebody else has in its fields is its own business.
+// The fields of a foreign kind are not judged.
 func TestItemsOfAnotherKind(t *testing.T) {
 	for _, items := range []string{"{a: 1}", "text", "[1]", "~"} {
 		if r := add(t, nil, "apiVersion: example.com/v1\nkind: Basket\nitems: "+items+"\n"); len(r.Problems) != 0 {

@@ -12,17 +12,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// meantAsOctal are decimal numbers that nobody means: without their leading zero, YAML and JSON read octal modes so.
+// meantAsOctal returns decimal numbers that are surely meant as octal modes, written without the leading zero.
 func meantAsOctal() []int32 {
 	return []int32{400, 440, 444, 500, 550, 555, 600, 640, 644, 660, 664, 666, 700, 750, 755, 775, 777}
 }
 
-// warnOfMode warns of a mode that was surely meant as an octal number. field is its path in a text, where that is known.
+// warnOfMode adds a warning for a mode that was surely meant as an octal number. field is its path in text, or "".
 func (c *Checker) warnOfMode(at Location, path string, mode *int32, text []byte, field string) {
 	const most = 0o777
 	switch {
 	case mode == nil || !slices.Contains(meantAsOctal(), *mode):
-	case !isWritten(text, field, fmt.Sprint(*mode)): // "0620" is what it says
+	case !isWritten(text, field, fmt.Sprint(*mode)): // "0620" means what it says
 	case *mode > most:
 		c.warning(at, path, fmt.Sprintf("%d is decimal, and no mode: the API server refuses it; for mode 0%d write that in YAML, with its zero", *mode, *mode))
 	default:
@@ -30,7 +30,7 @@ func (c *Checker) warnOfMode(at Location, path string, mode *int32, text []byte,
 	}
 }
 
-// decimalModes looks at the modes of a volume of the driver. What is no mode is a problem already.
+// decimalModes checks the modes of a volume of the driver. Invalid modes are reported as problems elsewhere.
 func (c *Checker) decimalModes(at Location, v *driverVolume) {
 	warn := func(field string, mode *fs.FileMode) {
 		if mode != nil {
@@ -50,7 +50,7 @@ func (c *Checker) decimalModes(at Location, v *driverVolume) {
 	}
 }
 
-// nativeModes looks at the modes of a pod's own volumes, which volumes of the driver may show.
+// nativeModes checks the modes of a pod's own volumes, which volumes of the driver may show.
 func (c *Checker) nativeModes(at Location, template podTemplate) {
 	for i := range template.spec.Volumes {
 		v, path := &template.spec.Volumes[i], template.at.Child("volumes").Index(i)
@@ -85,7 +85,7 @@ func (c *Checker) ownModes(at Location, text []byte, path *field.Path, preset *i
 	}
 }
 
-// isWritten says whether a field of a YAML text is written as value. If the field is not found, it is.
+// isWritten reports whether a field of a YAML text is written exactly as value. If the field is not found, it returns true.
 func isWritten(text []byte, path, value string) bool {
 	var root yamlv3.Node
 	if yamlv3.Unmarshal(text, &root) != nil || len(root.Content) == 0 {
@@ -100,7 +100,7 @@ func isWritten(text []byte, path, value string) bool {
 	return node.Value == value
 }
 
-// child returns a field of a mapping, or an item of a sequence, nil if there is none.
+// child returns a field of a mapping, or an item of a sequence, or nil.
 func child(node *yamlv3.Node, step string) *yamlv3.Node {
 	if node.Kind == yamlv3.AliasNode {
 		node = node.Alias

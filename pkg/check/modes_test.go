@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestDecimalModes: a mode without its zero is another one.
+// TestDecimalModes: a mode without its leading zero is another mode.
 func TestDecimalModes(t *testing.T) {
 	const v = "f.yaml, document 1: Pod ns/p: spec.volumes[0].csi.volumeAttributes."
 	text := podWith(`{sources: "[{secret: {name: s, items: [{key: k, path: p, mode: 400}, {key: l, path: q, mode: 0400}, {key: m, path: r, mode: 256}]}}, {join: {path: j, mode: 444, sources: [{secret: {name: s, key: k}}]}}]"}`, "[{name: c}]") +
@@ -23,7 +23,7 @@ func TestDecimalModes(t *testing.T) {
 	})
 }
 
-// TestWithoutIdentity: what a mode would refuse is a warning that names it.
+// TestWithoutIdentity: what one mode would refuse is a warning that names the mode.
 func TestWithoutIdentity(t *testing.T) {
 	for attributes, want := range map[string]string{
 		"{secret: i}":                     "",
@@ -47,8 +47,7 @@ func TestWithoutIdentity(t *testing.T) {
 	}
 }
 
-// TestOctalModes: a mode that is written in octal, as text or as a number of YAML, is meant, also where it equals a decimal one
-// that is not.
+// TestOctalModes: a mode in octal, as text or as a number in YAML, is valid, even if its value equals a suspicious decimal one.
 func TestOctalModes(t *testing.T) {
 	text := podWith(`{sources: '[{secret: {name: s, items: [{key: k, path: p, mode: "0620"}, {key: l, path: q, mode: 0620}]}}, {join: {path: j, mode: "0674", sources: [{secret: {name: s, key: k}}]}}]'}`, "[{name: c}]") +
 		"  - {name: b, secret: {secretName: b, defaultMode: 0620, items: [{key: k, path: p, mode: 0670}]}}\n"

@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// liveReportKind is that of a LiveReport. Its apiVersion is status.APIVersion.
+	// liveReportKind is the kind of a LiveReport. Its apiVersion is status.APIVersion.
 	liveReportKind = "LiveReport"
 	// MaxVolumeSize is the default of the plugin's --max-volume-size.
 	MaxVolumeSize = 32 << 20
-	// podFiles and podObjects are a pod's shares of the defaults of --max-total-size and --max-cached-size.
+	// podFiles and podObjects are a pod's share of the default --max-total-size and --max-cached-size.
 	podFiles, podObjects = 64 << 20, 32 << 20
 	pageSize, inodeSize  = 4 << 10, 1 << 10
 	keySize, objectSize  = 96, 512
 )
 
-// LiveReport says what a live label would make of the pods of a namespace, once they are replaced.
+// LiveReport says what a live label would change in the pods of a namespace, once they are replaced.
 type LiveReport struct {
 	APIVersion string    `json:"apiVersion"`
 	Kind       string    `json:"kind"`
@@ -38,23 +38,23 @@ type LiveReport struct {
 	Pods       []LivePod `json:"pods"`
 }
 
-// LivePod is a pod, or several of one owner that are changed alike.
+// LivePod is a pod, or several pods of one owner with the same changes.
 type LivePod struct {
 	Name string `json:"name"`
-	// Owner makes the pods, empty if nothing does, and Replicas is how many there are.
+	// Owner is the pods' controller, or "". Replicas is the number of pods.
 	Owner    string `json:"owner"`
 	Replicas int    `json:"replicas"`
-	// Live are the native volumes that a volume of the driver would show, and Native those that stay.
+	// Live are the native volumes that a volume of the driver would show. Native are those that stay.
 	Live   []string `json:"live"`
 	Native []Native `json:"native"`
-	// Problems are why the pod could not start.
+	// Problems say why the pod could not start.
 	Problems []string `json:"problems"`
-	// Unread are the objects that the caller may not read, so that their size is not known.
+	// Unread are the objects that the caller may not read, so that their sizes are not known.
 	Unread []string `json:"unread"`
 }
 
-// Label says what a live label of a namespace would make of its pods. maxVolume is the plugin's --max-volume-size. The error is
-// about a cluster that can't be asked.
+// Label returns what a live label would change in the pods of a namespace. maxVolume is the plugin's --max-volume-size in bytes. The error
+// is about a cluster that does not answer.
 func (c *Checker) Label(ctx context.Context, namespace string, maxVolume int64, pods []corev1.Pod) (*LiveReport, error) {
 	if c.opts.Cluster == nil {
 		return nil, errors.New("check: a cluster is required")
@@ -86,13 +86,13 @@ func (c *Checker) Label(ctx context.Context, namespace string, maxVolume int64, 
 	return report, nil
 }
 
-// usage is what a pod's live volumes take.
+// usage is the memory of a pod's live volumes.
 type usage struct {
 	files   int64
 	objects sets.Set[volume.Ref]
 }
 
-// judge adds what the plugin would refuse of a pod with live volumes.
+// judge adds what the plugin would refuse in a pod with live volumes.
 func (c *Checker) judge(ctx context.Context, p *corev1.Pod, to *LivePod, maxVolume int64) error {
 	changed, by := withLive(&p.Spec, c.opts.Driver, to.Live)
 	used := usage{objects: sets.New[volume.Ref]()}
@@ -117,7 +117,7 @@ func (c *Checker) judge(ctx context.Context, p *corev1.Pod, to *LivePod, maxVolu
 	return nil
 }
 
-// cached returns what the objects take, and notes those that could not be read.
+// cached returns the memory of the objects in bytes, and records those that could not be read.
 func (c *Checker) cached(used *usage, to *LivePod) (bytes int64) {
 	for ref := range used.objects {
 		object := c.objects[ref]
@@ -133,10 +133,10 @@ func (c *Checker) cached(used *usage, to *LivePod) (bytes int64) {
 	return bytes
 }
 
-// askError is that the cluster did not answer.
+// askError says that the cluster did not answer.
 type askError struct{ error }
 
-// resolveLive returns what a live volume shows: of whole objects each key, so that a mount at one is found.
+// resolveLive returns what a live volume shows. For whole objects it lists each key, so that a mount at one of them is found.
 func (c *Checker) resolveLive(ctx context.Context, p *corev1.Pod, changed *corev1.PodSpec, name, by string) (*volume.Spec, error) {
 	at := field.NewPath("spec")
 	spec, err := volume.Parse(map[string]string{"volume": name}, volume.Pod{Namespace: p.Namespace, Name: p.Name, ServiceAccount: serviceAccount(changed)})
@@ -156,7 +156,7 @@ func (c *Checker) resolveLive(ctx context.Context, p *corev1.Pod, changed *corev
 	return resolved, err
 }
 
-// nameKeys has sources that show whole objects name their keys.
+// nameKeys adds items for all keys to sources that show whole objects.
 func (c *Checker) nameKeys(ctx context.Context, sources []volume.Source) error {
 	for i := range sources {
 		projection := sources[i].Projection
@@ -173,7 +173,7 @@ func (c *Checker) nameKeys(ctx context.Context, sources []volume.Source) error {
 	return nil
 }
 
-// measure adds what a volume takes, and says which limit of a volume that is over.
+// measure adds the memory of a volume, and returns a text if the volume exceeds one of its limits.
 func (c *Checker) measure(used *usage, spec *volume.Spec, maxVolume int64) string {
 	var pages, keys int64
 	for i := range spec.Sources {
@@ -205,7 +205,7 @@ func (c *Checker) measure(used *usage, spec *volume.Spec, maxVolume int64) strin
 	return ""
 }
 
-// CannotStart counts the pods that could not start.
+// CannotStart returns the number of pods that could not start.
 func (r *LiveReport) CannotStart() (n int) {
 	for i := range r.Pods {
 		if len(r.Pods[i].Problems) > 0 {

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// sized is an object with some keys of one size.
+// sized returns an object with some keys of one size.
 func sized(keys int, size int64) Object {
 	o := Object{Exists: Yes, Data: sets.New[string](), sizes: map[string]int64{}}
 	for i := range keys {
@@ -22,7 +22,7 @@ func sized(keys int, size int64) Object {
 	return o
 }
 
-// volumesNamed are native volumes v0, v1, and so on, each of one ConfigMap, and their mounts.
+// volumesNamed returns native volumes v0, v1, and so on, each of one ConfigMap, and their mounts.
 func volumesNamed(n int, object string) string {
 	var mounts, volumes []string
 	for i := range n {
@@ -103,7 +103,7 @@ func TestLabel(t *testing.T) {
 	}
 }
 
-// Pods of one owner that are changed alike are one line, and pods that have ended are none.
+// Pods of one owner with the same changes are one line. Pods that have ended don't count.
 func TestLabelText(t *testing.T) {
 	podOf := func(name, owner string, phase corev1.PodPhase) corev1.Pod {
 		var p corev1.Pod

@@ -12,11 +12,11 @@ import (
 	"github.com/refvol/refvol/pkg/pod"
 )
 
-// notifyProgram is the sidecar that restarts a pod's containers by its exit status.
+// notifyProgram is the sidecar whose exit status restarts a pod's containers.
 const notifyProgram = "refvol-notify"
 
-// restartRules adds a problem for each sidecar with --exit-code whose exit does not restart the pod's containers: only the sidecar
-// would start again, and the application would keep what it has.
+// restartRules adds a problem for each sidecar with --exit-code whose exit does not restart all containers of the pod. Otherwise only the
+// sidecar restarts, and the application keeps its old state.
 func (c *Checker) restartRules(at Location, template podTemplate) {
 	for _, container := range pod.Containers(template.spec, template.at) {
 		code, ok := exitCodeOf(container.Container)
@@ -28,7 +28,7 @@ func (c *Checker) restartRules(at Location, template podTemplate) {
 	}
 }
 
-// isNotify says whether a container runs the program, by its image or its command.
+// isNotify reports whether a container runs the program, by its image or its command.
 func isNotify(c *corev1.Container) bool {
 	if len(c.Command) > 0 {
 		return path.Base(c.Command[0]) == notifyProgram
@@ -38,7 +38,7 @@ func isNotify(c *corev1.Container) bool {
 	return name == notifyProgram
 }
 
-// exitCodeOf returns the value of --exit-code.
+// exitCodeOf returns the value of --exit-code, and whether it is set.
 func exitCodeOf(c *corev1.Container) (int32, bool) {
 	args := slices.Concat(c.Command, c.Args)
 	for i, arg := range args {

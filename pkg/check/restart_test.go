@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestRestartRules: a sidecar that ends with a status that restarts nobody but itself is a problem.
+// TestRestartRules: a sidecar whose exit restarts only itself is a problem.
 func TestRestartRules(t *testing.T) {
 	const (
 		own   = `[{name: w, image: "ghcr.io/refvol/refvol-notify:v1", args: [--exit-code=42]`

@@ -18,8 +18,8 @@ const (
 	mayBeAbsent = "its key is optional: while it is missing the container fails (failed to create subPath directory)"
 )
 
-// subPaths warns of mounts of a part of a volume that will not show changes, and of those whose part may be missing. What the
-// cluster says is known by now.
+// subPaths adds warnings for mounts of a part of a volume that don't show changes, or whose part may be missing. The cluster's answers are
+// known already.
 func (c *Checker) subPaths(at Location, template podTemplate, v driverVolume) {
 	changes := !v.spec.InPlace() && !v.spec.Pinned()
 	for place, mount := range mountsOf(template, v.Name) {
@@ -41,15 +41,15 @@ func (c *Checker) subPaths(at Location, template podTemplate, v driverVolume) {
 	}
 }
 
-// part is what a container mounts of a volume.
+// part is the part of a volume that a container mounts.
 type part struct {
 	isDir bool
-	// isOptional says that only optional keys, which are keys, make it.
+	// isOptional means that only optional keys, listed in keys, make the part.
 	isOptional bool
 	keys       []volume.Reference
 }
 
-// partOf returns what a mount by subPath mounts. Where no source names the path, it is a key of an object that is shown whole.
+// partOf returns what a mount with subPath mounts. If no source names the path, it is a key of an object that is shown as a whole.
 func partOf(v driverVolume, mount *corev1.VolumeMount) part {
 	spec, p := v.spec, path.Clean(mount.SubPath)
 	if v.resolved != nil {
@@ -101,7 +101,7 @@ func partOf(v driverVolume, mount *corev1.VolumeMount) part {
 	return whole
 }
 
-// has says whether an object is known to have a key.
+// has reports whether an object is known to have a key.
 func (c *Checker) has(r volume.Reference) bool {
 	object := c.objects[r.Ref]
 	return object.Exists == Yes && (object.Data.Has(r.Key) || object.BinaryData.Has(r.Key))

@@ -10,8 +10,8 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// WriteText writes the report for people: a table of the references, a line for each
-// manifest that was passed over, each warning and each problem, and a sum.
+// WriteText writes the report for people: a table of the references, one line for each ignored manifest, warning and problem, and a
+// summary.
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	references, err := r.table(&b)
@@ -33,13 +33,13 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// table writes the references and returns how many there are.
+// table writes the references and returns their number.
 func (r *Report) table(b *strings.Builder) (int, error) {
 	columns := []string{"NAMESPACE", "WORKLOAD", "OBJECT", "KEYS", "OPTIONAL"}
 	if r.Live {
 		columns = append(columns, "EXISTS", "MAY-GET")
 	}
-	columns = append(columns, "FIELD") // The longest, so it pads nothing.
+	columns = append(columns, "FIELD") // the longest column, so it needs no padding
 	lines := [][]string{columns}
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
@@ -91,7 +91,7 @@ func count(n int, what string) string {
 	return strconv.Itoa(n) + " " + what + "s"
 }
 
-// String tells where in the input a manifest is and what it calls itself.
+// String returns where in the input a manifest is, with its kind and name.
 func (p Location) String() string {
 	s := p.File
 	if p.Document > 0 {
@@ -110,7 +110,7 @@ func (p Location) String() string {
 	return strings.TrimRight(s+": "+p.Kind+" "+name, " ")
 }
 
-// String returns one line.
+// String returns the issue as one line.
 func (f Issue) String() string {
 	s := f.Location.String() + ": "
 	if f.Field != "" {

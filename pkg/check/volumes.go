@@ -24,11 +24,11 @@ type driverVolume struct {
 	*corev1.Volume
 	// at is the path of its attributes.
 	at string
-	// spec is what the attributes ask for, and resolved what that comes to with the pod's own spec, nil if that is a problem.
+	// spec is the parsed attributes. resolved is the spec after it was resolved with the pod's own spec, or nil if that failed.
 	spec, resolved *volume.Spec
 }
 
-// volumes checks the driver's volumes of a workload and adds what they reference. It returns those that can be read.
+// volumes checks a workload's volumes of the driver and adds what they reference. It returns those with valid attributes.
 func (c *Checker) volumes(w *Workload, template podTemplate) (all []driverVolume) {
 	for i := range template.spec.Volumes {
 		v := driverVolume{Volume: &template.spec.Volumes[i]}
@@ -52,7 +52,7 @@ func (c *Checker) volumes(w *Workload, template podTemplate) (all []driverVolume
 		v.spec = spec
 		for _, use := range spec.CrossNamespaceRefs(pod) {
 			if c.opts.NodeIdentity {
-				break // that is a problem
+				break // this is reported as a problem
 			}
 			c.warning(w.Location, v.at+"."+use.Field, "an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to "+c.needs()+" it")
 		}
@@ -63,8 +63,8 @@ func (c *Checker) volumes(w *Workload, template podTemplate) (all []driverVolume
 	return all
 }
 
-// unnamed adds a problem, or a warning if no mode is known, for each object that a volume of the driver shows and that the pod's spec
-// does not name itself.
+// unnamed adds a problem for each object that a volume of the driver shows and that the pod's spec does not name itself. If the identity
+// isn't known, it adds a warning.
 func (c *Checker) unnamed(w *Workload) {
 	named := map[volume.Ref]bool{}
 	refuse := func(field, message string) {
@@ -90,7 +90,7 @@ func (c *Checker) unnamed(w *Workload) {
 	}
 }
 
-// needs names the rights that an object of another namespace takes.
+// needs returns the rights that are needed for an object of another namespace.
 func (c *Checker) needs() string {
 	if len(c.opts.PodVerbs) > 0 {
 		return authz.Phrase(c.opts.PodVerbs)
@@ -101,7 +101,7 @@ func (c *Checker) needs() string {
 // attributesField is the field of a volume that holds its attributes.
 const attributesField = "volumeAttributes"
 
-// attributeErrors adds what is wrong with the attributes at a path, each at its own.
+// attributeErrors adds the errors in a volume's attributes, each with its own path below at.
 func (c *Checker) attributeErrors(place Location, at string, err error) {
 	errs := []error{err}
 	if several, ok := err.(utilerrors.Aggregate); ok { //nolint:errorlint // What Parse returns is not wrapped.
@@ -112,7 +112,7 @@ func (c *Checker) attributeErrors(place Location, at string, err error) {
 		switch {
 		case !errors.As(err, &bad):
 			c.problem(place, at, err.Error())
-		case bad.Field == attributesField: // all of them together
+		case bad.Field == attributesField: // all attributes together
 			c.problem(place, at, bad.ErrorBody())
 		default:
 			c.problem(place, at+"."+bad.Field, bad.ErrorBody())
@@ -138,7 +138,7 @@ func (c *Checker) sources(w *Workload, template podTemplate, v *driverVolume) {
 			return pod.VolumeSources(template.spec, template.at, w.Namespace, name)
 		},
 		func(string) []pod.Below { return below }, v.Name)
-	if err != nil { // each is fine, but not all together
+	if err != nil { // each source is valid, but they conflict
 		c.unresolved(w.Location, template, *v, err)
 		return
 	}
@@ -147,8 +147,8 @@ func (c *Checker) sources(w *Workload, template podTemplate, v *driverVolume) {
 	c.readable(w.Location, template, *v, resolved)
 }
 
-// readable warns of containers whose user can't read a file of a volume that they mount, as far as the pod's spec says. Files
-// with an owner of their own are passed over.
+// readable adds warnings for containers whose user cannot read a file of a volume that they mount, as far as the pod's spec shows that. It
+// ignores files with an owner of their own.
 func (c *Checker) readable(at Location, template podTemplate, v driverVolume, resolved *volume.Spec) {
 	ofPod := ptr.Deref(template.spec.SecurityContext, corev1.PodSecurityContext{})
 	if ofPod.FSGroup != nil && resolved.UID == nil && resolved.GID == nil {
@@ -159,7 +159,7 @@ func (c *Checker) readable(at Location, template podTemplate, v driverVolume, re
 	for _, container := range pod.Containers(template.spec, template.at) {
 		own := ptr.Deref(container.SecurityContext, corev1.SecurityContext{})
 		user := ptr.Deref(cmp.Or(own.RunAsUser, ofPod.RunAsUser), 0)
-		// A user that the image doesn't know has root's group.
+		// A user that is not in the image has root's group.
 		groups := append(slices.Clone(ofPod.SupplementalGroups), ptr.Deref(cmp.Or(own.RunAsGroup, ofPod.RunAsGroup), 0), ptr.Deref(ofPod.FSGroup, -1))
 		read := fs.FileMode(0o004)
 		switch {
@@ -176,14 +176,14 @@ func (c *Checker) readable(at Location, template podTemplate, v driverVolume, re
 	}
 }
 
-// modesOf returns the modes of a volume's files without an owner of their own.
+// modesOf returns the modes of a volume's files that have no owner of their own.
 func modesOf(spec *volume.Spec) (modes []fs.FileMode) {
 	for i := range spec.Sources {
 		s := &spec.Sources[i]
 		p := ptr.Deref(s.Projection, volume.Projection{})
 		items := p.Items
 		if len(items) == 0 {
-			items = []volume.Item{{Mode: s.Mode}} // one stands for every key
+			items = []volume.Item{{Mode: s.Mode}} // one item stands for every key
 		}
 		for _, item := range items {
 			if cmp.Or(item.User, p.DefaultUser) == nil {
@@ -217,7 +217,7 @@ func (c *Checker) source(w *Workload, template podTemplate, v driverVolume, s *v
 	}
 }
 
-// shown adds what a volume of the pod references that a volume source shows.
+// shown adds what a volume source shows: the references of one of the pod's own volumes.
 func (c *Checker) shown(w *Workload, template podTemplate, v driverVolume, s *volume.Source) {
 	at := nameField(v, s.Field)
 	sources, err := pod.VolumeSources(template.spec, template.at, w.Namespace, s.Volume)
@@ -249,7 +249,7 @@ func mountsOf(template podTemplate, name string) iter.Seq2[*field.Path, *corev1.
 	}
 }
 
-// ownNameField returns the path of the field that holds the name in one of the pod's own volumes.
+// ownNameField returns the path of the field with the object's name in one of the pod's own volumes.
 func ownNameField(s *volume.Source) string {
 	if s.Projection.Ref.Kind == volume.Secret && !strings.Contains(s.Field, ".projected.") {
 		return s.Field + ".secretName"
@@ -257,7 +257,7 @@ func ownNameField(s *volume.Source) string {
 	return s.Field + ".name"
 }
 
-// podEnv adds what the environment references that a podEnv source reads.
+// podEnv adds the references of the environment that a podEnv source reads.
 func (c *Checker) podEnv(w *Workload, template podTemplate, v driverVolume, s *volume.Source) {
 	at := v.at + "." + s.Field
 	env, leftOut, err := pod.Env(template.spec, w.Namespace, s.PodEnv.Container)
@@ -269,18 +269,18 @@ func (c *Checker) podEnv(w *Workload, template podTemplate, v driverVolume, s *v
 		c.warning(w.Location, at, "leaves out what a volume can't know: "+strings.Join(leftOut, ", "))
 	}
 	for _, r := range referencesOf(env.References(), true) {
-		// A pod's own paths begin where its spec is.
+		// Paths in the pod's spec start at the template's place in the manifest.
 		r.Field, r.Via = at, template.at.String()+strings.TrimPrefix(r.Field, "spec")+".name"
 		w.add(r)
 	}
 }
 
-// reference returns what a volume of the driver shows at a field.
+// reference returns the reference for an object that a volume of the driver shows.
 func reference(at string, ref volume.Ref, optional bool) Reference {
 	return Reference{Field: at, Refvol: true, Kind: string(ref.Kind), Namespace: ref.Namespace, Name: ref.Name, Optional: optional}
 }
 
-// referencesOf returns what a source, or an environment, references. Field is that of the reference.
+// referencesOf returns the references of a source or an environment. Field is the path of the reference itself, without the name.
 func referencesOf(from []volume.Reference, env bool) (all []Reference) {
 	for _, use := range from {
 		r := reference(use.Field, use.Ref, use.Optional)
@@ -301,8 +301,8 @@ func projection(v driverVolume, s *volume.Source) Reference {
 	return r
 }
 
-// nameField returns the path of the field that holds the name of a reference at a path
-// below a volume's attributes. The attribute of the short form is the name itself.
+// nameField returns the path of the field that holds the name of a reference. at is the reference's path below the attributes. In the short
+// form, the attribute is the name itself.
 func nameField(v driverVolume, at string) string {
 	if !strings.Contains(at, ".") {
 		return v.at + "." + at

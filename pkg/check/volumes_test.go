@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// podWith returns a Pod with one volume of the driver, called v; the attributes and the
-// containers are YAML in flow style.
+// podWith returns a Pod with one volume of the driver, called v. The attributes and the containers are YAML in flow style.
 func podWith(attributes, containers string) string {
 	return `
 apiVersion: v1
@@ -206,7 +205,7 @@ func TestReadOnlyIsRequired(t *testing.T) {
 	}
 }
 
-// Volumes of other drivers, and other volumes, have attributes that mean nothing here.
+// The attributes of other drivers' volumes, and other volumes, are ignored.
 func TestOtherDrivers(t *testing.T) {
 	const text = `
 apiVersion: v1
@@ -231,7 +230,7 @@ spec:
 	}
 }
 
-// TestReadable: a user that can't read a file is told before the application finds out.
+// TestReadable: a user that cannot read a file is reported before the application fails.
 func TestReadable(t *testing.T) {
 	const at = "f.yaml, document 1: Pod ns/p: spec.volumes[0].csi.volumeAttributes: "
 	denied := func(user, mode, owner, group string) string {
@@ -251,7 +250,7 @@ func TestReadable(t *testing.T) {
 		{"{runAsUser: 1000}", "{runAsGroup: 9}", `{secret: s, defaultMode: "0440"}`, denied("1000", "0440", "0", "0")},
 		{"{runAsUser: 1000}", "{}", `{secret: s, defaultMode: "0040", uid: "1000"}`, denied("1000", "0040", "1000", "0")},
 		{"{runAsUser: 1000}", "{}", `{sources: "[{join: {path: p, mode: 0400, sources: [{secret: {name: s, key: k}}]}}]"}`, denied("1000", "0400", "0", "0")},
-		{"{}", "{}", `{secret: s, defaultMode: "0400"}`, ""}, // the image says who it is
+		{"{}", "{}", `{secret: s, defaultMode: "0400"}`, ""}, // the image sets the user
 	} {
 		mounts := ", volumeMounts: [{name: v, mountPath: /v}]}"
 		text := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {securityContext: " + test.pod +

@@ -1,7 +1,6 @@
-// Package csi speaks gRPC: the CSI Identity and Node services to the kubelet, and
-// the registration service by which the kubelet finds them.
+// Package csi serves gRPC: the CSI Identity and Node services for the kubelet, and the registration service with which the kubelet finds
+// them.
 //
-// It owns sockets, interceptors, the form of requests and the table that turns a
-// failure into a code. What a publish is, it must not know: it hands requests to a
-// Publisher.
+// It owns sockets, interceptors, the form of requests, and the table from failures to codes. It must not know how a volume is published: it
+// passes requests to a Publisher.
 package csi

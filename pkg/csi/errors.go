@@ -10,9 +10,8 @@ import (
 	"github.com/refvol/refvol/pkg/publisher"
 )
 
-// codeOf is the table of failures. Which codes are final matters to the kubelet:
-// after any but Canceled, DeadlineExceeded, Unavailable, ResourceExhausted and
-// Aborted it removes the target of a publish and never unpublishes.
+// codeOf is the table from failures to codes. It matters to the kubelet which codes are final: after any code except Canceled,
+// DeadlineExceeded, Unavailable, ResourceExhausted and Aborted, the kubelet removes the target of a publish and never unpublishes.
 func codeOf(reason publisher.Reason) codes.Code {
 	switch reason {
 	case publisher.ReasonInvalid:
@@ -35,8 +34,7 @@ func codeOf(reason publisher.Reason) codes.Code {
 	return codes.Internal
 }
 
-// asStatus turns a failure into a gRPC status; nil stays nil and a status stays
-// itself.
+// asStatus converts a failure into a gRPC status. nil stays nil, and a status is returned unchanged.
 func asStatus(err error) error {
 	if err == nil {
 		return nil

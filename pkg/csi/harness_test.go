@@ -34,7 +34,7 @@ const (
 	testTarget = "/var/lib/kubelet/pods/uid-1/volumes/kubernetes.io~csi/settings/mount"
 )
 
-// fakePublisher does what a test sets before the calls; what is not set succeeds.
+// fakePublisher does what a test has set. Everything else succeeds.
 type fakePublisher struct {
 	publish   func(ctx context.Context) error
 	unpublish func() error
@@ -42,7 +42,7 @@ type fakePublisher struct {
 	statsErr  error
 
 	mu sync.Mutex
-	// id and target are those of the last call that is no publish.
+	// id and target are those of the last call that is not a publish.
 	id, target string
 }
 
@@ -89,7 +89,7 @@ type testServer struct {
 	ended                  chan error
 }
 
-// newServer makes a server that does not serve yet; change may change its options.
+// newServer returns a server that does not serve yet. change may change its options.
 func newServer(t *testing.T, change func(*Options)) *testServer {
 	t.Helper()
 	dir := t.TempDir()
@@ -123,7 +123,7 @@ func newServer(t *testing.T, change func(*Options)) *testServer {
 	return s
 }
 
-// serve makes a server and returns when it serves. It ends with the test.
+// serve returns a server that serves until the test ends.
 func serve(t *testing.T, change func(*Options)) *testServer {
 	t.Helper()
 	s := newServer(t, change)
@@ -146,7 +146,7 @@ func serve(t *testing.T, change func(*Options)) *testServer {
 	return s
 }
 
-// begin lets the server serve.
+// begin starts the server.
 func (s *testServer) begin() {
 	ctx, cancel := context.WithCancel(klog.NewContext(s.Context(), s.logger))
 	s.cancel = cancel
@@ -156,7 +156,7 @@ func (s *testServer) begin() {
 	}()
 }
 
-// stop ends the server and returns what it returned.
+// stop stops the server and returns its error.
 func (s *testServer) stop() error {
 	s.cancel()
 	return <-s.ended
@@ -182,7 +182,7 @@ func (s *testServer) searchAnswer(ctx context.Context, method string, req, reply
 	return err
 }
 
-// publishRequest returns a request as the kubelet sends it.
+// publishRequestOf returns a request as the kubelet sends it.
 func publishRequestOf(change func(*csi.NodePublishVolumeRequest)) *csi.NodePublishVolumeRequest {
 	req := &csi.NodePublishVolumeRequest{
 		VolumeId:   testID,
@@ -218,7 +218,7 @@ func wantStatus(t *testing.T, err error, code codes.Code, text string) {
 // observation is one call of an Observer.
 type observation struct{ method, code string }
 
-// observations collects them. It is safe for concurrent use.
+// observations collects observations. It is safe for concurrent use.
 type observations struct {
 	mu  sync.Mutex
 	all []observation
@@ -236,8 +236,7 @@ func (o *observations) get() []observation {
 	return slices.Clone(o.all)
 }
 
-// logBuffer collects log lines, and lets a test wait for one. It is safe for
-// concurrent use.
+// logBuffer collects log lines, and a test can wait for one. It is safe for concurrent use.
 type logBuffer struct {
 	mu    sync.Mutex
 	grown *sync.Cond
@@ -257,7 +256,7 @@ func (b *logBuffer) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// with returns the lines that hold all the parts.
+// with returns the lines that contain all parts.
 func (b *logBuffer) with(parts ...string) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -271,7 +270,7 @@ func (b *logBuffer) withLocked(parts []string) []string {
 	})
 }
 
-// await returns when there is a line that holds all the parts.
+// await returns when there is a line that contains all parts.
 func (b *logBuffer) await(parts ...string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

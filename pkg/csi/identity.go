@@ -17,13 +17,13 @@ func (s *identityServer) GetPluginInfo(context.Context, *csi.GetPluginInfoReques
 	return &csi.GetPluginInfoResponse{Name: s.name, VendorVersion: s.version}, nil
 }
 
-// GetPluginCapabilities returns none: there is no controller service.
+// GetPluginCapabilities returns no capability, because there is no controller service.
 func (s *identityServer) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	return &csi.GetPluginCapabilitiesResponse{}, nil
 }
 
-// Probe answers as soon as the socket does: the plugin serves a live volume also
-// while the API server is out of reach, so that must not make it unhealthy.
+// Probe succeeds as soon as the socket is served. The plugin serves mounted volumes even while the API server is unreachable, so that must
+// not make it unhealthy.
 func (s *identityServer) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	return &csi.ProbeResponse{}, nil
 }

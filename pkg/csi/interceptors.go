@@ -15,19 +15,18 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Observer hears of each call that has ended, with the gRPC code, for metrics. It must not block and
-// must be safe for concurrent use.
+// Observer is called after each call, with the gRPC code, for metrics. It must not block and must be safe for concurrent use.
 type Observer func(method, code string, took time.Duration)
 
 // volumeRequest is a request about one volume.
 type volumeRequest interface{ GetVolumeId() string }
 
-// podRequest is a request that tells a volume's pod.
+// podRequest is a request that names a volume's pod.
 type podRequest interface{ GetVolumeContext() map[string]string }
 
-// logCalls logs each call that fails once, with its code. That is no error of the log: the kubelet gets it, and logs it as one. What a call has done is the handler's to
-// log: its logger names the method, the volume and, in a publish, the pod. Nothing else of a request
-// is logged: the context may hold tokens, and a secrets field does. note gets each answer.
+// logCalls logs each failed call once, with its code, as an info message: the kubelet receives the error and logs it as one. The handler
+// logs what a call has done, with a logger that names the method, the volume and, in a publish, the pod. Nothing else of a request is
+// logged, because its context may hold tokens, and its secrets hold them. note is called with each answer.
 func logCalls(base klog.Logger, observe Observer, note func(req any, err error)) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		method := path.Base(info.FullMethod)
@@ -55,10 +54,10 @@ func logCalls(base klog.Logger, observe Observer, note func(req any, err error))
 	}
 }
 
-// maxLogged is how many bytes of an id the log has; a request may hold megabytes.
+// maxLogged limits the bytes of an ID in the log. A request may hold megabytes.
 const maxLogged = 128
 
-// shorten bounds an id for the log.
+// shorten shortens an ID for the log.
 func shorten(id string) string {
 	if len(id) <= maxLogged {
 		return id
@@ -66,10 +65,9 @@ func shorten(id string) string {
 	return fmt.Sprintf("%s... (%d bytes)", id[:maxLogged], len(id))
 }
 
-// recoverPanics turns a panic of one call into an error of that call, so that it
-// can't take down the other volumes' updates. What the panic carried is not
-// repeated, since it could hold a value; the stack holds none. The code is not final for
-// the kubelet: a final one would have it destroy the volume of a running pod.
+// recoverPanics turns a panic into an error of its call, so that other volumes continue to be updated. It does not log the panic's value,
+// which could hold an object's value; the stack holds none. The code is not final, because after a final one the kubelet would destroy the
+// volume of a running pod.
 func recoverPanics(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {

@@ -17,7 +17,7 @@ import (
 // canary stands for what must not get into a log or an answer.
 const canary = leak.Value
 
-// TestEachFailureIsLogged once, with its code and its pod, also one that differs from the one before by its text only.
+// TestEachFailureIsLogged once, with its code and its pod, also if it differs from the last one only by its text.
 func TestEachFailureIsLogged(t *testing.T) {
 	s := serve(t, nil)
 	req := publishRequestOf(nil)

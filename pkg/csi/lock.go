@@ -13,18 +13,16 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// lockInterval is how often a process looks whether the one before has ended.
+// lockInterval is how often a process checks whether the last one has ended.
 const lockInterval = 50 * time.Millisecond
 
-// AcquireLock waits until no other process serves the endpoint, which is that of Options, as
-// one that is just stopping; release, or the end of this process, lets the next one serve.
-// Two processes that write to one volume would remove each other's files, so the lock is to be
-// taken before the first write and kept until the last; one that hangs at the end of the process ends
-// with that. It waits at most until ctx ends. Where
-// the file system has no locks, that is logged, and nothing is kept from anybody.
+// AcquireLock waits until no other process serves the endpoint (see Options), for example because the last one is still stopping. It fails
+// when ctx ends. release, or the end of this process, lets the next process serve. Two processes that write to one volume would remove each
+// other's files. So the lock must be taken before the first write and kept until the last one; a write that hangs ends with the process. If
+// the file system has no locks, that is logged, and there is no protection.
 //
-// The lock is that of a file beside the socket, which is made if there is none and never
-// removed: who opened it before and who makes it anew would lock two files.
+// The lock is on a file beside the socket, which is created if necessary and never removed. If it were removed, one process could lock the
+// old file and another one a new file.
 func AcquireLock(ctx context.Context, endpoint string) (release func() error, err error) {
 	path, err := socketPath(endpoint)
 	if err != nil {

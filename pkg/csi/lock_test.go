@@ -81,7 +81,7 @@ func TestLockRefuses(t *testing.T) {
 	}
 }
 
-// Without locks the plugin serves all the same, and says what that means.
+// Without locks the plugin serves anyway, and logs what that means.
 func TestFileSystemWithoutLocks(t *testing.T) {
 	for _, errno := range []error{unix.EBADF, unix.ENOLCK, unix.EOPNOTSUPP} {
 		t.Run(errno.Error(), func(t *testing.T) {
@@ -104,10 +104,10 @@ func TestFileSystemWithoutLocks(t *testing.T) {
 	}
 }
 
-// lockHolder names, in the environment of a child process, the endpoint that it shall lock.
+// lockHolder is the environment variable with the endpoint that a child process must lock.
 const lockHolder = "REFVOL_TEST_LOCK"
 
-// The end of a process lets go, however it ends.
+// The end of a process releases the lock, however the process ends.
 func TestLockOfAnotherProcess(t *testing.T) {
 	if endpoint := os.Getenv(lockHolder); endpoint != "" {
 		holdLock(t, endpoint)

@@ -14,7 +14,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Publisher is what the Node service stands on; *publisher.Publisher is one.
+// Publisher does the work of the Node service. *publisher.Publisher implements it.
 type Publisher interface {
 	Publish(ctx context.Context, request publisher.Request) error
 	Unpublish(ctx context.Context, volumeID, target string) error
@@ -40,10 +40,8 @@ func (s *nodeServer) NodePublishVolume(ctx context.Context, req *csi.NodePublish
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
-// publishRequest checks the form of a request and takes out of it what a publish
-// needs. What the attributes say is not looked at here, and that the CSIDriver object
-// lost its podInfoOnMount or its tokenRequests is passed on: a volume that is live already
-// must not fail on them.
+// publishRequest checks the form of a request and extracts what a publish needs. It does not check the attributes. If the CSIDriver object
+// has lost podInfoOnMount or tokenRequests, it passes that on as an error in the request, because a mounted volume must not fail for that.
 func publishRequest(req *csi.NodePublishVolumeRequest) (publisher.Request, error) {
 	none := publisher.Request{}
 	if err := checkIDAndPath(req.GetVolumeId(), "target_path", req.GetTargetPath()); err != nil {
@@ -74,7 +72,7 @@ func publishRequest(req *csi.NodePublishVolumeRequest) (publisher.Request, error
 	}, nil
 }
 
-// NodeUnpublishVolume removes a volume's mount and its target path.
+// NodeUnpublishVolume unmounts a volume and removes its target path.
 func (s *nodeServer) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	if err := checkIDAndPath(req.GetVolumeId(), "target_path", req.GetTargetPath()); err != nil {
 		return nil, err
@@ -102,7 +100,7 @@ func (s *nodeServer) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVol
 	}, nil
 }
 
-// NodeGetCapabilities returns what the service can do beyond the required calls.
+// NodeGetCapabilities returns what the service supports beyond the required calls.
 func (s *nodeServer) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	response := &csi.NodeGetCapabilitiesResponse{}
 	for _, capability := range []csi.NodeServiceCapability_RPC_Type{
@@ -121,8 +119,8 @@ func (s *nodeServer) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi
 	return &csi.NodeGetInfoResponse{NodeId: s.nodeName}, nil
 }
 
-// volumeID is the form of a volume id that is safe as a file's name and as the
-// source of a mount; the kubelet's own are csi- and 64 hexadecimal digits.
+// volumeID is the form of volume IDs that are safe as a file name and as the source of a mount. The kubelet's own IDs are csi- and 64
+// hexadecimal digits.
 var volumeID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 func checkIDAndPath(id, pathField, path string) error {
@@ -137,8 +135,7 @@ func checkIDAndPath(id, pathField, path string) error {
 	return nil
 }
 
-// parseGroup reads volume_mount_group, by which the kubelet hands over a pod's
-// fsGroup.
+// parseGroup parses volume_mount_group, in which the kubelet passes a pod's fsGroup.
 func parseGroup(group string) (*int64, error) {
 	if group == "" {
 		return nil, nil //nolint:nilnil // no group is a valid answer

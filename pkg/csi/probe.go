@@ -12,13 +12,12 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// probeTimeout bounds a Probe of the own socket. The kubelet waits 5 s for the answer that is made of it.
+// probeTimeout limits the Probe of the plugin's own socket. The kubelet waits 5 s for the answer of /healthz, which uses it.
 const probeTimeout = 4 * time.Second
 
-// Probe calls the plugin's own CSI socket as the kubelet does, with a new connection, and returns why
-// there was no answer within four seconds or before ctx ended. It also fails if the socket for the
-// registration is gone: the kubelet forgets a driver whose socket somebody removes, and tells nobody.
-// It is safe for concurrent use.
+// Probe calls the plugin's own CSI socket as the kubelet does, with a new connection. It fails if there is no answer within four seconds or
+// before ctx ends, and also if the registration socket is gone, because the kubelet then forgets the driver without notifying anybody. It
+// is safe for concurrent use.
 func (s *Server) Probe(ctx context.Context) (err error) {
 	if path := s.registrationPath(); path != "" {
 		if _, err := os.Lstat(path); err != nil {

@@ -11,8 +11,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// TestProbeOfTheOwnSocket: it answers as long as the kubelet would get an answer, by a call that counts as
-// one.
+// TestProbeOfTheOwnSocket: it succeeds as long as the kubelet would get an answer. Its call is counted.
 func TestProbeOfTheOwnSocket(t *testing.T) {
 	s := serve(t, nil)
 	before := len(s.observed.get())
@@ -29,7 +28,7 @@ func TestProbeOfTheOwnSocket(t *testing.T) {
 		t.Errorf("without a socket: %v", err)
 	}
 
-	// Somebody listens and never answers.
+	// A process that listens and never answers.
 	listener, err := net.Listen("unix", s.path)
 	if err != nil {
 		t.Fatal(err)
@@ -53,8 +52,7 @@ func TestProbeOfTheOwnSocket(t *testing.T) {
 	}
 }
 
-// TestProbeOfTheRegistration: without its socket the kubelet no longer knows the driver. A plugin that does not
-// register needs none.
+// TestProbeOfTheRegistration: without its socket the kubelet no longer knows the driver. A plugin that does not register needs none.
 func TestProbeOfTheRegistration(t *testing.T) {
 	s := serve(t, nil)
 	if _, err := s.registrar.GetInfo(t.Context(), &registration.InfoRequest{}); err != nil { // it serves there

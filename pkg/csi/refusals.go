@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// refusalTime is how long a failed publish is told, if the kubelet does not try again.
+	// refusalTime is how long a failed publish is reported if the kubelet does not retry.
 	refusalTime = 10 * time.Minute
-	// maxRefusals bounds how many are told, and refusalShare is how many of one namespace are kept before those of others
-	// give way.
+	// maxRefusals limits the reported failures. refusalShare is how many of one namespace are kept before those of other namespaces are
+	// dropped.
 	maxRefusals  = 256
 	refusalShare = 8
 )
 
-// refusals are the volumes whose last publish failed, the oldest failure first. It is safe for concurrent use.
+// refusals are the volumes whose last publish failed, oldest failure first. It is safe for concurrent use.
 type refusals struct {
 	mu  sync.Mutex
 	all []status.Refusal
 }
 
-// note takes in the answer to a call.
+// note records the answer to a call.
 func (r *refusals) note(req any, err error) {
 	request, ok := req.(interface {
 		GetVolumeId() string
@@ -49,7 +49,7 @@ func (r *refusals) note(req any, err error) {
 	if !isPublish || err == nil {
 		return
 	}
-	pod, _ := volume.PodFromContext(publish.GetVolumeContext()) // then the text says so
+	pod, _ := volume.PodFromContext(publish.GetVolumeContext()) // if that fails, the message says so
 	r.all = append(r.all, status.Refusal{
 		VolumeID: id, Name: shorten(path.Base(path.Dir(request.GetTargetPath()))),
 		Pod:  status.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
@@ -59,14 +59,13 @@ func (r *refusals) note(req any, err error) {
 	r.bound()
 }
 
-// forget drops what is too old. The kubelet never unpublishes some volumes whose publish failed. The caller holds mu.
+// forget drops old failures. For some volumes whose publish failed, the kubelet never calls unpublish. The caller holds mu.
 func (r *refusals) forget() {
 	r.all = slices.DeleteFunc(r.all, func(refusal status.Refusal) bool { return time.Since(refusal.At) > refusalTime })
 }
 
-// bound drops a failure if there are too many: the oldest of the namespace that has the most, so that one tenant doesn't hide
-// the failures of others. If no namespace has more than its share, the oldest of all goes. The newest one always stays. The
-// caller holds mu.
+// bound drops a failure if there are too many: the oldest one of the namespace with the most, so that one tenant cannot hide the failures
+// of others. If no namespace has more than its share, the oldest of all is dropped. The newest one always stays. The caller holds mu.
 func (r *refusals) bound() {
 	if len(r.all) <= maxRefusals {
 		return
@@ -75,7 +74,7 @@ func (r *refusals) bound() {
 	for i := range r.all {
 		count[r.all[i].Pod.Namespace]++
 	}
-	most := 0 // the index of the oldest one of the namespace that has the most
+	most := 0 // the index of the oldest failure of the namespace with the most
 	for i := range r.all {
 		if count[r.all[i].Pod.Namespace] > count[r.all[most].Pod.Namespace] {
 			most = i
@@ -87,7 +86,7 @@ func (r *refusals) bound() {
 	r.all = slices.Delete(r.all, most, most+1)
 }
 
-// Refused returns the volumes whose last publish failed in the last ten minutes, the oldest failure first. It is safe for concurrent use.
+// Refused returns the volumes whose last publish failed within the last ten minutes, oldest failure first. It is safe for concurrent use.
 func (s *Server) Refused() []status.Refusal {
 	s.refusals.mu.Lock()
 	defer s.refusals.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	refvolstatus "github.com/refvol/refvol/pkg/status"
 )
 
-// refused returns what a server tells of failed publishes.
+// refused returns what a server reports about failed publishes.
 func refused(s *Server) (texts []string) {
 	for _, r := range s.Refused() {
 		texts = append(texts, fmt.Sprintf("%s %s of %s: %s: %s", r.VolumeID, r.Name, r.Pod, r.Code, r.Message))
@@ -24,7 +24,7 @@ func refused(s *Server) (texts []string) {
 	return texts
 }
 
-// TestRefusals: the last failure of each volume is told until a publish succeeds or the volume goes.
+// TestRefusals: the last failure of each volume is reported until a publish succeeds or the volume is unpublished.
 func TestRefusals(t *testing.T) {
 	s := serve(t, nil)
 	want := func(texts ...string) {
@@ -83,10 +83,9 @@ func TestRefusalsAreBounded(t *testing.T) {
 	})
 }
 
-// TestRefusalsOfManyPods: a namespace whose publishes fail by the hundred hides neither the failures of others nor the
-// newest ones.
+// TestRefusalsOfManyPods: a namespace with hundreds of failed publishes hides neither the failures of others nor the newest ones.
 func TestRefusalsOfManyPods(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // at one moment, so that times put nothing in order
+	synctest.Test(t, func(t *testing.T) { // at one moment, so that times give no order
 		s := &Server{}
 		told := func(id string) bool {
 			return slices.ContainsFunc(s.Refused(), func(r refvolstatus.Refusal) bool { return r.VolumeID == id })
@@ -119,16 +118,16 @@ func TestRefusalsOfManyPods(t *testing.T) {
 		}
 		late := fail("late", 0)
 		for i := range maxRefusals {
-			fail("noisy", i) // as the kubelet tries again
+			fail("noisy", i) // as the kubelet retries
 		}
 		if n := len(s.Refused()); n != maxRefusals || count("shop") != 8 || !told(late) {
 			t.Errorf("%d failures are told, of shop %d, of late %d", n, count("shop"), count("late"))
 		}
-		// What is the oldest of its namespace gives way to a newer one of it.
+		// The oldest one of its namespace is dropped for a newer one.
 		if told("noisy-0") || !told("noisy-9") {
 			t.Errorf("noisy-0: %t, noisy-9: %t", told("noisy-0"), told("noisy-9"))
 		}
-		// Where no namespace has more than its share, the oldest of all gives way.
+		// If no namespace has more than its share, the oldest of all is dropped.
 		for i := range maxRefusals / 8 {
 			for j := range 8 {
 				fail(fmt.Sprint("ns", i), j)

@@ -8,25 +8,23 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// supportedVersion is the version of the CSI API that the kubelet is told of. The
-// kubelet knows only the major version's form here.
+// supportedVersion is the version of the CSI API that is reported to the kubelet. The kubelet only checks the major version.
 const supportedVersion = "1.0.0"
 
-// registrationServer answers the kubelet's plugin watcher, so that no separate
-// registrar is needed.
+// registrationServer answers the kubelet's plugin watcher, so that no separate registrar is needed.
 type registrationServer struct {
 	registration.UnimplementedRegistrationServer
 	driverName string
-	// socket is the CSI socket as the kubelet sees it.
+	// socket is the path of the CSI socket as the kubelet sees it.
 	socket     string
 	registered atomic.Bool
-	// refusal is the kubelet's last one, a string.
+	// refusal is the kubelet's last refusal, a string.
 	refusal atomic.Value
-	// tell hears what the kubelet says.
+	// tell is called with the kubelet's answer.
 	tell func(registered bool)
 }
 
-// GetInfo tells the kubelet where the CSI socket is.
+// GetInfo returns the path of the CSI socket to the kubelet.
 func (s *registrationServer) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
 	return &registration.PluginInfo{
 		Type:              registration.CSIPlugin,
@@ -36,8 +34,8 @@ func (s *registrationServer) GetInfo(context.Context, *registration.InfoRequest)
 	}, nil
 }
 
-// NotifyRegistrationStatus hears whether the kubelet took the driver in. The kubelet
-// tries again by itself after a failure, so it is logged, and readiness says so.
+// NotifyRegistrationStatus is called by the kubelet after it registered the driver or refused to. The kubelet retries by itself after a
+// failure, so the failure is only logged and shown by readiness.
 func (s *registrationServer) NotifyRegistrationStatus(ctx context.Context, status *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	s.registered.Store(status.GetPluginRegistered())
 	logger := klog.FromContext(ctx)

@@ -16,31 +16,29 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// Options are what a Server needs.
+// Options are the options of a Server.
 type Options struct {
 	DriverName string
-	// Version is the plugin's own, for GetPluginInfo.
+	// Version is the plugin's version, for GetPluginInfo.
 	Version string
 	// NodeName is the name of the Node object.
 	NodeName string
 	// Endpoint is the CSI socket: unix:///path.
 	Endpoint string
-	// RegistrationDir is where the kubelet looks for plugins; empty: none is told.
+	// RegistrationDir is where the kubelet looks for plugins. If it is "", the driver is not registered.
 	RegistrationDir string
-	// KubeletSocketPath is the CSI socket's path as the kubelet sees it; empty: as
-	// in Endpoint.
+	// KubeletSocketPath is the CSI socket's path as the kubelet sees it. "" means the path in Endpoint.
 	KubeletSocketPath string
 	Publisher         Publisher
-	// Observe hears of each call; nil: nobody does.
+	// Observe is called after each call. It may be nil.
 	Observe Observer
-	// Registered hears each time that the kubelet took the driver in, or refused to. It
-	// must not block; nil: nobody does.
+	// Registered is called each time that the kubelet registered the driver or refused to. It must not block. It may be nil.
 	Registered func(registered bool)
-	// DrainTimeout bounds how long calls under way may take to end at a stop.
+	// DrainTimeout limits the calls that are still running at a stop.
 	DrainTimeout time.Duration
 }
 
-// Server serves the CSI and the registration socket.
+// Server serves the CSI socket and the registration socket.
 type Server struct {
 	opts         Options
 	path         string
@@ -48,7 +46,7 @@ type Server struct {
 	refusals     refusals
 }
 
-// New returns a Server that serves nothing yet. It fails if opts are not valid.
+// New returns a Server that does not serve yet. It fails if opts are not valid.
 func New(opts Options) (*Server, error) {
 	path, err := socketPath(opts.Endpoint)
 	if err != nil {
@@ -78,14 +76,13 @@ func New(opts Options) (*Server, error) {
 	}, nil
 }
 
-// Ready says whether pods on the node can use the driver: the kubelet has confirmed
-// its registration, or none is asked for.
+// Ready reports whether pods on the node can use the driver: the kubelet has registered it, or no registration is configured. It is safe
+// for concurrent use.
 func (s *Server) Ready() bool {
 	return s.opts.RegistrationDir == "" || s.registration.registered.Load()
 }
 
-// registrationPath returns the path of the socket by which the kubelet finds the driver, "" if it is not
-// to find it.
+// registrationPath returns the path of the socket with which the kubelet finds the driver, or "" if the driver is not registered.
 func (s *Server) registrationPath() string {
 	if s.opts.RegistrationDir == "" {
 		return ""
@@ -93,20 +90,19 @@ func (s *Server) registrationPath() string {
 	return filepath.Join(s.opts.RegistrationDir, s.opts.DriverName+"-reg.sock")
 }
 
-// Serve serves until ctx ends, then lets the calls under way end, bounded by
-// DrainTimeout, and removes its sockets. It is called once.
+// Serve serves until ctx ends, then waits for running calls for at most DrainTimeout, and removes its sockets. It must be called once.
 func (s *Server) Serve(ctx context.Context) error {
 	services := s.newGRPC(ctx)
 	csi.RegisterIdentityServer(services, &identityServer{name: s.opts.DriverName, version: s.opts.Version})
 	csi.RegisterNodeServer(services, &nodeServer{nodeName: s.opts.NodeName, publisher: s.opts.Publisher})
 	endpoints := []endpoint{{s.path, services}}
 	if path := s.registrationPath(); path != "" {
-		// The kubelet calls the CSI socket as soon as it sees this one, so it is last.
+		// The kubelet calls the CSI socket as soon as it sees this one, so it is created last.
 		registrar := s.newGRPC(ctx)
 		registration.RegisterRegistrationServer(registrar, s.registration)
 		endpoints = append(endpoints, endpoint{path, registrar})
 	}
-	group, ctx := errgroup.WithContext(ctx) // one of the two is of no use without the other
+	group, ctx := errgroup.WithContext(ctx) // if one of the two sockets fails, the other one is useless
 	for _, e := range endpoints {
 		listener, err := listen(ctx, e.path)
 		if err != nil {
@@ -123,13 +119,13 @@ func (s *Server) newGRPC(ctx context.Context) *grpc.Server {
 	return grpc.NewServer(grpc.ChainUnaryInterceptor(logCalls(klog.FromContext(ctx), s.opts.Observe, s.refusals.note), recoverPanics))
 }
 
-// endpoint is one socket and what answers on it.
+// endpoint is one socket and its server.
 type endpoint struct {
 	path   string
 	server *grpc.Server
 }
 
-// serve answers on a bound socket until ctx ends and the calls under way have.
+// serve serves on a bound socket until ctx ends and running calls have ended.
 func (e endpoint) serve(ctx context.Context, listener net.Listener, drain time.Duration) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -142,7 +138,7 @@ func (e endpoint) serve(ctx context.Context, listener net.Listener, drain time.D
 	if !stop() {
 		<-stopped
 	}
-	if err == nil || errors.Is(err, grpc.ErrServerStopped) { // the latter: ctx ended before the first call could come
+	if err == nil || errors.Is(err, grpc.ErrServerStopped) { // ErrServerStopped: ctx ended before the first call could come
 		return nil
 	}
 	return fmt.Errorf("serve at %s: %w", e.path, err)

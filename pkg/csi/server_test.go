@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// wantSockets fails the test unless the directories of both sockets hold just these.
+// wantSockets fails the test unless the directories of both sockets contain exactly these.
 func (s *testServer) wantSockets(want ...string) {
 	s.Helper()
 	for _, path := range []string{s.path, s.registrationPath} {
@@ -65,7 +65,7 @@ func TestACallThatTakesTooLongIsCut(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Error(err)
 	}
-	<-cut // the call had ended when the server had
+	<-cut // the call ended before the server did
 	if code := status.Code(<-result); code != codes.Unavailable && code != codes.Canceled {
 		t.Errorf("the caller got %s, which the kubelet takes for final", code)
 	}

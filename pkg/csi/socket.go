@@ -23,10 +23,9 @@ func socketPath(endpoint string) (string, error) {
 	return filepath.Clean(path), nil
 }
 
-// listen binds a unix socket with mode 0600 and replaces one that a dead process
-// left; what is not a socket is never replaced. The end of the listener removes it. It is bound under its own name, because
-// the kubelet looks at each name that turns up where it expects plugins, and complains of
-// one that has gone by then.
+// listen binds a unix socket with mode 0600. It replaces a socket that a dead process left, but no other file. The socket is removed when
+// the listener is closed. It is bound under its final name, because the kubelet examines each name in the plugins' directory, and logs an
+// error if the name is gone by then.
 func listen(ctx context.Context, path string) (net.Listener, error) {
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -47,9 +46,8 @@ func listen(ctx context.Context, path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// forRootOnly gives a socket the mode that bind then makes its file with: there is no
-// moment at which it has another, and no path to change it at, which could lead to
-// something else by then.
+// forRootOnly sets the mode of a socket before bind creates its file with the same mode. So the file never has another mode, and no path is
+// used that could lead to something else meanwhile.
 func forRootOnly(_, _ string, conn syscall.RawConn) error {
 	var err error
 	controlErr := conn.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) })

@@ -60,8 +60,7 @@ func TestWhatIsNotASocketIsNotReplaced(t *testing.T) {
 	}
 }
 
-// A mode that is set by path could be set on what somebody has put there meanwhile, and
-// until then the socket would be for whom the umask lets in.
+// A mode that is set by path could be set on another file meanwhile, and until then everybody whom the umask allows could use the socket.
 func TestASocketIsMadeWithItsMode(t *testing.T) {
 	dir := t.TempDir()
 	events, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)

@@ -7,8 +7,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// TestDotenvLines: whoever takes a file line by line sees no variables in a value, but for values that a parser would
-// read wrong on one line.
+// TestDotenvLines: a reader of single lines sees no variables in a value, except for values that a parser would read wrong on one line.
 func TestDotenvLines(t *testing.T) {
 	for value, want := range map[string]string{
 		"a\nV1=x\n":        `"a\nV1=x\n"`,

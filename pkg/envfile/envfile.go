@@ -1,8 +1,7 @@
 // Package envfile turns variables into the content of an env file.
 //
-// It owns the syntax of the formats: which names and values each can hold, and how
-// they are quoted. It is pure: no file, clock or network. It must not know where
-// variables come from.
+// It owns the syntax of the formats: which names and values each can hold, and how they are quoted. It is pure: no file, clock or network.
+// It must not know where variables come from.
 package envfile
 
 import (
@@ -17,36 +16,31 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Variable is one variable of an env file. Formatting or marshalling a Variable never
-// shows its value, as far as that holds for a volume.Object.
+// Variable is one variable of an env file. Formatting or marshalling a Variable never shows its value, with the same exception as for a
+// volume.Object.
 type Variable struct {
 	Name  string
 	Value string `json:"-"`
 }
 
-// String names the variable and the size of its value, and never shows the value.
+// String names the variable and the size of its value, and does not show the value.
 func (v Variable) String() string { return fmt.Sprintf("%s (%d bytes)", v.Name, len(v.Value)) }
 
-// Format keeps the value out of every verb.
+// Format does not show the value, for every verb.
 func (v Variable) Format(s fmt.State, _ rune) { fmt.Fprint(s, v.String()) }
 
-// MarshalJSON keeps the value out of JSON, so also out of structured logs.
+// MarshalJSON does not show the value in JSON, and so also not in structured logs.
 func (v Variable) MarshalJSON() ([]byte, error) { return json.Marshal(v.String()) }
 
-// Encode returns the content of an env file that sets the variables in the order
-// given, and the names of those that the format can't hold, sorted, each once. Every
-// variable ends its own line; without any the content is empty. A format that is not
-// volume.EnvShell is taken for volume.EnvDotenv. No name may be there twice: what a
-// reader makes of that is up to it.
+// Encode returns the content of an env file that sets the variables in the given order. skipped has the names of the variables that the
+// format cannot hold, sorted and without duplicates. Each variable ends its line. Without variables the content is empty. Any format except
+// volume.EnvShell is treated as volume.EnvDotenv. No name may be there twice, because readers treat that in different ways.
 //
-// Neither format holds a name that is not of letters, digits and underscores with no
-// digit first, nor a value that is not UTF-8 or has a NUL. A volume.EnvShell file
-// holds any other value, but not the variables that a shell keeps for itself. A
-// volume.EnvDotenv file lacks the few values that no quoting carries through
-// godotenv.
+// Neither format holds a name with other characters than letters, digits and underscores, a name that starts with a digit, or a value that
+// is not UTF-8 or has a NUL byte. A volume.EnvShell file holds all other values, but not the variables that a shell uses for itself. A
+// volume.EnvDotenv file cannot hold the few values that no quoting passes through godotenv unchanged.
 //
-// What a value holds never sets another variable, in no shell and in none of the
-// parsers that the package's dotenv quoting is made for.
+// A value never sets another variable, in any shell and in any of the parsers that the dotenv quoting supports.
 //
 // Encode is safe for concurrent use.
 func Encode(format volume.EnvFormat, variables []Variable) (data []byte, skipped []string) {
@@ -63,7 +57,7 @@ func Encode(format volume.EnvFormat, variables []Variable) (data []byte, skipped
 	return data, slices.Compact(skipped)
 }
 
-// quote returns how a format writes a variable's value, and false if it can't hold the variable.
+// quote returns a variable's value in a format. It returns false if the format cannot hold the variable.
 func quote(format volume.EnvFormat, v *Variable) (string, bool) {
 	switch {
 	case len(validation.IsCIdentifier(v.Name)) > 0, !utf8.ValidString(v.Value), strings.Contains(v.Value, "\x00"):

@@ -8,7 +8,7 @@ import (
 )
 
 func TestShellSkipsItsOwnVariables(t *testing.T) {
-	// One of each reason; that the list is complete is tested with real shells.
+	// One for each reason. Tests with real shells check that the list is complete.
 	kept := []string{"BASH_COMMAND", "GROUPS", "HISTFILESIZE", "IFS", "OPTIND", "PPID", "PS4", "RANDOM", "SECONDS", "SHLVL", "UID", "_"}
 	taken := []string{"BASH_ENV", "HOME", "LD_PRELOAD", "PATH", "PWD", "optind", "__"}
 	var variables []Variable

@@ -22,40 +22,38 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// maxMessage is the longest message of an event in bytes that all tools show. It is the API's
-// limit for events of events.k8s.io/v1.
+// maxMessage is the longest message of an event that all tools show, in bytes. It is the API's limit for events of events.k8s.io/v1.
 const maxMessage = 1024
 
-// Events creates and patches the events of one namespace. A client-go client is one.
+// Events creates and patches the events of one namespace. A client-go client implements it.
 type Events interface {
 	Create(ctx context.Context, event *corev1.Event, opts metav1.CreateOptions) (*corev1.Event, error)
 	Patch(ctx context.Context, name string, form types.PatchType, patch []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Event, error)
 }
 
-// Recorder tells pods' authors what is wrong with their pods' volumes. It is safe for
-// concurrent use. Its goroutines are client-go's; Shutdown ends them.
+// Recorder reports problems with pods' volumes to the authors of the pods. It is safe for concurrent use. Its goroutines are client-go's;
+// Shutdown ends them.
 type Recorder struct {
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
 }
 
-// New returns a Recorder whose logger is that of ctx. events returns the events of a namespace. component and node are
-// named as the source of each event.
+// New returns a Recorder that logs with the logger of ctx. events returns the events of a namespace. component and node are the source of
+// each event.
 func New(ctx context.Context, events func(namespace string) Events, component, node string) *Recorder {
-	// The events of the last calls must be written after the end of the program's context. The
-	// broadcaster logs each try with the whole event: the sink logs instead.
+	// The events of the last calls must be written after the end of the program's context. The broadcaster would log each try with the
+	// whole event, so its log is discarded, and the sink logs instead.
 	broadcaster := record.NewBroadcaster(record.WithContext(klog.NewContext(context.WithoutCancel(ctx), logr.Discard())))
 	broadcaster.StartRecordingToSink(&sink{events: events, logger: klog.FromContext(ctx), failed: rate.Sometimes{Interval: failureTime}})
-	// The scheme would tell the kind of an object. Warn names it.
+	// A scheme would only be needed to find the kind of an object. Warn sets the kind itself.
 	return &Recorder{
 		broadcaster: broadcaster,
 		recorder:    broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component, Host: node}),
 	}
 }
 
-// Warn records a warning about a pod. It returns at once. An event that can't be written, or
-// is one of too many, is lost. The message must hold no value of an object. It is cut off at
-// maxMessage bytes.
+// Warn records a warning about a pod. It returns at once. An event is lost if it cannot be written, or if there are too many. The message
+// must hold no value of an object. It is cut off after maxMessage bytes.
 func (r *Recorder) Warn(pod volume.Pod, reason, message string) {
 	if len(message) > maxMessage {
 		const more = "..."
@@ -68,13 +66,13 @@ func (r *Recorder) Warn(pod volume.Pod, reason, message string) {
 // Shutdown ends the Recorder's goroutines. Events that are not written yet are lost.
 func (r *Recorder) Shutdown() { r.broadcaster.Shutdown() }
 
-// writeTime bounds a request, since one goroutine writes all events.
+// writeTime limits a request, because one goroutine writes all events.
 const writeTime = 30 * time.Second
 
-// failureTime is how often a failure is logged at most: each event is tried a dozen times.
+// failureTime is the shortest time between two logged failures. Each event is tried a dozen times.
 const failureTime = 10 * time.Minute
 
-// sink is where the broadcaster sends events.
+// sink receives the events of the broadcaster.
 type sink struct {
 	events func(namespace string) Events
 	logger klog.Logger
@@ -99,8 +97,8 @@ func (s *sink) Patch(event *corev1.Event, patch []byte) (*corev1.Event, error) {
 	return patched, err
 }
 
-// note logs why an event can't be written. An event that has expired is created again, and a
-// namespace that is being deleted takes none.
+// note logs why an event could not be written. It ignores an event that has expired, which is created again, and a namespace that is being
+// deleted.
 func (s *sink) note(err error) {
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return
@@ -108,7 +106,7 @@ func (s *sink) note(err error) {
 	s.failed.Do(func() { s.logger.Error(err, "An event on a pod can't be written; others may be lost too") })
 }
 
-// Update implements record.EventSink. The broadcaster patches instead.
+// Update implements record.EventSink. It is not used, because the broadcaster patches.
 func (*sink) Update(*corev1.Event) (*corev1.Event, error) {
 	return nil, errors.New("events are not updated, but patched")
 }

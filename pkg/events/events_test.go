@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// newRecorder returns a Recorder and what it writes.
+// newRecorder returns a Recorder, and a channel with the events that it writes.
 func newRecorder(t *testing.T) (*Recorder, <-chan *corev1.Event) {
 	t.Helper()
 	client := fake.NewClientset()
@@ -68,7 +68,7 @@ func TestWarnCutsOffLongMessages(t *testing.T) {
 	}
 }
 
-// TestWarnAgain: an event that was written already is counted up.
+// TestWarnAgain: the count of an event that was written already increases.
 func TestWarnAgain(t *testing.T) {
 	client := fake.NewClientset()
 	patched := make(chan k8stesting.PatchAction, 1)
@@ -93,7 +93,7 @@ func TestWarnAgain(t *testing.T) {
 	}
 }
 
-// TestFailuresAreLoggedOnce: while events can't be written, each event is tried twelve times.
+// TestFailuresAreLoggedOnce: while events cannot be written, each event is tried twelve times.
 func TestFailuresAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -120,7 +120,7 @@ func TestFailuresAreLoggedOnce(t *testing.T) {
 	})
 }
 
-// stalled is an API server that takes requests and never answers.
+// stalled is an API server that accepts requests and never answers.
 type stalled struct{}
 
 func (stalled) Create(ctx context.Context, _ *corev1.Event, _ metav1.CreateOptions) (*corev1.Event, error) {

@@ -1,9 +1,7 @@
-// Package fleet asks all plugins of a cluster for their reports, and finds out whether all volumes show an
-// object's current version.
+// Package fleet gets the reports of all plugins in a cluster, and finds out whether all volumes show an object's current version.
 //
-// It owns which pods use the driver, which nodes have to answer, how many are asked at once and for how
-// long, what counts as showing a version, and the format of that answer. It must not know how a plugin is
-// reached.
+// It owns which pods use the driver, which nodes have to answer, how many are asked at the same time and for how long, what counts as
+// showing a version, and the format of that answer. It must not know how a plugin is reached.
 package fleet
 
 import (
@@ -25,87 +23,84 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// Options says which plugins there are and how to ask one. All fields but Settle are required, AtOnce and Timeout positive. The
-// functions are called from one goroutine, but Pod, NodeReady and Fetch are called from up to AtOnce.
+// Options says which plugins there are and how to ask one. All fields except Settle are required. AtOnce and Timeout must be positive. Pod,
+// NodeReady and Fetch may be called from up to AtOnce goroutines at the same time, the other functions from one.
 type Options struct {
 	// Driver is the name of the CSI driver.
 	Driver string
-	// CSINodes lists those of the cluster, Plugins the pods of the plugin, and Using the pods that have
-	// a volume of the driver.
+	// CSINodes lists the CSINodes of the cluster, Plugins the pods of the plugin, and Using the pods with a volume of the driver.
 	CSINodes func(context.Context) ([]storagev1.CSINode, error)
 	Plugins  func(context.Context) ([]corev1.Pod, error)
 	Using    func(context.Context) ([]Pod, error)
-	// Pod gets one of the pods of Using again. It returns nil if that is gone or has ended.
+	// Pod gets one of the pods of Using again. It returns nil if the pod is gone or has ended.
 	Pod func(ctx context.Context, namespace, name string) (*Pod, error)
-	// NodeReady says whether the kubelet of a node is ready. The error says why that isn't known.
+	// NodeReady reports whether the kubelet of a node is ready. The error says why that isn't known.
 	NodeReady func(ctx context.Context, node string) (bool, error)
-	// Fetch gets the report of a plugin's pod, as status.Fetch does. The error wraps ECONNREFUSED if nothing
-	// listens on the plugin's port. An API error Forbidden ends the survey, as all plugins take the same
-	// right.
+	// Fetch gets the report of a plugin's pod, as status.Fetch does. If nothing listens on the plugin's port, the error must wrap
+	// ECONNREFUSED. A Forbidden API error ends the survey, because all plugins need the same right.
 	Fetch func(ctx context.Context, pod string) (*status.Report, error)
-	// AtOnce is how many plugins are asked at once, and Timeout how long one may take to answer.
+	// AtOnce limits the plugins that are asked at the same time. Timeout limits the answer of each.
 	AtOnce  int
 	Timeout time.Duration
-	// Settle is how long after the first look Collect looks again whether a pod waits on a node without a plugin; zero: it
-	// doesn't tell such pods from others.
+	// Settle is the time between the two looks with which Collect finds pods that wait on a node without a plugin. If it is zero, Collect
+	// does not distinguish such pods from others.
 	Settle time.Duration
 }
 
-// Survey is what all plugins of a cluster told at about one moment.
+// Survey is what all plugins of a cluster reported at about the same time.
 type Survey struct {
-	// Nodes are, by name, those whose CSINode lists the driver, those whose kubelet has accepted a pod with a
+	// Nodes are the nodes that have to answer, by name: those whose CSINode lists the driver, those whose kubelet has accepted a pod with a
 	// volume of the driver, and those that run a plugin.
 	Nodes []Node
-	// NotAccepted are the pods with a volume of the driver that no kubelet has accepted. Nothing shows them a version
-	// yet, and their nodes may not exist.
+	// NotAccepted are the pods with a volume of the driver that no kubelet has accepted. They don't see any version yet, and their nodes
+	// may not exist.
 	NotAccepted []Pod
 }
 
-// Node is what is known of one node.
+// Node is what is known about one node.
 type Node struct {
 	Name string
-	// Plugin is the name of the plugin's pod, empty if there is none.
+	// Plugin is the name of the plugin's pod, or "".
 	Plugin string
 	pod    *corev1.Pod
-	// Problem says why the report is missing, or can't be relied on; nil if all is well.
+	// Problem says why the report is missing or not reliable. It is nil if there is no problem.
 	Problem *Problem
-	// Report is what the plugin told, or nil.
+	// Report is the plugin's report, or nil.
 	Report *status.Report
-	// Pods are those with a volume of the driver that the kubelet has accepted and that have not ended.
+	// Pods are the pods with a volume of the driver that the kubelet has accepted and that have not ended.
 	Pods []Pod
-	// waits says that the pods wait for a plugin, and nothing was ever mounted for them.
+	// waits means that the pods wait for a plugin, and that nothing was ever mounted for them.
 	waits bool
 }
 
-// Problem is why a node's report is missing, or can't be relied on.
+// Problem says why a node's report is missing or not reliable.
 type Problem struct {
 	Reason Reason `json:"reason"`
-	// Message is for people. It may hold another plugin's text: status.Printable is for who prints it.
+	// Message is for people. It may hold text from another plugin, so print it with status.Printable.
 	Message string `json:"message"`
 }
 
-// Reason is a kind of Problem, for tools.
+// Reason is the kind of a Problem, for tools.
 type Reason string
 
 // The reasons.
 const (
-	// NodeNotReady: the node is not ready, and one of the next three is so. There may be a report.
+	// NodeNotReady: the node is not ready, and one of the next three reasons applies. There may be a report.
 	NodeNotReady Reason = "NodeNotReady"
 	// NoPlugin: the node has no pod of the plugin.
 	NoPlugin Reason = "NoPlugin"
 	// NotReady: the plugin's pod is not ready. There may be a report.
 	NotReady Reason = "NotReady"
-	// Unreachable: the plugin did not answer, or not in time.
+	// Unreachable: the plugin did not answer in time, or at all.
 	Unreachable Reason = "Unreachable"
-	// OtherRelease: the plugin is of a release whose reports can't be read, or that has none.
+	// OtherRelease: the plugin's release has no reports, or reports in another format.
 	OtherRelease Reason = "OtherRelease"
 	// OtherPlugin: the pod serves another driver or node.
 	OtherPlugin Reason = "OtherPlugin"
 )
 
-// Collect lists the nodes and asks their plugins. The error is that of a list, says that the caller
-// has not the right to ask, or is ctx's that was cancelled. A plugin that does not answer is a Problem of
-// its node, also one that ctx's deadline leaves no time for.
+// Collect lists the nodes and asks their plugins. It returns the error of a list, a Forbidden error if the caller lacks the right to ask
+// plugins, or the cause of a cancelled ctx. A plugin that does not answer is a Problem of its node, also if ctx reached its deadline.
 func (o *Options) Collect(ctx context.Context) (*Survey, error) {
 	csiNodes, err := o.CSINodes(ctx)
 	if err != nil {
@@ -169,8 +164,8 @@ func (o *Options) arrange(csiNodes []storagev1.CSINode, plugins []corev1.Pod, us
 	return survey
 }
 
-// preferred says whether of two plugin's pods of a node the first one is the one to ask: a rollout
-// leaves the old pod there while the new one starts.
+// preferred reports whether the first of two plugin pods on a node is the one to ask. During a rollout of the plugin, the old and the new
+// pod may both be there.
 func preferred(a, b *corev1.Pod) bool {
 	rank := func(pod *corev1.Pod) int {
 		switch {
@@ -192,7 +187,7 @@ func ready(pod *corev1.Pod) bool {
 	})
 }
 
-// askAll fills in the nodes' reports and problems. It waits for all that it has started.
+// askAll sets the nodes' reports and problems. It waits until everything that it started has ended.
 func (o *Options) askAll(ctx context.Context, nodes []Node) error {
 	group, asking := errgroup.WithContext(ctx)
 	group.SetLimit(o.AtOnce)
@@ -214,7 +209,7 @@ func (o *Options) askAll(ctx context.Context, nodes []Node) error {
 	return cancelled(ctx)
 }
 
-// ask fills in one node's report and problem. The error is of a refusal that all nodes share.
+// ask sets one node's report and problem. The error is a refusal that concerns all nodes.
 func (o *Options) ask(ctx context.Context, node *Node) error {
 	pod := node.pod
 	switch {
@@ -253,8 +248,8 @@ func (o *Options) ask(ctx context.Context, node *Node) error {
 	return nil
 }
 
-// whyNot returns what a pod's status says of a container that does not run, or of a pod that has no node, as the end of a
-// text, or "".
+// whyNot returns what a pod's status says about containers that don't run, or about a pod without a node. It is appended to a text and may
+// be "".
 func whyNot(pod *corev1.Pod) (text string) {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
@@ -274,7 +269,7 @@ func whyNot(pod *corev1.Pod) (text string) {
 	return text
 }
 
-// blameNode has a problem be that of the node, if the node is not ready.
+// blameNode attributes the problem to the node if the node is not ready.
 func (o *Options) blameNode(ctx context.Context, node *Node) {
 	if p := node.Problem; p == nil || ctx.Err() != nil || p.Reason == OtherRelease || p.Reason == OtherPlugin {
 		return
@@ -289,8 +284,7 @@ func (o *Options) blameNode(ctx context.Context, node *Node) {
 	}
 }
 
-// Missing returns the pods of which the plugin does not report all volumes, each with those volumes only. Without a report
-// it returns none.
+// Missing returns the pods whose volumes the plugin does not report, each with only those volumes. Without a report it returns none.
 func (n *Node) Missing() (pods []Pod) {
 	if n.Report == nil {
 		return nil
@@ -306,14 +300,13 @@ func (n *Node) Missing() (pods []Pod) {
 	return pods
 }
 
-// forgetEnded takes out the pods that have ended since they were listed. Their volumes are unpublished,
-// so the plugin rightly does not report them.
+// forgetEnded removes the pods that have ended since they were listed. Their volumes are unpublished, so the plugin does not report them.
 func (o *Options) forgetEnded(ctx context.Context, node *Node) {
 	for _, pod := range node.Missing() {
 		if !pod.Started {
 			continue
 		}
-		// What can't be found out is missing.
+		// If the request fails, the pod counts as missing.
 		if now, err := o.Pod(ctx, pod.Namespace, pod.Name); err == nil && (now == nil || now.UID != pod.UID) {
 			node.Pods = slices.DeleteFunc(node.Pods, func(p Pod) bool { return p.UID == pod.UID })
 		}

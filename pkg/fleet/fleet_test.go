@@ -21,7 +21,7 @@ import (
 
 const driver = "csi.refvol.dev"
 
-// pluginOn returns a plugin's pod, ready unless change says otherwise.
+// pluginOn returns a plugin's pod that is ready unless change says otherwise.
 func pluginOn(node, name string, change ...func(*corev1.Pod)) corev1.Pod {
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(100, 0)}, Spec: corev1.PodSpec{NodeName: node}}
 	pod.Status.Phase = corev1.PodRunning
@@ -45,7 +45,7 @@ func csiNode(name string, drivers ...string) storagev1.CSINode {
 	return n
 }
 
-// options returns those of a cluster whose plugins, by pod, are on the nodes of their pods' names.
+// options returns the options for a cluster whose plugins, by pod, are on the nodes with their pods' names.
 func options(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []Pod) Options {
 	nodes := map[string]string{}
 	for _, pod := range plugins {
@@ -90,7 +90,7 @@ func describe(s *Survey) []string {
 	return lines
 }
 
-// TestEachNodeIsThere that may have a volume, and each rollout's better pod is asked.
+// TestEachNodeIsThere that may have a volume. During a rollout, the better pod is asked.
 func TestEachNodeIsThere(t *testing.T) {
 	s, err := survey(t, options(
 		[]storagev1.CSINode{csiNode("listed", "other", driver), csiNode("foreign", "other"), csiNode("fine", driver)},
@@ -129,7 +129,7 @@ func TestEachNodeIsThere(t *testing.T) {
 	}
 }
 
-// TestANodeThatIsNotReady: it is asked about where the plugin is missing, not ready or silent, and the problem is the node's.
+// TestANodeThatIsNotReady: the node is checked if the plugin is missing, not ready or silent, and the problem is attributed to it.
 func TestANodeThatIsNotReady(t *testing.T) {
 	plugins := []corev1.Pod{
 		pluginOn("fine", "p-fine"), pluginOn("silent", "p-silent"), pluginOn("unready", "p-unready", notReady),
@@ -180,7 +180,7 @@ func TestANodeThatIsNotReady(t *testing.T) {
 	}
 }
 
-// TestAtOnce: no more than AtOnce are asked, each has its Timeout, and each is counted.
+// TestAtOnce: at most AtOnce plugins are asked at the same time, each has its Timeout, and each is counted.
 func TestAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var plugins []corev1.Pod
@@ -212,7 +212,7 @@ func TestAtOnce(t *testing.T) {
 	})
 }
 
-// TestADeadlineLeavesNoNodeOut: those that were not asked are said to be so.
+// TestADeadlineLeavesNoNodeOut: nodes that were not asked are reported as such.
 func TestADeadlineLeavesNoNodeOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(nil, []corev1.Pod{pluginOn("a", "p"), pluginOn("b", "q"), pluginOn("c", "r")}, nil)
@@ -235,7 +235,7 @@ func TestADeadlineLeavesNoNodeOut(t *testing.T) {
 	})
 }
 
-// TestWhyNot: what the status of a plugin's pod says of its containers is told.
+// TestWhyNot: the status of the containers of a plugin's pod is reported.
 func TestWhyNot(t *testing.T) {
 	for want, s := range map[string]corev1.PodStatus{
 		"the plugin's pod is Pending":                       {Phase: corev1.PodPending},

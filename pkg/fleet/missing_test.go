@@ -13,8 +13,7 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// TestMissing: a plugin that has no volume of a pod is asked about after the pod was listed. A pod that ended
-// meanwhile has none.
+// TestMissing: if a plugin does not report a volume of a pod, the pod is read again. A pod that has ended meanwhile has no volume.
 func TestMissing(t *testing.T) {
 	pod := func(name string, started bool) Pod {
 		return Pod{Namespace: "shop", Name: name, UID: types.UID("uid-" + name), Node: "n", Volumes: []string{"a", "b"}, Accepted: true, Started: started}

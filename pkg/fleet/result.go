@@ -11,7 +11,7 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// ResultKind is that of a Result. Its apiVersion is status.APIVersion.
+// ResultKind is the kind of a Result. Its apiVersion is status.APIVersion.
 const ResultKind = "Convergence"
 
 // Object names an object.
@@ -22,60 +22,58 @@ type Object struct {
 	Name      string `json:"name"`
 }
 
-// String returns the object as people name it on a command line.
+// String returns the object in the form that people use on a command line.
 func (o Object) String() string {
 	return fmt.Sprintf("%s/%s in namespace %s", strings.ToLower(o.Kind), o.Name, o.Namespace)
 }
 
-// Result says which volumes show an object's current version. Its texts may be another plugin's: status.Printable is for
-// who prints them.
+// Result says which volumes show an object's current version. Its texts may come from another plugin, so print them with status.Printable.
 type Result struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Object     Object `json:"object"`
 	// ObservedAt is the caller's time at the end of the survey.
 	ObservedAt time.Time `json:"observedAt"`
-	// Current is the object's version, nil if it doesn't exist.
+	// Current is the object's version, or nil if the object doesn't exist.
 	Current *status.Version `json:"current,omitempty"`
-	// Converged says that a volume names the object, also one of Withdrawn, that there is no laggard, and that the object has
+	// Converged means that at least one volume names the object (withdrawn ones count), that there is no laggard, and that the object has
 	// not Changed.
 	Converged bool `json:"converged"`
-	// None says that no volume names the object, and nothing else keeps the answer from being yes.
+	// None means that no volume names the object, and that nothing else prevents success.
 	None bool `json:"none,omitempty"`
-	// Changed says that the object changed while the plugins were asked.
+	// Changed means that the object changed while the plugins were asked.
 	Changed bool `json:"changed,omitempty"`
-	// Nodes is how many had to answer, without those of WithoutPlugin. Volumes is how many name the object, and Showing how many of
-	// these show the current version.
+	// Nodes is the number of nodes that had to answer, without those of WithoutPlugin. Volumes is the number of volumes that name the
+	// object. Showing is how many of them show the current version.
 	Nodes   int `json:"nodes"`
 	Volumes int `json:"volumes"`
 	Showing int `json:"showing"`
-	// Opened is how many of these have had each of its files opened; only if that was asked for.
+	// Opened is how many of those have had all files of the object opened. It is nil unless that was asked for.
 	Opened *int `json:"opened,omitempty"`
-	// Withdrawn are the volumes that name the object, whose pods may not have it any more, and in which no file of it is left.
-	// They are no laggards, and Volumes does not count them.
+	// Withdrawn are the volumes that name the object, whose pods may no longer read it, and in which no file of it remains. They are no
+	// laggards, and Volumes does not count them.
 	Withdrawn []WithdrawnVolume `json:"withdrawn"`
-	// WithoutPlugin are pods that wait on a node on which no plugin has run since, so that nothing is mounted for them. They
-	// are no laggards: if a plugin comes, they get the version that is current then.
+	// WithoutPlugin are pods that wait on a node without a plugin, so that nothing is mounted for them. They are no laggards: when a plugin
+	// comes, they get the version that is current then.
 	WithoutPlugin []UnpublishedPod `json:"withoutPlugin"`
-	// Laggards are what keeps the answer from being yes.
+	// Laggards are the volumes and nodes that prevent success.
 	Laggards []OutdatedVolume `json:"laggards"`
-	// NotPublished are pods that have not started, or that no kubelet has accepted, and have a volume that no plugin
-	// reports, or that waits for something. They get the version that is current when the volume is published, so they are no
-	// laggards.
+	// NotPublished are pods that have not started, or that no kubelet has accepted, and whose volume is not reported or waits for
+	// something. They are no laggards, because they get the version that is current when the volume is published.
 	NotPublished []UnpublishedPod `json:"notPublished"`
-	// NotCovered says, for people, what the answer tells nothing of.
+	// NotCovered says, for people, what the result does not cover.
 	NotCovered []string `json:"notCovered"`
 }
 
-// OutdatedVolume is a volume that does not show the current version, or a node of which that isn't known.
+// OutdatedVolume is a volume that does not show the current version, or a node about which that isn't known.
 type OutdatedVolume struct {
 	Node string `json:"node"`
-	// Pod and Volume are missing if it is the node.
+	// Pod and Volume are not set for a node.
 	Pod    *status.Pod `json:"pod,omitempty"`
 	Volume string      `json:"volume,omitempty"`
-	// Shown is the version that the files show, nil for none or if that isn't known.
+	// Shown is the version that the files show, or nil if they show none or that isn't known.
 	Shown *status.Version `json:"shown,omitempty"`
-	// Reason is for tools: one of the constants here, or a Reason. Message is for people.
+	// Reason is for tools: one of the constants below, or the Reason of a Problem. Message is for people.
 	Reason  Reason `json:"reason"`
 	Message string `json:"message"`
 }
@@ -87,41 +85,41 @@ type WithdrawnVolume struct {
 	Volume string     `json:"volume"`
 }
 
-// UnpublishedPod is one that has not started.
+// UnpublishedPod is a pod that has not started.
 type UnpublishedPod struct {
 	Node string `json:"node,omitempty"`
 	status.Pod
 }
 
-// Why a volume is a laggard.
+// The reasons for which a volume is a laggard.
 const (
 	// Outdated: the files show another version.
 	Outdated Reason = "Outdated"
-	// Pinned: the files show another version, and always will.
+	// Pinned: the files show another version and never change.
 	Pinned Reason = "Pinned"
-	// NotShown: the volume names the object, and its files show none of it, or may show a mix of versions.
+	// NotShown: the volume names the object, but its files don't show it, or may show a mix of versions.
 	NotShown Reason = "NotShown"
 	// Publishing: the volume is not mounted yet, and may have been rendered before a change.
 	Publishing Reason = "Publishing"
 	// ObjectsUnknown: the plugin doesn't know yet which objects the volume names.
 	ObjectsUnknown Reason = "ObjectsUnknown"
-	// Spreading: the volume takes up the change at its pod's moment.
+	// Spreading: the volume takes the change at its pod's moment.
 	Spreading Reason = "Spreading"
-	// Held: the pod is not of the share that may take the version.
+	// Held: the pod does not belong to the share that may take the version.
 	Held Reason = "Held"
-	// NotOpened: the files show the version, and nobody has opened them all since.
+	// NotOpened: the files show the version, but not all of them have been opened since.
 	NotOpened Reason = "NotOpened"
-	// OpenUnknown: the files show the version, and whether they were opened can't be told.
+	// OpenUnknown: the files show the version, but it is not known whether they were opened.
 	OpenUnknown Reason = "OpenUnknown"
-	// NotReported: the pod runs, and the plugin knows nothing of its volume.
+	// NotReported: the pod runs, but the plugin does not report its volume.
 	NotReported Reason = "NotReported"
 )
 
-// Evaluate compares what a survey found with the object's version before the survey began and after it had
-// ended, nil if the object doesn't exist. Only if these are the same one does no laggard mean yes: a volume
-// never goes back, and one that was published while the plugins were asked got this version.
+// Evaluate compares a survey with the object's versions before the survey began and after it ended. A version is nil if the object doesn't
+// exist. Success is only possible if both versions are the same, because a volume never goes back, and a volume that was published during
+// the survey got this version.
 //
-// With opened, the answer is yes only if each volume's files of the object were opened since they show that version.
+// With opened, success also requires that all of the object's files in each volume were opened since they show that version.
 func Evaluate(object Object, opened bool, before, after *status.Version, survey *Survey) *Result {
 	v := &Result{
 		APIVersion: status.APIVersion, Kind: ResultKind, Object: object, Current: after,
@@ -148,7 +146,7 @@ func Evaluate(object Object, opened bool, before, after *status.Version, survey 
 	return v
 }
 
-// AcceptNone has the answer be yes if no volume names the object.
+// AcceptNone makes it a success if no volume names the object.
 func (v *Result) AcceptNone() { v.Converged, v.None = v.Converged || v.None, false }
 
 func notCovered(opened bool) []string {
@@ -190,7 +188,7 @@ func (v *Result) node(node *Node) {
 	}
 }
 
-// unreported adds the volumes of a pod of Missing.
+// unreported adds the volumes of a pod from Missing.
 func (v *Result) unreported(pod Pod) {
 	if !pod.Started {
 		v.NotPublished = append(v.NotPublished, notStarted(pod))
@@ -205,7 +203,7 @@ func (v *Result) unreported(pod Pod) {
 	}
 }
 
-// volume adds a reported volume, if it names the object or may do so.
+// volume adds a reported volume if it names the object, or may name it.
 func (v *Result) volume(node string, volume *status.Volume) {
 	lag := func(shown *status.Version, reason Reason, message string) {
 		v.Laggards = append(v.Laggards, OutdatedVolume{
@@ -253,7 +251,7 @@ func (v *Result) volume(node string, volume *status.Volume) {
 	}
 }
 
-// opened looks at the receipts of an object that a volume shows at the current version.
+// opened evaluates the receipts of an object that a volume shows at the current version.
 func (v *Result) opened(volume *status.Volume, object *status.Object, lag func(*status.Version, Reason, string)) {
 	switch {
 	case v.Opened == nil:
@@ -282,13 +280,13 @@ func unopened(object *status.Object) string {
 	return text
 }
 
-// isStuck says whether a volume is not mounted and waits for what only somebody else can mend. What is mounted takes memory.
+// isStuck reports whether a volume is not mounted and waits for a repair by somebody. A mounted volume uses memory.
 func isStuck(volume *status.Volume) bool {
 	return volume.Bytes == 0 && volume.Condition != conditionPublishing && volume.Condition != conditionUnknown &&
 		!slices.ContainsFunc(volume.Objects, func(o status.Object) bool { return o.Shown != nil })
 }
 
-// The conditions that a result looks at; docs/metrics.md lists all.
+// The conditions that a result distinguishes. docs/metrics.md lists all of them.
 const (
 	conditionCurrent    = "Current"
 	conditionPinned     = "Pinned"
@@ -306,7 +304,7 @@ func because(message, reason string) string {
 	return message + ": " + reason
 }
 
-// rank has nodes first: least is known of these.
+// rank sorts nodes first, because the least is known about them.
 func (l *OutdatedVolume) rank() int {
 	if l.Pod == nil {
 		return 0
@@ -318,7 +316,7 @@ func notStarted(pod Pod) UnpublishedPod {
 	return UnpublishedPod{Node: pod.Node, Pod: status.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}}
 }
 
-// names lists a few pods.
+// names lists the first few pods.
 func names(pods []Pod) string {
 	const few = 5
 	var list []string
@@ -331,7 +329,7 @@ func names(pods []Pod) string {
 	return strings.Join(list, ", ")
 }
 
-// Same says whether two results say the same, but for their messages, which may hold what changes each time.
+// Same reports whether two results are equal, apart from messages and times, which may differ each time.
 func (v *Result) Same(other *Result) bool {
 	return reflect.DeepEqual(v.withoutMessages(), other.withoutMessages())
 }

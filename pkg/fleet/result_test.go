@@ -19,7 +19,7 @@ var (
 	earlier = status.Version{UID: "t", ResourceVersion: "8"}
 )
 
-// volumeOf returns a volume of a pod that shows a version of the object, nil for none.
+// volumeOf returns a volume of a pod that shows a version of the object, or none for nil.
 func volumeOf(pod, condition string, shown *status.Version) status.Volume {
 	return status.Volume{
 		Name: "settings", Pod: status.Pod{Namespace: "shop", Name: pod, UID: "uid-" + pod}, Condition: condition,
@@ -74,9 +74,9 @@ func troubled(node Node, reason Reason) Node {
 func TestEvaluate(t *testing.T) {
 	for name, test := range map[string]struct {
 		nodes []Node
-		// want is a line for each laggard: pod, version shown, reason and message.
+		// want is a line for each laggard: pod, shown version, reason and message.
 		want []string
-		// showing of volumes show it, waiting are not published, and from withdrawn it was withdrawn.
+		// showing of volumes show the version, waiting are not published, and withdrawn are those from which it was withdrawn.
 		showing, volumes, waiting, withdrawn int
 	}{
 		"no node":     {},
@@ -197,13 +197,13 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// environment makes a volume that of the variables.
+// environment turns a volume into the environment volume.
 func environment(v status.Volume) status.Volume {
 	v.Name = status.EnvironmentVolume
 	return v
 }
 
-// TestNotCovered: variables are covered with --opened, if the pod has the sidecar that says so.
+// TestNotCovered: variables are covered with --opened, if the pod has the sidecar.
 func TestNotCovered(t *testing.T) {
 	for opened, want := range map[bool]string{
 		false: "native references: env, envFrom, and volumes of type configMap, secret and projected that no refvol volume shows",
@@ -215,7 +215,7 @@ func TestNotCovered(t *testing.T) {
 	}
 }
 
-// TestEvaluateOpened: with --opened, each volume's files of the object have to be opened, and who has not is named with why.
+// TestEvaluateOpened: with --opened, each volume's files of the object must be opened, and the others are named with the reason.
 func TestEvaluateOpened(t *testing.T) {
 	since := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	volume := func(pod, opened string, shown *status.Version, count int, paths ...string) status.Volume {
@@ -262,7 +262,7 @@ func TestEvaluateOpened(t *testing.T) {
 	}
 }
 
-// TestJudgeOfAnotherVersion: the answer is yes only for the version that the object had all the time.
+// TestJudgeOfAnotherVersion: success is only possible for the version that the object had all the time.
 func TestJudgeOfAnotherVersion(t *testing.T) {
 	survey := &Survey{Nodes: []Node{reports(volumeOf("a", "Current", &current))}, NotAccepted: []Pod{podOf("b", false)}}
 	for name, test := range map[string]struct {
@@ -285,7 +285,7 @@ func TestJudgeOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestJudgeOfNothing: the answer is neither yes nor an accepted one about an object that changes or is not there.
+// TestJudgeOfNothing: an object that changes or does not exist is neither converged nor accepted with AcceptNone.
 func TestJudgeOfNothing(t *testing.T) {
 	for name, test := range map[string]struct {
 		before, after *status.Version

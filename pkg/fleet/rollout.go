@@ -12,17 +12,17 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// Taker is a pod with volumes that name some objects and take changes of them.
+// Taker is a pod with volumes that name some objects and take their changes.
 type Taker struct {
 	status.Pod
 
-	// Objects are those that the volumes name.
+	// Objects are the objects that the volumes name.
 	Objects []Object
-	// Current says that the volumes show the versions that were asked for.
+	// Current means that the volumes show the requested versions.
 	Current bool
 }
 
-// Takers returns the pods with volumes that name one of some objects, by UID. A Pinned volume takes no changes.
+// Takers returns the pods with volumes that name one of some objects, by UID. Pinned volumes don't count, because they take no changes.
 func (s *Survey) Takers(versions map[Object]status.Version) []Taker {
 	takers := map[string]*Taker{}
 	for i := range s.Nodes {
@@ -56,8 +56,8 @@ func (s *Survey) Takers(versions map[Object]status.Version) []Taker {
 	return all
 }
 
-// WithoutRollout returns the nodes whose plugins would show a version of an object also to pods that are to be held: they report
-// a volume that names it, or may name it, and know no rollouts.
+// WithoutRollout returns the nodes whose plugins would also show a held version to pods that must not take it yet: the plugins don't
+// support rollouts, and report a volume that names the object or may name it.
 func (s *Survey) WithoutRollout(object Object) (nodes []string) {
 	for i := range s.Nodes {
 		report := s.Nodes[i].Report
@@ -71,14 +71,14 @@ func (s *Survey) WithoutRollout(object Object) (nodes []string) {
 	return nodes
 }
 
-// Waits returns the laggards that a step of a rollout waits for: neither Pinned ones, nor those of pods that don't take the
-// version in this step.
+// Waits returns the laggards that a step of a rollout waits for. It leaves out Pinned volumes, and pods that don't take the version in this
+// step.
 func (v *Result) Waits(takes func(status.Pod) bool) []OutdatedVolume {
 	return slices.DeleteFunc(slices.Clone(v.Laggards), func(l OutdatedVolume) bool {
 		switch l.Reason {
 		case Pinned:
 			return true
-		case Held, Spreading, Outdated: // Outdated: the plugin has not heard of the version yet
+		case Held, Spreading, Outdated: // Outdated: the plugin has not received the version yet
 			return l.Pod != nil && !takes(*l.Pod)
 		default:
 			return false
@@ -86,13 +86,13 @@ func (v *Result) Waits(takes func(status.Pod) bool) []OutdatedVolume {
 	})
 }
 
-// Health is how a pod was at one moment.
+// Health is a pod's health at one moment.
 type Health struct {
 	Ready    bool
 	Restarts int32
 }
 
-// HealthOf returns how a pod is.
+// HealthOf returns a pod's present health.
 func HealthOf(pod *corev1.Pod) Health {
 	h := Health{Ready: ready(pod)}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
@@ -101,11 +101,11 @@ func HealthOf(pod *corev1.Pod) Health {
 	return h
 }
 
-// IsFailing says whether the pod restarted and is not ready.
+// IsFailing reports whether the pod has restarted and is not ready.
 func (h Health) IsFailing() bool { return !h.Ready && h.Restarts > 0 }
 
-// Worse says what is worse of a pod than it was, "" for nothing. Nothing is worse of a pod that is deleted or has succeeded, or that
-// was failing before. A pod may restart some times: then it must be ready at the end.
+// Worse says in what respect a pod is worse than before, or returns "". It ignores pods that are deleted, have succeeded, or were failing
+// before. A pod may restart up to restarts times, but must be ready at the end.
 func (h Health) Worse(pod *corev1.Pod, restarts int32, end bool) string {
 	now := HealthOf(pod)
 	switch {
@@ -121,7 +121,7 @@ func (h Health) Worse(pod *corev1.Pod, restarts int32, end bool) string {
 	return ""
 }
 
-// WhyNotReady says why a pod is not ready, "" if it is.
+// WhyNotReady says why a pod is not ready, or returns "" if it is ready.
 func WhyNotReady(pod *corev1.Pod) string {
 	if ready(pod) {
 		return ""
@@ -136,8 +136,8 @@ func times(n int32) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// why names the containers that are not ready, and what the kubelet says of them. Their messages are left out: a program may write
-// a value into its own.
+// why names the containers that are not ready, with the kubelet's reasons. It leaves out the containers' own messages, because a program
+// may write a value into them.
 func why(pod *corev1.Pod) (text string) {
 	for i := range pod.Status.ContainerStatuses {
 		c := &pod.Status.ContainerStatuses[i]
@@ -167,5 +167,5 @@ func LongestSpread(pod *corev1.Pod, driver string) (longest time.Duration) {
 	return longest
 }
 
-// UIDOf returns the UID that the kubelet and the plugin know a pod by.
+// UIDOf returns the UID with which the kubelet and the plugin identify a pod.
 func UIDOf(pod *corev1.Pod) string { return string(uid(pod)) }

@@ -55,7 +55,7 @@ func TestWithoutRollout(t *testing.T) {
 	}
 }
 
-// TestStepWaits: a step waits for the volumes of its pods, and for nodes of which nothing is known.
+// TestStepWaits: a step waits for the volumes of its pods, and for nodes about which nothing is known.
 func TestStepWaits(t *testing.T) {
 	result := Evaluate(Object{Kind: "Secret", Namespace: "shop", Name: "db"}, false, &current, &current, &Survey{Nodes: []Node{
 		reports(volumeOf("in", "Held", &older), volumeOf("out", "Held", &older), volumeOf("out", "Current", &older), volumeOf("out", "Spreading", &older),

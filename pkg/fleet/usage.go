@@ -13,34 +13,32 @@ import (
 	"k8s.io/client-go/tools/pager"
 )
 
-// ListPods lists the pods of all namespaces, as a client of client-go does.
+// ListPods lists the pods of all namespaces, as a client-go client does.
 type ListPods func(ctx context.Context, opts metav1.ListOptions) (*corev1.PodList, error)
 
 // Pod is a pod that uses the driver.
 type Pod struct {
 	Namespace, Name string
-	// UID is the one that the kubelet knows, also of a static pod.
+	// UID is the kubelet's UID of the pod, also for a static pod.
 	UID types.UID
-	// Node is empty while the pod has none.
+	// Node is "" while the pod has no node.
 	Node string
 	// Volumes are the names of the pod's volumes of the driver.
 	Volumes []string
-	// Accepted says that a kubelet has taken the pod. The node of a pod that none has taken may not exist: who
-	// creates a pod may name any.
+	// Accepted means that a kubelet has accepted the pod. Otherwise its node may not exist, because the author of a pod may name any node.
 	Accepted bool
-	// Started says that a container was made, so that the pod's volumes were mounted before.
+	// Started means that a container was created, so the pod's volumes had been mounted before.
 	Started bool
-	// Waits says that the kubelet has accepted the pod, and has never come as far as its sandbox. It makes that after all
-	// mounts, and before it pulls an image. Any doubt is false.
+	// Waits means that the kubelet has accepted the pod but has never created its sandbox. It creates that after all mounts, and before it
+	// pulls an image. Waits is false in any case of doubt.
 	Waits bool
-	// Ended says that all containers have ended for good, and Deleted that somebody deleted the pod. A pod that has
-	// ended may have mounts until it is gone.
+	// Ended means that all containers have ended for good. Deleted means that somebody deleted the pod. A pod that has ended may have
+	// mounts until it is gone.
 	Ended, Deleted bool
 }
 
-// Using returns the pods that have a volume of driver, in the API server's order. A pod that has
-// ended uses nothing any more. One that has not started yet counts, as it could not start without the
-// driver. The error is that of a request. Then the pods that were found are not all.
+// Using returns the pods that have a volume of driver, in the API server's order. A pod that has ended does not count. A pod that has not
+// started counts, because it cannot start without the driver. If a request fails, it returns the error and the pods found so far.
 func Using(ctx context.Context, pods ListPods, driver string) ([]Pod, error) {
 	var using []Pod
 	err := each(ctx, pods, func(pod *corev1.Pod) {
@@ -51,9 +49,9 @@ func Using(ctx context.Context, pods ListPods, driver string) ([]Pod, error) {
 	return using, err
 }
 
-// Holding returns the pods of Using, and those that have ended and may have mounts that only the plugin unmounts: such
-// as are being deleted, and such as are on a node without a plugin that is ready, where a pod ends without an
-// unmount. isPlugin says which pods are the plugin's. The error is that of a request.
+// Holding returns the pods of Using, and pods that have ended but may have mounts that only the plugin can unmount: those that are being
+// deleted, and those on a node without a ready plugin, where a pod ends without an unmount. isPlugin reports whether a pod belongs to the
+// plugin. The error is that of a request.
 func Holding(ctx context.Context, pods ListPods, driver string, isPlugin func(*corev1.Pod) bool) ([]Pod, error) {
 	var holding []Pod
 	served := map[string]bool{}
@@ -70,7 +68,7 @@ func Holding(ctx context.Context, pods ListPods, driver string, isPlugin func(*c
 	}), err
 }
 
-// each lists the pods, and calls f with each.
+// each calls f with each pod of a list.
 func each(ctx context.Context, pods ListPods, f func(*corev1.Pod)) error {
 	if err := Each(ctx, pods, metav1.ListOptions{}, f); err != nil {
 		return fmt.Errorf("list the pods of all namespaces: %w", err)
@@ -78,7 +76,7 @@ func each(ctx context.Context, pods ListPods, f func(*corev1.Pod)) error {
 	return nil
 }
 
-// Each calls f with each object of a list, of which it asks for one page after the other.
+// Each calls f with each object of a list. It requests the list page by page.
 func Each[T any, L runtime.Object](ctx context.Context, page func(context.Context, metav1.ListOptions) (L, error), opts metav1.ListOptions, f func(*T)) error {
 	pages := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return page(ctx, opts) }
 	return pager.New(pages).EachListItem(ctx, opts, func(object runtime.Object) error {
@@ -89,13 +87,13 @@ func Each[T any, L runtime.Object](ctx context.Context, page func(context.Contex
 	})
 }
 
-// UsesDriver returns how a pod uses the driver, and false if it doesn't, or has ended.
+// UsesDriver returns how a pod uses the driver. It returns false if the pod doesn't use it or has ended.
 func UsesDriver(pod *corev1.Pod, driver string) (Pod, bool) {
 	use, ok := use(pod, driver)
 	return use, ok && !use.Ended
 }
 
-// use returns how a pod uses the driver or has used it, and false if it never did.
+// use returns how a pod uses the driver or has used it. It returns false if it never did.
 func use(pod *corev1.Pod, driver string) (Pod, bool) {
 	use := Pod{
 		Namespace: pod.Namespace, Name: pod.Name, UID: uid(pod), Node: pod.Spec.NodeName, Accepted: accepted(pod), Started: started(pod),
@@ -111,7 +109,7 @@ func use(pod *corev1.Pod, driver string) (Pod, bool) {
 	return use, len(use.Volumes) > 0
 }
 
-// uid returns a mirror pod's static pod's UID, which the kubelet keeps in this annotation.
+// uid returns a pod's UID. For a mirror pod it is that of the static pod, which the kubelet stores in this annotation.
 func uid(pod *corev1.Pod) types.UID {
 	if static, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
 		return types.UID(static)
@@ -119,13 +117,13 @@ func uid(pod *corev1.Pod) types.UID {
 	return pod.UID
 }
 
-// accepted says whether a kubelet has written anything of the pod. The first it writes is when it took the pod.
+// accepted reports whether a kubelet has written anything into the pod's status. It does so first when it accepts the pod.
 func accepted(pod *corev1.Pod) bool {
 	return pod.Status.StartTime != nil || pod.Status.HostIP != "" || started(pod)
 }
 
-// started doubts nothing that a kubelet has said: a phase that it can't tell any more is of a pod that
-// it had started.
+// started reports whether a container of the pod was ever created. The phase Unknown counts as started: the kubelet had started that pod
+// and lost contact.
 func started(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodUnknown {
 		return true
@@ -134,8 +132,8 @@ func started(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(all, func(c corev1.ContainerStatus) bool { return c.ContainerID != "" })
 }
 
-// waits believes that a pod has never had a sandbox only if all that its kubelet has written says so. A sandbox that is gone has
-// left the time at which the condition became false again.
+// waits reports whether a pod has never had a sandbox. It returns true only if everything in the pod's status says so. If a sandbox was
+// lost, the condition has a later time.
 func waits(pod *corev1.Pod) bool {
 	const atOnce = 2 * time.Second // the kubelet writes both with its first status
 	start := pod.Status.StartTime

@@ -24,7 +24,7 @@ func podWith(name string, phase corev1.PodPhase, drivers ...string) corev1.Pod {
 	return pod
 }
 
-// pagesOf returns a server of pages, which fails with err, if there is one, after the last.
+// pagesOf returns a server of pages. After the last one it fails with err, if that is not nil.
 func pagesOf(t *testing.T, err error, pages ...[]corev1.Pod) ListPods {
 	return func(_ context.Context, opts metav1.ListOptions) (*corev1.PodList, error) {
 		page := 0

@@ -12,20 +12,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A pod that waits on a node without a plugin shows no version, if no plugin has run there since a kubelet has accepted it. The
-// API server keeps no history of that. So all of this has to be true, at two looks with Settle between them:
+// A pod that waits on a node without a plugin shows no version, if no plugin has run there since a kubelet accepted the pod. The API server
+// keeps no history of that. So all of this must be true at two looks with Settle between them:
 //
-//   - The node is ready: what its kubelet has written is not old.
-//   - Its CSINode is there and lacks the driver: no plugin is registered, without which the kubelet mounts nothing.
-//   - No pod of the plugin is on the node, in whatever phase, or to be scheduled there. A plugin that restarts has a pod while
-//     it is missing from the CSINode. A pod that is replaced is missing for less than Settle, and the new one names its node
-//     before it is scheduled.
-//   - No pod with a volume of the driver has ever had a sandbox there. The kubelet makes that after all mounts, so none has a
-//     file in use, and none has a mount for which it was made.
+//  - The node is ready, so what its kubelet has written is not old.
+//  - Its CSINode exists and lacks the driver. Without a registered plugin the kubelet mounts nothing.
+//  - No pod of the plugin is on the node, in any phase, or is to be scheduled there. A plugin that restarts has a pod while
+//    it is missing from the CSINode. A pod that is replaced is missing for less than Settle, and the new one names its node
+//    before it is scheduled.
+//  - No pod with a volume of the driver has ever had a sandbox there. The kubelet creates it after all mounts, so no pod uses
+//    a file, and no pod has a mount that was made for it.
 //
-// What remains: a plugin mounts a volume, and somebody takes it off the node before the kubelet makes the pod's sandbox.
+// One case remains: a plugin mounts a volume, and somebody removes the plugin from the node before the kubelet creates the pod's sandbox.
 
-// waitsForPlugin says whether this look tells that nothing is mounted for a node's pods.
+// waitsForPlugin reports whether, according to this look, nothing is mounted for a node's pods.
 func (o *Options) waitsForPlugin(node *Node, csiNodes []storagev1.CSINode, plugins []corev1.Pod) bool {
 	if node.pod != nil || len(node.Pods) == 0 || slices.ContainsFunc(node.Pods, func(p Pod) bool { return !p.Waits }) {
 		return false
@@ -33,7 +33,7 @@ func (o *Options) waitsForPlugin(node *Node, csiNodes []storagev1.CSINode, plugi
 	return o.lacksPlugin(node.Name, csiNodes, plugins)
 }
 
-// lacksPlugin says whether neither a driver is registered on a node nor a plugin's pod is there or to come.
+// lacksPlugin reports whether the driver is not registered on a node, and no pod of the plugin is there or to be scheduled there.
 func (o *Options) lacksPlugin(node string, csiNodes []storagev1.CSINode, plugins []corev1.Pod) bool {
 	i := slices.IndexFunc(csiNodes, func(n storagev1.CSINode) bool { return n.Name == node })
 	return i >= 0 && !o.isRegistered(&csiNodes[i]) && !slices.ContainsFunc(plugins, func(pod corev1.Pod) bool { return mayRunOn(&pod, node) })
@@ -43,7 +43,7 @@ func (o *Options) isRegistered(node *storagev1.CSINode) bool {
 	return slices.ContainsFunc(node.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == o.Driver })
 }
 
-// mayRunOn says whether a plugin's pod is on a node, or may be scheduled there. A DaemonSet's pod names its node by its affinity.
+// mayRunOn reports whether a plugin's pod is on a node, or may be scheduled there. A DaemonSet's pod names its node in its affinity.
 func mayRunOn(pod *corev1.Pod, node string) bool {
 	if pod.Spec.NodeName != "" {
 		return pod.Spec.NodeName == node
@@ -60,8 +60,8 @@ func mayRunOn(pod *corev1.Pod, node string) bool {
 	})
 }
 
-// lookAgain takes back what the first look, at a time, has told of pods that wait, unless a second one tells the same. The
-// error is as Collect's.
+// lookAgain confirms with a second look which pods wait. If the second look differs, they count as others. first is the time of the first
+// look. The error is as Collect's.
 func (o *Options) lookAgain(ctx context.Context, nodes []Node, first time.Time) error {
 	var waiting []*Node
 	for i := range nodes {
@@ -87,11 +87,11 @@ func (o *Options) lookAgain(ctx context.Context, nodes []Node, first time.Time) 
 	return cancelled(ctx)
 }
 
-// lookAtPods says of each node whether it is ready and its pods wait. It forgets pods that are gone.
+// lookAtPods sets for each node whether it is ready and all its pods wait. It removes pods that are gone.
 func (o *Options) lookAtPods(ctx context.Context, nodes []*Node) {
 	type look struct {
 		ready bool
-		// pods are those of the node, nil where one is gone.
+		// pods are the node's pods; nil for one that is gone.
 		pods []*Pod
 	}
 	looks := make([]look, len(nodes))
@@ -114,7 +114,7 @@ func (o *Options) lookAtPods(ctx context.Context, nodes []*Node) {
 			})
 		}
 	}
-	_ = group.Wait() // what failed is a doubt
+	_ = group.Wait() // a failed request means doubt
 	for i, node := range nodes {
 		node.waits = looks[i].ready
 		var pods []Pod
@@ -128,7 +128,7 @@ func (o *Options) lookAtPods(ctx context.Context, nodes []*Node) {
 	}
 }
 
-// podAgain returns a pod as it is now, nil if it is gone. What can't be found out does not wait.
+// podAgain returns the present state of a pod, or nil if it is gone. If the request fails, the pod does not count as waiting.
 func (o *Options) podAgain(ctx context.Context, pod Pod) *Pod {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
@@ -143,7 +143,7 @@ func (o *Options) podAgain(ctx context.Context, pod Pod) *Pod {
 	return now
 }
 
-// pause returns after a time, and whether that came before the end of ctx.
+// pause waits for a time, and reports whether ctx was still valid at its end.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -155,7 +155,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// cancelled returns the cause of a ctx that was cancelled, nil if it has come to its deadline or goes on.
+// cancelled returns the cause if ctx was cancelled. It returns nil if ctx reached its deadline or is still valid.
 func cancelled(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Cause(ctx)
@@ -163,7 +163,7 @@ func cancelled(ctx context.Context) error {
 	return nil
 }
 
-// unlessLate returns the error of a request, nil if ctx's deadline has come.
+// unlessLate returns the error of a request, or nil if ctx reached its deadline.
 func unlessLate(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// waitingPod returns a pod as a kubelet leaves it that can't mount its volume, unless change says otherwise.
+// waitingPod returns a pod as a kubelet leaves it if it cannot mount its volume, unless change says otherwise.
 func waitingPod(change ...func(*corev1.Pod)) *corev1.Pod {
 	pod := podWith("waits", corev1.PodPending, driver)
 	pod.Status.StartTime = &metav1.Time{Time: time.Unix(100, 0)}
@@ -36,7 +36,7 @@ func waitingPod(change ...func(*corev1.Pod)) *corev1.Pod {
 	return &pod
 }
 
-// TestWaits: a pod of which anything says that its volumes may have been mounted once does not count as one that waits.
+// TestWaits: a pod with any sign that its volumes may have been mounted does not count as waiting.
 func TestWaits(t *testing.T) {
 	if use, ok := UsesDriver(waitingPod(), driver); !ok || !use.Waits || !use.Accepted || use.Started {
 		t.Errorf("got %+v, %t", use, ok)
@@ -71,13 +71,13 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// lonely is a cluster with a node that has a plugin, and one, "n", that has a pod which waits, and none.
+// lonely is a cluster with a node that has a plugin, and a node "n" without one, on which a pod waits.
 type lonely struct {
 	csiNodes []storagev1.CSINode
 	plugins  []corev1.Pod
 	pods     []Pod
 	ready    bool
-	// later is what changes before the second look.
+	// later makes the changes before the second look.
 	later func(l *lonely)
 	// looks counts the lists of plugins.
 	looks int
@@ -95,7 +95,7 @@ func newLonely() *lonely {
 
 const settle = 5 * time.Second
 
-// evaluate asks the plugin, which has a volume that shows the version that is wanted.
+// evaluate evaluates the cluster. The plugin has a volume that shows the current version.
 func (l *lonely) evaluate(ctx context.Context) (*Result, error) {
 	o := options(nil, l.plugins, nil)
 	o.Settle = settle
@@ -132,7 +132,7 @@ func (l *lonely) evaluate(ctx context.Context) (*Result, error) {
 	return Evaluate(object, false, &current, &current, s), nil
 }
 
-// TestAPodThatWaitsForAPlugin does not hold up everybody: nothing was ever mounted for it.
+// TestAPodThatWaitsForAPlugin does not prevent success: nothing was ever mounted for it.
 func TestAPodThatWaitsForAPlugin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -150,7 +150,7 @@ func TestAPodThatWaitsForAPlugin(t *testing.T) {
 	})
 }
 
-// unscheduled is a plugin's pod that is to be placed on nodes; none are all of them.
+// unscheduled returns a plugin's pod that is to be placed on these nodes, or on any node.
 func unscheduled(nodes ...string) corev1.Pod {
 	return pluginOn("", "p-new", pending, func(pod *corev1.Pod) {
 		if len(nodes) == 0 {
@@ -164,7 +164,7 @@ func unscheduled(nodes ...string) corev1.Pod {
 	})
 }
 
-// TestADoubtHoldsUp: whatever tells of a plugin that may have run on the node has it lag.
+// TestADoubtHoldsUp: any sign of a plugin that may have run on the node makes it a laggard.
 func TestADoubtHoldsUp(t *testing.T) {
 	started := Pod{Namespace: "shop", Name: "b", UID: "uid-b", Node: "n", Volumes: []string{"v"}, Accepted: true, Started: true}
 	pulls := Pod{Namespace: "shop", Name: "b", UID: "uid-b", Node: "n", Volumes: []string{"v"}, Accepted: true}
@@ -223,7 +223,7 @@ func TestAPodThatGoesMeanwhile(t *testing.T) {
 	})
 }
 
-// TestOthersAreNotPlacedHere: an unscheduled plugin's pod of another node is none of this one.
+// TestOthersAreNotPlacedHere: an unscheduled plugin's pod for another node does not count for this one.
 func TestOthersAreNotPlacedHere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLonely()
@@ -234,7 +234,7 @@ func TestOthersAreNotPlacedHere(t *testing.T) {
 	})
 }
 
-// TestNoTimeForASecondLook: at the deadline the node lags, and who gives up gets an error.
+// TestNoTimeForASecondLook: at the deadline the node is a laggard. After a cancellation there is an error.
 func TestNoTimeForASecondLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), settle-1)
@@ -250,7 +250,7 @@ func TestNoTimeForASecondLook(t *testing.T) {
 	})
 }
 
-// TestManyPodsThatWait are looked at a few at once.
+// TestManyPodsThatWait are read a few at the same time.
 func TestManyPodsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLonely()
@@ -271,7 +271,7 @@ func TestManyPodsThatWait(t *testing.T) {
 		if err != nil || len(v.WithoutPlugin) != 20 {
 			t.Fatalf("got %+v, %v", v, err)
 		}
-		if took := time.Since(began); took != settle+10*time.Second { // two at once
+		if took := time.Since(began); took != settle+10*time.Second { // two at the same time
 			t.Errorf("it took %s", took)
 		}
 	})

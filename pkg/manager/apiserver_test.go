@@ -26,12 +26,11 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// apiServer answers the get and list requests of a real client in the API's own JSON, and its
-// watch requests in protobuf, as the client's HTTP transport. It uses no network, so it may live in a
-// synctest bubble.
+// apiServer answers the get and list requests of a real client in the API's own JSON, and its watch requests in protobuf. It is the
+// client's HTTP transport and uses no network, so it may be used in a synctest bubble.
 //
-// mu guards everything below it. Each open watch is a goroutine that ends with the
-// request's context, with the client's Close, or with closeWatches.
+// mu guards everything below it. Each open watch is a goroutine that ends with the request's context, with the client's Close, or with
+// closeWatches.
 type apiServer struct {
 	t testing.TB
 
@@ -46,29 +45,27 @@ type apiServer struct {
 	cut     chan struct{}                // closed and replaced by closeWatches
 	open    map[volume.Ref]int
 	seen    []apiRequest
-	// tokens has the accounts that have a token. everyToken says that all have one.
+	// tokens has the accounts that have a token. everyToken means that all have one.
 	tokens     map[volume.ServiceAccount]bool
 	everyToken bool
 
-	// What to do otherwise than usual. refuse returns what a request is to fail
-	// with, or nil; hold returns what it has to wait for, or nil. instead, if not nil, answers.
+	// Deviations from the usual behaviour. refuse returns the error with which a request fails, or nil. hold returns what a request waits
+	// for, or nil. instead, if not nil, answers.
 	noWatchList bool
 	refuse      func(apiRequest) error
 	instead     http.RoundTripper
 	hold        func(apiRequest) <-chan struct{}
-	// restored is the resourceVersion that the server's etcd was put back to, 0 for none.
+	// restored is the resourceVersion to which the server's etcd was restored, or 0.
 	restored int
-	// unfinished lets a watch never say that the state it begins with is complete.
+	// unfinished means that a watch never reports that its initial state is complete.
 	unfinished bool
-	// lost lets watches that are opened meanwhile send nothing after the state that they begin with.
+	// lost means that watches send nothing after their initial state.
 	lost bool
-	// ends lets watches end in good order right after they are opened.
+	// ends means that watches end normally right after they are opened.
 	ends bool
-	// next, if not nil, is sent in the place of the next event of an open watch: an event, or
-	// the bytes of a frame.
+	// next, if not nil, is sent instead of the next event of an open watch: an event, or the bytes of a frame.
 	next any
-	// behind, if more than zero, is the resourceVersion at which the server's
-	// cache stands: it answers lists, and gets that a cache may answer, as of then.
+	// behind, if not zero, is the resourceVersion of the server's cache, which answers lists, and gets that allow it.
 	behind int
 	// compacted is the oldest resourceVersion that a watch may start from.
 	compacted int
@@ -84,7 +81,7 @@ type apiRequest struct {
 	ref                 volume.Ref
 	get, watch, initial bool
 	rv, timeout         string
-	// account is whose rights the request carries, none for the client's own.
+	// account is the account whose rights the request carries, or none for the client's own.
 	account volume.ServiceAccount
 }
 
@@ -105,7 +102,7 @@ func newAPIServer(t testing.TB) *apiServer {
 
 func (s *apiServer) client() *apiclient.Client { return s.clientOver(s.paced.Wrap(s, true)) }
 
-// clientOfPods returns a client that sends nothing without the rights of an account.
+// clientOfPods returns a client whose requests always carry an account's rights.
 func (s *apiServer) clientOfPods() *apiclient.Client {
 	return s.clientOver(s.paced.Wrap(ofPods{s}, true))
 }
@@ -154,7 +151,7 @@ func (s *apiServer) record(ref volume.Ref, kind watch.EventType, obj metav1.Obje
 	}
 }
 
-// at returns the object as of rv, or nil.
+// at returns the object at a resourceVersion, or nil.
 func (s *apiServer) at(ref volume.Ref, rv int) metav1.Object {
 	var obj metav1.Object
 	for _, c := range s.history[ref] {
@@ -168,14 +165,14 @@ func (s *apiServer) at(ref volume.Ref, rv int) metav1.Object {
 	return obj
 }
 
-// set changes how the server behaves.
+// set changes the server's behaviour.
 func (s *apiServer) set(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
 }
 
-// closeWatches ends every open watch in good order.
+// closeWatches ends every open watch normally.
 func (s *apiServer) closeWatches() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,14 +180,14 @@ func (s *apiServer) closeWatches() {
 	s.cut = make(chan struct{})
 }
 
-// watches returns how many watches of ref are open.
+// watches returns the number of open watches of ref.
 func (s *apiServer) watches(ref volume.Ref) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open[ref]
 }
 
-// requests returns what was asked for ref so far.
+// requests returns the requests for ref so far.
 func (s *apiServer) requests(ref volume.Ref) []apiRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,7 +200,7 @@ func (s *apiServer) requests(ref volume.Ref) []apiRequest {
 	return out
 }
 
-// RoundTrip is the server's end of one request.
+// RoundTrip serves one request.
 func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil {
 		trace.GotConn(httptrace.GotConnInfo{})
@@ -241,7 +238,7 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return s.list(r)
 }
 
-// now returns what the server takes for the present.
+// now returns the server's present resourceVersion.
 func (s *apiServer) now() int {
 	if s.restored > 0 {
 		return s.restored
@@ -342,14 +339,14 @@ func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events
 		case <-end.C:
 			return
 		case <-time.After(bookmarkInterval):
-			if rv := s.present(); !lost && rv >= from { // as a real one, none older than the watch
+			if rv := s.present(); !lost && rv >= from { // as a real one: not older than the watch
 				events = []any{bookmark(ref, rv)}
 			}
 		}
 	}
 }
 
-// bookmarkInterval is that of a real API server.
+// bookmarkInterval is the interval of a real API server.
 const bookmarkInterval = time.Minute
 
 // present returns the resourceVersion of the server's state.

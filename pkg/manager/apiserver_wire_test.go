@@ -76,7 +76,7 @@ func refOf(obj metav1.Object) volume.Ref {
 	return volume.Ref{Kind: kind, Namespace: obj.GetNamespace(), Name: obj.GetName()}
 }
 
-// watchBody tells the server when the client closes it.
+// watchBody notifies the server when the client closes it.
 type watchBody struct {
 	*io.PipeReader
 	hangUp context.CancelFunc
@@ -106,7 +106,7 @@ func tooLarge() error {
 	return err
 }
 
-// failure answers with a Status, or fails as a broken connection does.
+// failure answers with a Status, or fails like a broken connection.
 func failure(err error) (*http.Response, error) {
 	var status *apierrors.StatusError
 	if !errors.As(err, &status) {
@@ -135,7 +135,7 @@ func typeMeta(kind volume.Kind) metav1.TypeMeta {
 	return metav1.TypeMeta{Kind: string(kind), APIVersion: "v1"}
 }
 
-// eventWriter returns what writes watch events as a real API server does.
+// eventWriter returns a function that writes watch events as a real API server does.
 func (s *apiServer) eventWriter(w io.Writer) func(any) error {
 	to := protobuf.LengthDelimitedFramer.NewFrameWriter(w)
 	objects, events := protobuf.NewSerializer(s.scheme, s.scheme), protobuf.NewRawSerializer(s.scheme, s.scheme)

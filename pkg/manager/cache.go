@@ -10,26 +10,25 @@ import (
 )
 
 const (
-	// podShare is the part of the bound that one pod's objects may take.
+	// podShare is the divisor for the share of MaxCachedSize that one pod's objects may use.
 	podShare = 8
-	// keyMemory is what a key takes besides its bytes and those of its value: a place in a map, which is not full, and two
-	// allocations. objectMemory is what an object takes besides its keys. Without them a Secret of 1 MB could take 25 MB that
-	// nobody counts.
+	// keyMemory is the memory of a key beyond its bytes and those of its value: a place in a map that is not full, and two allocations.
+	// objectMemory is the memory of an object beyond its keys. Without them, a Secret of 1 MB could use 25 MB that nobody counts.
 	keyMemory    = 96
 	objectMemory = 512
 )
 
-// FullError reports that an object is not kept for a new volume: what is kept would be over Options.MaxCachedSize.
+// FullError says that an object is not cached for a new volume, because the cache would exceed Options.MaxCachedSize.
 type FullError struct {
 	// Ref is the object.
 	Ref volume.Ref
-	// Size is what it takes in memory, in bytes, and Others is what the other kept objects take. Max is the most
-	// that all may take. If Pod is true, these are of the objects of one pod.
+	// Size is the memory of the object, Others that of the other cached objects, and Max the limit for all, in bytes. If Pod is true,
+	// Others and Max are those of one pod.
 	Size, Others, Max int64
 	Pod               bool
 }
 
-// Error returns a text without values.
+// Error returns a text that holds no object's value.
 func (e *FullError) Error() string {
 	if e.Pod {
 		return fmt.Sprintf("%s takes %d bytes of memory, the pod's other objects %d, together more than %d (an eighth of --max-cached-size)", e.Ref, e.Size, e.Others, e.Max)
@@ -37,40 +36,40 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("%s takes %d bytes of memory, the node's other objects %d, together more than %d (--max-cached-size)", e.Ref, e.Size, e.Others, e.Max)
 }
 
-// cache counts what objects take, for whom, and bounds it at the first state of each: what is cached stays current,
-// whatever it takes. mu guards all of it, with the places, and is taken after all other locks.
+// cache counts the memory of objects and of each pod's objects. It checks the limit only for the first state of an object: an object that
+// is cached already stays current, whatever its size. mu guards everything, including the places, and is taken after all other locks.
 type cache struct {
-	// max bounds size; 0: nothing does. Constant.
+	// max limits size; 0 means no limit. It is constant.
 	max int64
 
 	mu sync.Mutex
-	// size is what all objects take, in bytes, and pods what those of each pod do.
+	// size is the memory of all objects in bytes. pods has the memory of each pod's objects.
 	size int64
 	pods map[types.UID]int64
 }
 
-// place is what one item has of the cache, and who needs it. cache.mu guards it.
+// place is an item's part of the cache, and who needs it. cache.mu guards it.
 type place struct {
-	// size is what its object takes, 0 for none.
+	// size is the memory of its object, or 0.
 	size int64
-	// refusal is why its last state was not kept; nil if it was.
+	// refusal says why its last state was not cached, or is nil.
 	refusal *FullError
-	// pods counts the references by the UID of the pod. mounted is how many of all are of mounted volumes.
+	// pods counts the references by the pod's UID. mounted is the number of references of mounted volumes.
 	pods    map[types.UID]need
 	mounted int32
 }
 
-// need counts a pod's volumes that reference an object, and those of them that are mounted.
+// need counts a pod's volumes that reference an object, and how many of them are mounted.
 type need struct{ volumes, mounted int32 }
 
-// bytes returns what all objects take.
+// bytes returns the memory of all objects.
 func (c *cache) bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.size
 }
 
-// add counts a volume of a pod that references an object, and returns whether it is the pod's first.
+// add counts a pod's volume that references an object, and reports whether it is the pod's first.
 func (c *cache) add(p *place, uid types.UID, mounted bool) (first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +85,7 @@ func (c *cache) add(p *place, uid types.UID, mounted bool) (first bool) {
 	return first
 }
 
-// remove counts a volume no more, and returns whether it was the pod's last, and whether anybody references the object.
+// remove undoes add. It reports whether the volume was the pod's last, and whether any pod still references the object.
 func (c *cache) remove(p *place, uid types.UID, mounted bool) (last, used bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,14 +102,14 @@ func (c *cache) remove(p *place, uid types.UID, mounted bool) (last, used bool) 
 	return true, len(p.pods) > 0
 }
 
-// mount says that a volume is mounted that was added before.
+// mount marks a volume that was added before as mounted.
 func (c *cache) mount(p *place, uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p.mount(uid, 1)
 }
 
-// mount adds to the mounted volumes of a pod. The caller holds cache.mu.
+// mount changes the number of a pod's mounted volumes. The caller holds cache.mu.
 func (p *place) mount(uid types.UID, by int32) {
 	n := p.pods[uid]
 	n.mounted += by
@@ -118,8 +117,8 @@ func (p *place) mount(uid types.UID, by int32) {
 	p.mounted += by
 }
 
-// keep counts an object in place of what the item had; nil is none. Only one of which nothing was kept, and that no
-// mounted volume needs, is refused, with a FullError.
+// keep replaces what an item has in the cache. obj may be nil. A FullError is possible only if the item has nothing cached and no mounted
+// volume needs it.
 func (c *cache) keep(p *place, obj *volume.Object) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +133,7 @@ func (c *cache) keep(p *place, obj *volume.Object) error {
 	return nil
 }
 
-// release counts nothing for an item any more.
+// release removes an item's object from the count.
 func (c *cache) release(p *place) { _ = c.keep(p, nil) }
 
 func (c *cache) resize(p *place, size int64) {
@@ -146,7 +145,7 @@ func (c *cache) resize(p *place, size int64) {
 	}
 }
 
-// refused returns why an object is not kept for a pod that has no mounted volume of it, or nil.
+// refused returns why an object is not cached for a pod that has not mounted it, or nil.
 func (c *cache) refused(p *place, uid types.UID, ref volume.Ref) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,15 +159,14 @@ func (c *cache) refused(p *place, uid types.UID, ref volume.Ref) error {
 	if err := c.overShare(ref, size, others); err != nil {
 		return err
 	}
-	// Where another pod's share was too small, the next try may be for this one.
+	// If another pod's share was too small, the next try may succeed for this pod.
 	if p.refusal != nil && !p.refusal.Pod {
 		return p.refusal
 	}
 	return nil
 }
 
-// refuse returns why an object must not be kept, or nil: the share of each of its pods is too small, or that of all. The
-// caller holds mu.
+// refuse returns why an object must not be cached, or nil: the shares of all its pods are too small, or the total is. The caller holds mu.
 func (c *cache) refuse(p *place, ref volume.Ref, size int64) (err *FullError) {
 	for uid := range p.pods {
 		if err = c.overShare(ref, size, c.pods[uid]); err == nil {
@@ -181,7 +179,7 @@ func (c *cache) refuse(p *place, ref volume.Ref, size int64) (err *FullError) {
 	return err
 }
 
-// overShare returns an error if an object is too much for a pod whose other objects take so many bytes.
+// overShare returns an error if an object does not fit into a pod's share. others is the memory of the pod's other objects.
 func (c *cache) overShare(ref volume.Ref, size, others int64) *FullError {
 	if share := c.max / podShare; c.max > 0 && size > 0 && size+others > share {
 		return &FullError{Ref: ref, Size: size, Others: others, Max: share, Pod: true}
@@ -189,14 +187,14 @@ func (c *cache) overShare(ref volume.Ref, size, others int64) *FullError {
 	return nil
 }
 
-// count adds to what the objects of a pod take. The caller holds mu.
+// count changes the memory of a pod's objects. The caller holds mu.
 func (c *cache) count(uid types.UID, by int64) {
 	if c.pods[uid] += by; c.pods[uid] == 0 {
 		delete(c.pods, uid)
 	}
 }
 
-// memoryOf returns what an object takes in memory, in bytes; 0 for nil.
+// memoryOf returns the memory of an object in bytes, or 0 for nil.
 func memoryOf(obj *volume.Object) int64 {
 	if obj == nil {
 		return 0

@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// testCache is the bound of the tests' managers, and testShare the part of one pod.
+	// testCache is the limit of the tests' managers, and testShare that of one pod.
 	testCache = 16000
 	testShare = testCache / podShare
 )
 
-// sized returns a ConfigMap that takes so many bytes in the cache.
+// sized returns a ConfigMap that uses so many bytes in the cache.
 func sized(name string, takes int) *corev1.ConfigMap {
 	return configMap(name, strings.Repeat("x", takes-objectMemory-keyMemory-len("k")))
 }
 
-// inBoundBubbles is inEachBubble with a bound of testCache bytes. The pods have an account each, with a token.
+// inBoundBubbles is like inEachBubble, with a limit of testCache bytes. Each pod has its own account, with a token.
 func inBoundBubbles(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
 	for _, detection := range []ChangeDetection{Watch, Cache, Get} {
@@ -39,7 +39,7 @@ func inBoundBubbles(t *testing.T, test func(t *testing.T, e *env)) {
 	}
 }
 
-// newBoundEnv returns an env with a bound of testCache bytes, whose accounts all have a token.
+// newBoundEnv returns an env with a limit of testCache bytes, whose accounts all have a token.
 func newBoundEnv(t *testing.T, detection ChangeDetection) *env {
 	t.Helper()
 	e := newEnvWith(t, Options{ChangeDetection: detection, Accounts: true, MaxCachedSize: testCache})
@@ -47,7 +47,7 @@ func newBoundEnv(t *testing.T, detection ChangeDetection) *env {
 	return e
 }
 
-// ofAccount returns a pod with an account of its own.
+// ofAccount returns a pod with its own account.
 func ofAccount(name string) volume.Pod {
 	return volume.Pod{Namespace: "ns", Name: name, UID: types.UID(name), ServiceAccount: name}
 }
@@ -68,7 +68,7 @@ func (e *env) mustRead(pod volume.Pod, volumeID string, ref volume.Ref) *volume.
 	return obj
 }
 
-// wantCached lets everything come to rest and checks the bytes in the cache.
+// wantCached waits until everything is idle, and checks the bytes in the cache.
 func (e *env) wantCached(want int64) {
 	e.t.Helper()
 	synctest.Wait()
@@ -96,7 +96,7 @@ func (e *env) fill() {
 	e.wantCached(15000)
 }
 
-// An update takes the place of what was there, and of an object that is deleted nothing is left.
+// An update replaces what was cached, and nothing of a deleted object remains.
 func TestCachedBytesFollowChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBoundEnv(t, Watch)
@@ -116,7 +116,7 @@ func TestCachedBytesFollowChanges(t *testing.T) {
 	})
 }
 
-// TestFullCache: a new volume gets nothing. What it asked for leaves nothing.
+// TestFullCache: a new volume gets nothing, and nothing of its objects remains.
 func TestFullCache(t *testing.T) {
 	inBoundBubbles(t, func(t *testing.T, e *env) {
 		e.fill()
@@ -137,8 +137,8 @@ func TestFullCache(t *testing.T) {
 	})
 }
 
-// What did not exist at the begin of a publish is refused when it comes, and so is what was there. Once the
-// volume is mounted, nothing is.
+// An object that did not exist at the start of a publish is refused when it appears, as one that existed. Once the volume is mounted, none
+// is refused.
 func TestFullCacheForAnObjectThatComes(t *testing.T) {
 	inBoundBubbles(t, func(t *testing.T, e *env) {
 		e.fill()
@@ -160,7 +160,7 @@ func TestFullCacheForAnObjectThatComes(t *testing.T) {
 	})
 }
 
-// TestPodsShareOfTheCache: a pod's objects take an eighth, whether others have them or not.
+// TestPodsShareOfTheCache: a pod's objects may use an eighth, whether other pods reference them or not.
 func TestPodsShareOfTheCache(t *testing.T) {
 	inBoundBubbles(t, func(t *testing.T, e *env) {
 		p := ofAccount("p")
@@ -180,7 +180,7 @@ func TestPodsShareOfTheCache(t *testing.T) {
 			e.mustRead(other, "v", configMapRef("more"))
 		}
 		e.mustRead(p, "v2", configMapRef("fits"))
-		e.mustRead(p, "v3", configMapRef("first")) // it has that
+		e.mustRead(p, "v3", configMapRef("first")) // it has that object already
 		e.UnregisterPod(p, "v1")
 		e.UnregisterPod(p, "v3")
 		e.mustRead(p, "v3", configMapRef("fits"))
@@ -189,7 +189,7 @@ func TestPodsShareOfTheCache(t *testing.T) {
 	})
 }
 
-// TestMountedVolumesAreNeverRefused: as after a restart with a smaller bound, and beside volumes that are.
+// TestMountedVolumesAreNeverRefused: after a restart with a smaller limit, and beside volumes that are refused.
 func TestMountedVolumesAreNeverRefused(t *testing.T) {
 	inBoundBubbles(t, func(t *testing.T, e *env) {
 		var refs []volume.Ref
@@ -213,7 +213,7 @@ func TestMountedVolumesAreNeverRefused(t *testing.T) {
 		_, err = e.read(ofAccount("q"), "v", configMapRef("none"))
 		wantFull(t, err, `ConfigMap "ns/none" takes 700 bytes of memory, the node's other objects 20000, together more than 16000 (--max-cached-size)`)
 
-		// Also what comes later, and is not in the cache yet.
+		// Also objects that appear later and are not cached yet.
 		refs = append(refs, configMapRef("none"))
 		e.RegisterPod(p, "v", refs)
 		for _, ref := range refs {
@@ -228,7 +228,7 @@ func TestMountedVolumesAreNeverRefused(t *testing.T) {
 	})
 }
 
-// TestABurstOfPodsStaysWithinTheCache: they ask at once, and none is judged before another's objects count.
+// TestABurstOfPodsStaysWithinTheCache: they ask at the same time, and none is checked before the objects of the others count.
 func TestABurstOfPodsStaysWithinTheCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBoundEnv(t, Watch)
@@ -270,7 +270,7 @@ func TestABurstOfPodsStaysWithinTheCache(t *testing.T) {
 			})
 		}
 		running.Wait()
-		mu.Lock() // a change may still be told
+		mu.Lock() // a change may still be reported
 		atMost := most
 		mu.Unlock()
 		t.Logf("%d published, %d refused, at most %d bytes", published, refused, atMost)

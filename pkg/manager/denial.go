@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	// denialTime is how long only refusals must come before they count. An API server that has just started refuses every
-	// request until it has read the roles, and one of several servers may lag behind the others.
+	// denialTime is how long requests must have been refused before that counts as a denial. An API server that has just started refuses
+	// every request until it has read the roles, and one of several servers may lag behind the others.
 	denialTime = 5 * time.Second
-	// passTime is denialTime for refusals that pass, and tokenTime for the tokens of pods: the kubelet brings new ones,
+	// passTime replaces denialTime for refusals that may pass. tokenTime replaces it for the tokens of pods: the kubelet brings new ones,
 	// usually within one and a half minutes.
 	passTime  = time.Minute
 	tokenTime = 3 * time.Minute
 )
 
-// denial is a lasting refusal: the API server refuses the object or its changes, or sends only older states, as after its
-// etcd was restored from a backup. The zero value is none. The lock of the item guards it.
+// denial is a lasting refusal: the API server refuses the object or its changes, or sends only older states, for example after its etcd was
+// restored from a backup. The zero value is no denial. The lock of the item guards it.
 type denial struct {
-	// since is when the first of the consecutive refusals came, and err the last one, once they count.
+	// since is when the first of the consecutive refusals came. err is the last refusal, once they count as a denial.
 	since time.Time
 	err   error
 }
 
-// add records a failed request. It returns true if a denial begins with it, because refusals have come for the time of
-// enough. Other failures say nothing about rights, so they don't end a denial.
+// add records a failed request. It returns true if this starts a denial, because refusals have come for at least enough. Other failures say
+// nothing about rights, so they don't end a denial.
 func (d *denial) add(err error, now time.Time, enough time.Duration) (news bool) {
 	switch {
 	case isTooLarge(err):
-		return false // a server that lags behind says so instead of sending an older state
+		return false // a server that lags behind says this instead of sending an older state
 	case !isRefusal(err) && !errors.Is(err, errOlder):
 		d.since = time.Time{}
 		return false
@@ -47,17 +47,17 @@ func (d *denial) add(err error, now time.Time, enough time.Duration) (news bool)
 	return news
 }
 
-// end records an answer, and returns true if there was a denial until now.
+// end records an answer, and reports whether it ended a denial.
 func (d *denial) end() (was bool) {
 	was = d.err != nil
 	*d = denial{}
 	return was
 }
 
-// isRefusal tells whether the API server has refused a request because a right or an accepted credential is missing.
+// isRefusal reports whether the API server refused a request because a right or an accepted credential is missing.
 func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
-// grace returns how long refusals like err must last to count.
+// grace returns how long refusals like err must last before they count as a denial.
 func (m *Manager) grace(account volume.ServiceAccount, err error) time.Duration {
 	switch {
 	case m.refusalsPass && apierrors.IsForbidden(err):
@@ -68,7 +68,7 @@ func (m *Manager) grace(account volume.ServiceAccount, err error) time.Duration 
 	return denialTime
 }
 
-// deniedLocked returns why changes don't arrive any more, or nil while they do.
+// deniedLocked returns why changes don't arrive any more, or nil while they arrive. The caller holds the lock.
 func (it *item) deniedLocked() error {
 	err := it.denial.err
 	if err == nil {
@@ -86,8 +86,8 @@ func (it *item) deniedLocked() error {
 	return fmt.Errorf("%s: its changes can't be had: %w", it.ref, err)
 }
 
-// noCredential returns why requests wait, if no credential of the account is accepted for long: only the one that tries
-// learns it itself.
+// noCredential returns why requests wait if no credential of the account has been accepted for a long time. Only the request that probes
+// sees that error itself.
 func (it *item) noCredential() (why error) {
 	since, waits := it.m.requests.Err(it.account)
 	if apierrors.IsUnauthorized(waits) && time.Since(since) >= it.m.grace(it.account, waits) {

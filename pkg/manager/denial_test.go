@@ -18,23 +18,21 @@ var (
 	errUnauthorized = apierrors.NewUnauthorized("the token is no good")
 )
 
-// noticeTime is how long it takes until refusals are a denial: denialTime, and the pause of
-// the backoff that has grown until then.
+// noticeTime is how long it takes until refusals are a denial: denialTime plus the pause, which has grown until then.
 const noticeTime = 4 * denialTime
 
-// answerWith has the API server fail each request with err, nil for none, and end the
-// watches, which would outlive that.
+// answerWith makes the API server fail each request with err, or with none for nil, and ends the watches, which would otherwise continue.
 func (e *env) answerWith(err error) {
 	e.api.set(func() { e.api.refuse = func(apiRequest) error { return err } })
 	e.api.closeWatches()
 }
 
-// ask lets enough time pass for a few requests to be sent in any change detection.
+// ask waits until a few requests were sent, for any change detection.
 func (e *env) ask(ref volume.Ref) {
 	for range 2 {
 		after(maxAge)
 		e.refresh(ref)
-		_, _ = e.GetObject(ref) // as a resync does, so that it never is idle
+		_, _ = e.GetObject(ref) // as a resync does, so that it is never idle
 	}
 }
 
@@ -46,16 +44,15 @@ func (e *env) wantDenied(ref volume.Ref, want bool) {
 	}
 }
 
-// TestRefusals: an object that may not be read any more, or not with the plugin's own token, stays, with the refusal
-// beside it. Its subscriber hears of the begin and of the end of that, once each.
+// TestRefusals: an object that may not be read any more, or not with the plugin's own token, stays, and the refusal is reported. The
+// subscriber is called once at the start and once at the end.
 func TestRefusals(t *testing.T) {
 	for _, err := range []error{errForbidden, errUnauthorized} {
 		inEachBubble(t, func(_ *testing.T, e *env) { e.wantRefusalsToCount(err) })
 	}
 }
 
-// wantRefusalsToCount has requests for a synced object fail with err, and wants that to be a
-// denial until requests succeed again.
+// wantRefusalsToCount makes requests for a synced object fail with err. It expects a denial until requests succeed again.
 func (e *env) wantRefusalsToCount(err error) {
 	e.t.Helper()
 	ref := secretRef("a")
@@ -73,7 +70,7 @@ func (e *env) wantRefusalsToCount(err error) {
 	if told != 1 {
 		e.t.Errorf("heard of %d changes", told)
 	}
-	e.answerWith(syscall.ECONNREFUSED) // tells nothing of the rights
+	e.answerWith(syscall.ECONNREFUSED) // says nothing about rights
 	e.ask(ref)
 	e.wantDenied(ref, true)
 	e.answerWith(nil)
@@ -87,8 +84,7 @@ func (e *env) wantRefusalsToCount(err error) {
 	e.wantDenied(ref, false)
 }
 
-// Whose object was never read, as after a restart of the plugin, hears that the token is
-// refused once that lasts.
+// A pod whose object was never read, for example after a restart of the plugin, is notified that the token is refused once that lasts.
 func TestTheOwnTokenIsRefusedFromTheBegin(t *testing.T) {
 	inEachBubble(t, func(_ *testing.T, e *env) {
 		ref := secretRef("a")
@@ -111,8 +107,7 @@ func TestTheOwnTokenIsRefusedFromTheBegin(t *testing.T) {
 	})
 }
 
-// A pod's token that is refused is the kubelet's to replace, which it does at the next
-// republish. Only what lasts longer counts.
+// A refused token of a pod is replaced by the kubelet at the next republish. Only a longer refusal counts.
 func TestTokensOfPodsAreRefused(t *testing.T) {
 	asPods(t, []ChangeDetection{Watch}, func(_ *testing.T, e *env) {
 		ref, pod := secretRef("db"), podOf("a1", "a")
@@ -138,13 +133,12 @@ func TestTokensOfPodsAreRefused(t *testing.T) {
 	})
 }
 
-// What is refused for a moment, as by a server that has just started, is no denial, nor
-// what fails for another reason.
+// A short refusal, as by a server that has just started, is no denial, and neither is another failure.
 func TestOtherFailuresAreNoDenial(t *testing.T) {
 	for _, err := range []error{
 		syscall.ECONNREFUSED, apierrors.NewTooManyRequestsError("later"),
 		apierrors.NewInternalError(errors.New("etcd")),
-		// Of a proxy that has lost the API server.
+		// from a proxy that has lost the API server
 		apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Resource: "secrets"}, "a", "default backend - 404", 0, true),
 	} {
 		t.Run(err.Error(), func(t *testing.T) {
@@ -170,8 +164,8 @@ func TestOtherFailuresAreNoDenial(t *testing.T) {
 	}
 }
 
-// TestOlderStatesOnly has an API server whose etcd was restored from a backup: what is
-// known stays, and that is told, until something newer comes.
+// TestOlderStatesOnly has an API server whose etcd was restored from a backup: the known state stays, and that is reported, until something
+// newer comes.
 func TestOlderStatesOnly(t *testing.T) {
 	inEachBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
@@ -181,7 +175,7 @@ func TestOlderStatesOnly(t *testing.T) {
 		e.known(ref)
 		e.api.set(func() {
 			e.api.restored = past
-			e.api.compacted = e.api.rv + 1 // else a watch waits for what it asks for
+			e.api.compacted = e.api.rv + 1 // otherwise a watch waits for the requested version
 		})
 		e.api.closeWatches()
 		for i := range 3 {
@@ -202,8 +196,8 @@ func TestOlderStatesOnly(t *testing.T) {
 	})
 }
 
-// TestRestoredAndCaughtUp: the restored server soon has newer versions than the one before had, so a watch
-// that goes on from there is not silent for long, and never tells what came meanwhile.
+// TestRestoredAndCaughtUp: the restored server soon has newer versions than the last one had. So a watch that continues from there is soon
+// not silent any more, but never reports what came meanwhile.
 func TestRestoredAndCaughtUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
@@ -223,8 +217,8 @@ func TestRestoredAndCaughtUp(t *testing.T) {
 	})
 }
 
-// TestRestoredWhileAWatchIsOpen: a watch from a version that the restored server doesn't have yet
-// brings nothing. It isn't taken for one of an object that doesn't change.
+// TestRestoredWhileAWatchIsOpen: a watch from a version that the restored server doesn't have yet brings nothing. That must not look like
+// an object that doesn't change.
 func TestRestoredWhileAWatchIsOpen(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")

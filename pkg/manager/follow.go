@@ -17,17 +17,18 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// The reflector is our own: client-go's takes four goroutines and a store for each object, keeps the longest event in
-// memory, and logs objects that it can't take.
+// The reflector is our own. The one of client-go needs four goroutines and a store for each object, keeps the longest event in memory, and
+// logs objects that it cannot handle.
 
 const (
-	// watchTime is the shortest time that a watch is asked to last. The longest is twice that. It is random, so that watches
-	// that began together don't end together. A watch that its server does not end is ended watchGrace later.
+	// watchTime is the shortest duration that a watch request asks for. The longest is twice that. It is random, so that watches that
+	// started together don't end together. A watch that the server does not end in time is cancelled watchGrace later.
 	watchTime  = 30 * time.Minute
 	watchGrace = 30 * time.Second
-	// bodyTime is how long a request may take that is no watch, with its wait for its turn.
+	// bodyTime limits a request that is not a watch, including the time in the queue.
 	bodyTime = 2 * time.Minute
-	// calmTime is how long a watch must last for the next pause to be short, and workingTime for it to count as one that works.
+	// calmTime is how long a watch must last before the pauses become short again. workingTime is how long it must last to count as
+	// working.
 	calmTime    = 15 * time.Second
 	workingTime = time.Second
 )
@@ -38,25 +39,23 @@ var (
 	errSilent  = errors.New("a watch did not end in its time")
 )
 
-// newPauses returns the pauses of one object between watches, or failed requests: from 0.25 s up to 15 s, with as much
-// jitter again.
+// newPauses returns the pauses of one object between watches or failed requests: from 0.25 s to 15 s, plus up to as much jitter.
 func newPauses() wait.Backoff {
 	return wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 15 * time.Second}
 }
 
-// from is where the next watch begins.
+// from says where the next watch starts.
 type from struct {
-	// version is that after which the watch goes on; "" for one that begins with the state.
+	// version is the version after which the watch continues. "" asks for the state first.
 	version string
-	// notOlder is the oldest version that the state may have; "" asks for the newest. The first state of a run is the newest, as
-	// only that tells whether an object was created anew.
+	// notOlder is the oldest version that the state may have. "" asks for the newest state. A run starts with "", because only the newest
+	// state shows whether an object was recreated.
 	notOlder string
 }
 
-// follow keeps the object current until the run ends, or the object can't change any more. It asks for the state by a watch
-// that begins with it. The next watch goes on where that one has ended, but not after a failure, nor after one that has
-// lasted its time: etcd may have been restored meanwhile, which a watch from a later version never notices, and a proxy may
-// keep a dead watch open.
+// follow keeps the object current until the run ends or the object cannot change any more. The first watch starts with the state. The next
+// watch continues where the last one ended. It starts with the state again after a failure, and after a watch that lasted its full time:
+// etcd may have been restored meanwhile, which a watch from a later version never notices, and a proxy may keep a dead watch open.
 func (r *run) follow(ctx context.Context) {
 	var begin from
 	pauses := newPauses()
@@ -70,7 +69,7 @@ func (r *run) follow(ctx context.Context) {
 					r.failed(refused)
 				}
 				if begin = next; begin.version != "" {
-					continue // there is no failure to pause after
+					continue // there is no failure, so no pause
 				}
 			}
 		}
@@ -81,7 +80,7 @@ func (r *run) follow(ctx context.Context) {
 		if err != nil {
 			next = r.afterFailure(begin, err)
 		}
-		if err == nil || r.failed(err) > 0 { // else the next request waits with the others
+		if err == nil || r.failed(err) > 0 { // otherwise the next request waits at the gate with the others
 			pause = max(pauses.Step(), requests.RetryAfter(err))
 		}
 		if r.endIfImmutable() {
@@ -92,7 +91,7 @@ func (r *run) follow(ctx context.Context) {
 	}
 }
 
-// afterFailure returns where the next watch begins after one that began at a place has failed.
+// afterFailure returns where to start the next watch, after a watch that started at a given place has failed.
 func (r *run) afterFailure(at from, err error) from {
 	if at.version == "" && (isTooLarge(err) || isExpired(err)) {
 		return from{}
@@ -100,7 +99,7 @@ func (r *run) afterFailure(at from, err error) from {
 	return r.withState()
 }
 
-// withState returns the beginning of a watch that tells the state first.
+// withState returns the start of a watch that begins with the state.
 func (r *run) withState() from {
 	r.item.mu.Lock()
 	defer r.item.mu.Unlock()
@@ -110,7 +109,7 @@ func (r *run) withState() from {
 	return from{notOlder: r.item.newest}
 }
 
-// after returns the beginning of a watch that goes on after a version, or of one with the state for "".
+// after returns the start of a watch that continues after a version. For "" the watch begins with the state.
 func (r *run) after(version string) from {
 	if version == "" {
 		return r.withState()
@@ -118,12 +117,13 @@ func (r *run) after(version string) from {
 	return from{version: version}
 }
 
-// needsList tells whether the server can't begin a watch with the state, or the account may list and not watch.
+// needsList reports whether a list is needed, because the server cannot start a watch with the state, or because the account may list but
+// not watch.
 func (r *run) needsList(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) && !r.item.m.refusalsPass
 }
 
-// endIfImmutable ends the run of an object that can only be deleted: the next pod that references it starts another one.
+// endIfImmutable ends the run of an immutable object. The next pod that references the object starts another run.
 func (r *run) endIfImmutable() bool {
 	r.item.mu.Lock()
 	defer r.item.mu.Unlock()
@@ -132,14 +132,14 @@ func (r *run) endIfImmutable() bool {
 	return r.ended
 }
 
-// with returns the context of the run's next request.
+// with returns the context for the run's next request.
 func (r *run) with(ctx context.Context) context.Context {
 	r.item.mu.Lock()
 	defer r.item.mu.Unlock()
 	return requests.With(ctx, requests.Meta{Account: r.item.account, Urgent: r.item.state.Urgent})
 }
 
-// list asks for the state, and returns where a watch can go on.
+// list requests the state, and returns where a watch can continue.
 func (r *run) list(ctx context.Context, begin from) (from, error) {
 	ctx, cancel := context.WithTimeout(r.with(ctx), bodyTime)
 	defer cancel()
@@ -151,7 +151,7 @@ func (r *run) list(ctx context.Context, begin from) (from, error) {
 	return r.after(version), err
 }
 
-// watch follows the object by one watch, and returns where the next one begins.
+// watch follows the object with one watch, and returns where the next one starts.
 func (r *run) watch(ctx context.Context, begin from, count *int) (from, error) {
 	lasts := watchTime + rand.N(watchTime)
 	seconds := int64(lasts.Seconds())
@@ -195,7 +195,7 @@ func (r *run) watch(ctx context.Context, begin from, count *int) (from, error) {
 	return r.after(version), err
 }
 
-// takeState reads the state that a watch begins with.
+// takeState reads the state that a watch starts with.
 func (r *run) takeState(s *stream) (version string, err error) {
 	var obj *volume.Object
 	for {
@@ -213,7 +213,7 @@ func (r *run) takeState(s *stream) (version string, err error) {
 	}
 }
 
-// takeEvents takes over events until the watch ends, or the object can't change any more.
+// takeEvents processes events until the watch ends or the object cannot change any more.
 func (r *run) takeEvents(s *stream, version string) (string, error) {
 	began, heard := time.Now(), false
 	r.setWatching(began)
@@ -227,7 +227,7 @@ func (r *run) takeEvents(s *stream, version string) (string, error) {
 		case errors.Is(err, errEnded):
 			return version, nil
 		case err != nil:
-			return "", err // an expired version, or an event that can't be read
+			return "", err // an expired version, or an event that cannot be decoded
 		}
 		heard = true
 		if e.kind == watch.Bookmark {
@@ -246,7 +246,7 @@ func (r *run) setWatching(since time.Time) {
 	r.watching = since
 }
 
-// proved records that nothing has changed until a version.
+// proved records that the object has not changed up to a version.
 func (r *run) proved(version string) {
 	it := r.item
 	it.mu.Lock()
@@ -256,7 +256,7 @@ func (r *run) proved(version string) {
 	}
 }
 
-// allowed records that nothing is refused any more.
+// allowed records that the object is no longer refused.
 func (r *run) allowed() {
 	it := r.item
 	it.mu.Lock()
@@ -288,15 +288,15 @@ func (r *run) setPausing(pausing bool) {
 	r.pausing = pausing
 }
 
-// isUsual tells whether err is a usual end of a watch, or what a busy API server says to many, or concerns no request.
+// isUsual reports whether err is a usual end of a watch, a usual answer of a busy API server, or not about a request at all.
 func isUsual(err error) bool {
 	return isExpired(err) || apierrors.IsTooManyRequests(err) || apierrors.IsInvalid(err) || errors.Is(err, errCut) || errors.As(err, new(*FullError))
 }
 
-// isExpired tells whether the API server has forgotten the version that it was asked for.
+// isExpired reports whether the API server no longer has the requested version.
 func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-// isTooLarge tells whether the API server doesn't know the version yet.
+// isTooLarge reports whether the API server doesn't have the requested version yet.
 func isTooLarge(err error) bool {
 	return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }

@@ -23,7 +23,7 @@ func (e *env) give(account volume.ServiceAccount) {
 	e.Renewed(account)
 }
 
-// ofPods is a transport of requests that carry the rights of an account.
+// ofPods is a transport for requests that carry an account's rights.
 type ofPods struct{ *apiServer }
 
 func (p ofPods) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -40,8 +40,7 @@ func podOf(uid types.UID, account string) volume.Pod {
 	return volume.Pod{Namespace: "ns", Name: string(uid), UID: uid, ServiceAccount: account}
 }
 
-// asPods runs a test with a manager that reads with the rights of pods, of which the
-// accounts a and b have tokens.
+// asPods runs a test with a manager that reads with the rights of pods. The accounts a and b have tokens.
 func asPods(t *testing.T, detections []ChangeDetection, test func(t *testing.T, e *env)) {
 	t.Helper()
 	for _, detection := range detections {
@@ -67,7 +66,7 @@ func (e *env) wantValue(pod volume.Pod, ref volume.Ref, value string) {
 	}
 }
 
-// Pods of one account share what is read, and a watch; what it was told is nobody else's.
+// Pods of one account share what is read, and a watch. An account's answers are not used for others.
 func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
 	asPods(t, []ChangeDetection{Watch, Cache, Get}, func(t *testing.T, e *env) {
 		ref := secretRef("db")
@@ -87,7 +86,7 @@ func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
 		e.wantValue(a1, ref, "v1")
 		e.wantValue(a2, ref, "v1")
 		e.wantWatches(ref, 1)
-		e.Manager.Refresh(a1, []volume.Ref{ref}) // with Cache, asks for the Node
+		e.Manager.Refresh(a1, []volume.Ref{ref}) // with Cache, this requests the Node
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		if obj, err := e.awaitFor(ctx, b, ref); !apierrors.IsForbidden(err) {
@@ -112,7 +111,7 @@ func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
 	})
 }
 
-// An account without a token sends nothing, and goes on at once when one comes.
+// An account without a token sends nothing, and continues at once when it gets one.
 func TestAnAccountWithoutATokenWaits(t *testing.T) {
 	asPods(t, []ChangeDetection{Watch}, func(t *testing.T, e *env) {
 		ref, pod := secretRef("db"), podOf("c1", "c")

@@ -8,8 +8,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// idleTime is after how long without a read a test's manager stops a watch; the
-// sweep that does it comes up to a minute later.
+// idleTime is how long an object must be unread before a test's manager stops its watch. The sweep that does it comes up to a minute later.
 const idleTime = 5 * testResync
 
 func TestIdle(t *testing.T) {
@@ -76,7 +75,7 @@ func TestAReadRestartsAnIdleWatch(t *testing.T) {
 		e.api.delete(ref)
 		e.wantNotFound(ref)
 		after(idleTime + time.Minute)
-		e.wantWatches(ref, 0) // what is known to be absent goes idle too
+		e.wantWatches(ref, 0) // an object that is known to be absent becomes idle too
 		v = e.api.put(secret("a", "3"))
 		e.wantGet(ref, v, "3")
 		e.wantWatches(ref, 1)

@@ -54,7 +54,7 @@ func TestImmutableStopsTheWatch(t *testing.T) {
 func putMutable(e *env)   { e.api.put(secret("a", "1")) }
 func putImmutable(e *env) { e.api.put(immutableSecret("a", "1")) }
 
-// immutableInUse puts an immutable object and has it read until its watch has stopped.
+// immutableInUse puts an immutable object and reads it until its watch has stopped.
 func immutableInUse(e *env, ref volume.Ref) {
 	v := e.api.put(immutableSecret(ref.Name, "old"))
 	e.RegisterPod(pod("first"), "v", []volume.Ref{ref})

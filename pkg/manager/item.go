@@ -17,60 +17,61 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// key is an object as it is read with the rights of one account. The zero account stands for the client's own rights.
-// Accounts don't share what they read.
+// key is an object as it is read with the rights of one account. The zero account stands for the client's own rights. Accounts don't share
+// what they read.
 type key struct {
 	account volume.ServiceAccount
 	ref     volume.Ref
 }
 
-// item is one object that pods reference, and the run that keeps it current. mu guards what is below it; it is taken
-// after Manager.mu. The subscriber is called without it.
+// item is one object that pods reference, and the run that keeps it current. mu guards the fields below it, and is taken after Manager.mu.
+// It is not held while the subscriber is called.
 type item struct {
 	key
 	m      *Manager
 	source *source
-	// since is when the object was first referenced; constant.
+	// since is when the object was first referenced. It is constant.
 	since time.Time
-	// place is what the object takes of the cache, which guards it.
+	// place is the object's place in the cache. cache.mu guards it.
 	place place
 
 	mu sync.Mutex
-	// closed is what reads return after the last reference has gone; nil before.
+	// closed is the error of all reads after the last reference is gone; nil before that.
 	closed error
-	// run is the present one; nil while nothing follows the object.
+	// run is the present run, or nil while nothing follows the object.
 	run *run
-	// state is the question for the object: the answer is the state in the API server, nil for no object. Each run begins it
-	// anew.
+	// state is the question about the object. Its answer is the state in the API server, or nil if there is no object. Each run restarts
+	// it.
 	state question.Question[*volume.Object]
-	// newest is the newest resourceVersion that any run has seen: the item never goes back.
+	// newest is the newest resourceVersion that any run has seen. The item never goes back behind it.
 	newest string
-	// notified is the state that the subscriber was last notified of. awaited says that a GetObject failed with
-	// ErrNotSynced: then it hears of the sync also if that brings nothing new.
+	// notified is the state that the subscriber was last notified of. awaited means that a GetObject failed with ErrNotSynced. The
+	// subscriber is then notified of the sync even if the state is the same.
 	notified known
 	awaited  bool
 	denial   denial
-	// provenAt is when the API server last said what the state is, or that it had not changed; zero for never.
+	// provenAt is when the API server last sent the state or confirmed that it is unchanged; zero for never.
 	lastRead, provenAt time.Time
-	// wants is the first try whose answer a pod may have, with Cache and Get, of pods that came after an earlier one was sent.
+	// wants has, with Cache and Get, the number of the first try whose answer a pod may read. It holds the pods that came after an earlier
+	// try was sent.
 	wants map[types.UID]uint64
 }
 
-// run is one life of what keeps an item current: a reflector, or a poller. The lock of the item guards all but item, which is
-// constant.
+// run is one reflector or poller that keeps an item current. The lock of the item guards all fields except item, which is constant.
 type run struct {
 	item *item
 	// cancel ends the goroutine of a reflector.
 	cancel context.CancelFunc
-	// pausing says that a reflector waits before its next request, and again that a poller asks once more after the try in flight.
+	// pausing means that a reflector waits before its next request. again means that a poller sends another request after the one in
+	// flight.
 	pausing, again bool
-	// ended says that nothing follows the object any more, as it is immutable.
+	// ended means that nothing follows the object any more, because it is immutable.
 	ended bool
-	// watching is since when a watch is open; zero for none.
+	// watching is when the open watch started; zero for none.
 	watching time.Time
 }
 
-// known says which object the API server holds under a name, as far as it is known.
+// known says which object the API server holds under a name, as far as that is known.
 type known struct {
 	synced, present bool
 	volume.Version
@@ -83,12 +84,12 @@ func knownOf(obj *volume.Object) known {
 	return known{synced: true, present: true, Version: obj.Version}
 }
 
-// same tells whether nothing changed from k to other. Without a resourceVersion there is no telling, so the answer is false.
+// same reports whether nothing changed from k to other. Without a resourceVersion it returns false.
 func (k known) same(other known) bool {
 	return k == other && (!k.present || k.ResourceVersion != "")
 }
 
-// startLocked begins a new run, unless the item is closed.
+// startLocked starts a new run, unless the item is closed. The caller holds the lock.
 func (it *item) startLocked(urgent bool) {
 	it.stopLocked()
 	if it.closed != nil {
@@ -113,14 +114,14 @@ func (it *item) stopLocked() {
 	it.state.Restart()
 }
 
-// isPausing tells whether the next request of the run waits for its time.
+// isPausing reports whether the next request of the run waits for its time.
 func (r *run) isPausing() bool {
 	return r.pausing || r.item.m.detection != Watch && !r.item.state.InFlight() && !r.item.state.IsDue()
 }
 
-// referenced is called after each reference but the first. A pod must not get a state that is older than itself: so what
-// nothing follows is read afresh, with Cache for each pod, with Get for each reference. A request that is under way ends, for
-// those who wait for it: else a new pod every moment would keep all of them from a state.
+// referenced is called after each reference except the first. A pod must not get a state that is older than the pod. So an object that
+// nothing follows is read afresh: with Cache for each new pod, with Get for each reference. A request in flight still serves the pods that
+// wait for it. Otherwise a steady stream of new pods would keep all of them from ever getting a state.
 func (it *item) referenced(uid types.UID, newPod, urgent bool) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -139,14 +140,14 @@ func (it *item) referenced(uid types.UID, newPod, urgent bool) {
 	}
 }
 
-// unreferenced is called after the last reference of a pod.
+// unreferenced is called after the last reference of a pod is removed.
 func (it *item) unreferenced(uid types.UID) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	delete(it.wants, uid)
 }
 
-// hurry has the state asked for before others, if it is not known.
+// hurry requests the state before others, if it is not known.
 func (it *item) hurry() {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -155,7 +156,7 @@ func (it *item) hurry() {
 	}
 }
 
-// get returns what is known, for a pod. If nothing is, it makes sure that a run finds out.
+// get returns what is known, for a pod. If nothing is known, it makes sure that a run finds out.
 func (it *item) get(uid types.UID) (*volume.Object, error) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -178,7 +179,7 @@ func (it *item) get(uid types.UID) (*volume.Object, error) {
 	}
 }
 
-// isOldFor says whether the state was asked for before a pod came. The caller holds the lock.
+// isOldFor reports whether the state was requested before a pod came. The caller holds the lock.
 func (it *item) isOldFor(uid types.UID) bool {
 	wants, waits := it.wants[uid]
 	if waits && it.state.Last.Try >= wants {
@@ -188,7 +189,7 @@ func (it *item) isOldFor(uid types.UID) bool {
 	return waits
 }
 
-// isAwaited says whether a pod waits for a state that is asked for later than the present one. The caller holds the lock.
+// isAwaited reports whether a pod waits for a later state than the present one. The caller holds the lock.
 func (it *item) isAwaited() bool {
 	for _, wants := range it.wants {
 		if it.state.Last.Try < wants {
@@ -198,7 +199,7 @@ func (it *item) isAwaited() bool {
 	return false
 }
 
-// satisfiesAny says whether the state is new enough for a pod that waits, or none came late. The caller holds the lock.
+// satisfiesAny reports whether the state is new enough for a pod that waits, or no pod waits. The caller holds the lock.
 func (it *item) satisfiesAny() bool {
 	for _, wants := range it.wants {
 		if it.state.Last.Try >= wants {
@@ -208,7 +209,7 @@ func (it *item) satisfiesAny() bool {
 	return len(it.wants) == 0
 }
 
-// notSyncedLocked says why the state isn't known.
+// notSyncedLocked returns an error that says why the state is not known. The caller holds the lock.
 func (it *item) notSyncedLocked() error {
 	err := it.state.Err
 	if err == nil {
@@ -220,8 +221,8 @@ func (it *item) notSyncedLocked() error {
 	return fmt.Errorf("%s: %w: %w", it.ref, ErrNotSynced, err)
 }
 
-// stopIfUnreadSince stops the run if nothing has read the object since t. The next read starts another one. One that has
-// no state yet goes on: another first request would make a slow API server slower.
+// stopIfUnreadSince stops the run if nothing has read the object since t. The next read starts another run. A run without a state
+// continues, because another first request would make a slow API server slower.
 func (it *item) stopIfUnreadSince(t time.Time) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -232,7 +233,7 @@ func (it *item) stopIfUnreadSince(t time.Time) {
 	}
 }
 
-// close stops everything for good. Every read returns err from then on.
+// close stops everything for good. Every later read returns err.
 func (it *item) close(err error) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -243,8 +244,8 @@ func (it *item) close(err error) {
 	}
 }
 
-// set takes over a state at a resourceVersion; nil is no object. It refuses one that is older than what is known, and one
-// that the cache has no room for. complete says that the run is allowed all that it needs.
+// set stores a state at a resourceVersion; nil means that there is no object. It returns an error if the state is older than what is known,
+// or if the cache has no room. complete means that the run has all the rights that it needs.
 func (r *run) set(obj *volume.Object, version string, complete bool) error {
 	it := r.item
 	it.mu.Lock()
@@ -275,7 +276,7 @@ func (r *run) setLocked(obj *volume.Object, version string) (tell bool, err erro
 		it.newest = version
 	}
 	if !it.state.Last.IsKnown() {
-		it.lastRead = time.Now() // the caller that waits for this needs time to read it
+		it.lastRead = time.Now() // give the caller that waits for this state time to read it
 	}
 	it.state.Answered(obj)
 	it.provenAt = it.state.Last.Came
@@ -285,8 +286,8 @@ func (r *run) setLocked(obj *volume.Object, version string) (tell bool, err erro
 	return tell, nil
 }
 
-// failed records why a request has failed, and returns how long the next one waits: not at all where it waits with others. The
-// subscriber hears of a refusal if a GetObject waits for the state, which may never come, and when a denial begins.
+// failed records why a request failed, and returns how long to wait before the next one. That is 0 if it waits at the gate with others. The
+// subscriber is notified of a refusal if a GetObject waits for the state, which may never come, and when a denial starts.
 func (r *run) failed(err error) (pause time.Duration) {
 	it, now, told := r.item, time.Now(), requests.Told(err)
 	it.mu.Lock()
@@ -307,7 +308,7 @@ func (r *run) failed(err error) (pause time.Duration) {
 	}
 	it.mu.Unlock()
 	level := 0
-	if waits != nil || !news || isUsual(err) { // the first is logged for all
+	if waits != nil || !news || isUsual(err) { // the gate logs the first failure for all of them
 		level = detailLevel
 	}
 	klog.Background().V(level).Info("Request for an object failed, trying again", "ref", it.ref, "account", it.account, "err", err)

@@ -13,8 +13,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// An outage of all objects is told in a line or two. A failure of one object is told once, however long it lasts, and none that a
-// busy API server answers: it may answer that to all of all nodes.
+// An outage of all objects is logged in a line or two. A failure of one object is logged once, however long it lasts. Answers of a busy API
+// server are not logged, because it may send them for all objects to all nodes.
 func TestTheLogTellsAFailureOnce(t *testing.T) {
 	for name, test := range map[string]struct {
 		err   error
@@ -45,7 +45,7 @@ func TestTheLogTellsAFailureOnce(t *testing.T) {
 	}
 }
 
-// captureLog has klog write to the result at that verbosity until the test ends.
+// captureLog makes klog write to the result, at that verbosity, until the test ends.
 func captureLog(t *testing.T, verbosity string) *bytes.Buffer {
 	t.Helper()
 	t.Cleanup(klog.CaptureState().Restore)

@@ -31,8 +31,7 @@ const (
 	testNode   = "node-1"
 )
 
-// env is a manager, the API server that it talks to, and a record of what its
-// subscriber heard.
+// env is a manager, its API server, and a record of the calls of its subscriber.
 type env struct {
 	*Manager
 	detection ChangeDetection
@@ -43,13 +42,13 @@ type env struct {
 
 	mu    sync.Mutex
 	heard map[volume.Ref]int
-	// reader is the pod that reads, the zero Pod for none that is registered.
+	// reader is the pod that reads, or the zero Pod if none is registered.
 	reader volume.Pod
-	// changed is closed, and replaced, when the subscriber has heard of a change.
+	// changed is closed and replaced when the subscriber is called.
 	changed chan struct{}
 }
 
-// GetObject reads for the reader. What a manager without accounts knows is the same for every pod that has not just come.
+// GetObject reads for the reader. Without accounts, the manager's knowledge is the same for every pod that is not new.
 func (e *env) GetObject(ref volume.Ref) (*volume.Object, error) {
 	return e.Manager.GetObject(e.reader, ref)
 }
@@ -58,7 +57,7 @@ func (e *env) Denied(ref volume.Ref) error { return e.Manager.Denied(volume.Pod{
 
 func (e *env) Refresh(refs []volume.Ref) { e.Manager.Refresh(volume.Pod{}, refs) }
 
-// Subscribe is that of the Manager; await hears of the changes too.
+// Subscribe is the Manager's. await is notified of the changes too.
 func (e *env) Subscribe(fn func(volume.ServiceAccount, volume.Ref)) {
 	e.Manager.Subscribe(func(account volume.ServiceAccount, ref volume.Ref) {
 		fn(account, ref)
@@ -69,8 +68,8 @@ func (e *env) Subscribe(fn func(volume.ServiceAccount, volume.Ref)) {
 	})
 }
 
-// await reads ref until it is synced, as a publish does: again after each change that the
-// subscriber hears of. When ctx ends, it returns the error of the last read.
+// await reads ref until it is synced, as a publish does: again after each call of the subscriber. When ctx ends, it returns the error of
+// the last read.
 func (e *env) await(ctx context.Context, ref volume.Ref) (*volume.Object, error) {
 	return e.awaitFor(ctx, volume.Pod{}, ref)
 }
@@ -92,14 +91,13 @@ func (e *env) awaitFor(ctx context.Context, pod volume.Pod, ref volume.Ref) (*vo
 	}
 }
 
-// inBubble runs test in a synctest bubble with a manager that runs. The bubble
-// fails if a goroutine outlives the manager.
+// inBubble runs test in a synctest bubble with a running manager. The bubble fails if a goroutine outlives the manager.
 func inBubble(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
 	inBubbleWith(t, Watch, test)
 }
 
-// inBubbleWith is inBubble with another change detection.
+// inBubbleWith is like inBubble, with another change detection.
 func inBubbleWith(t *testing.T, detection ChangeDetection, test func(t *testing.T, e *env)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +107,7 @@ func inBubbleWith(t *testing.T, detection ChangeDetection, test func(t *testing.
 	})
 }
 
-// inEachBubble is inBubble for each change detection, as a subtest.
+// inEachBubble is like inBubble, as a subtest for each change detection.
 func inEachBubble(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
 	inBubbles(t, []ChangeDetection{Watch, Cache, Get}, test)
@@ -127,7 +125,7 @@ func newEnv(t *testing.T, detection ChangeDetection) *env {
 	return newEnvWith(t, Options{ChangeDetection: detection})
 }
 
-// newEnvWith is newEnv with what opts say of change detection, accounts, refusals and the cache.
+// newEnvWith is like newEnv, with the change detection, accounts, refusals and cache of opts.
 func newEnvWith(t *testing.T, opts Options) *env {
 	t.Helper()
 	e := &env{detection: opts.ChangeDetection, t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}, changed: make(chan struct{})}
@@ -159,8 +157,7 @@ func newEnvWith(t *testing.T, opts Options) *env {
 	return e
 }
 
-// changes lets everything come to rest and returns how often the subscriber heard
-// of ref since the last call.
+// changes waits until everything is idle, and returns how often the subscriber was called for ref since the last call.
 func (e *env) changes(ref volume.Ref) int {
 	synctest.Wait()
 	e.mu.Lock()
@@ -200,11 +197,11 @@ func (e *env) wantGetErr(ref volume.Ref, want error) {
 	}
 }
 
-// item returns what the manager has of ref.
+// item returns the manager's item of ref.
 func (e *env) item(ref volume.Ref) *item { return e.find(volume.Pod{}, ref) }
 
-// wantWatches lets everything come to rest and counts the open watches of ref; with a
-// change detection other than Watch it wants none.
+// wantWatches waits until everything is idle, and counts the open watches of ref. With a change detection other than Watch there must be
+// none.
 func (e *env) wantWatches(ref volume.Ref, want int) {
 	e.t.Helper()
 	synctest.Wait()
@@ -234,8 +231,7 @@ func configMapRef(name string) volume.Ref {
 	return volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: name}
 }
 
-// secret returns a Secret with one key, "k", and all the metadata that a real one
-// drags along.
+// secret returns a Secret with one key, "k", and all the metadata of a real one.
 func secret(name, value string) *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta: typeMeta(volume.Secret),

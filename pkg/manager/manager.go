@@ -20,16 +20,14 @@ import (
 )
 
 var (
-	// ErrNotRegistered reports a read of an object that no registered pod
-	// references, or that lost its last reference during the read.
+	// ErrNotRegistered says that no registered pod references the object, or that the last reference was removed during the read.
 	ErrNotRegistered = errors.New("not registered")
-	// ErrNotSynced reports that the state of an object isn't known yet. An error that wraps
-	// it also wraps the failure of the last request, if that failed.
+	// ErrNotSynced says that the state of an object is not known yet. If the last request failed, the error also wraps that failure.
 	ErrNotSynced = errors.New("not synced with the API server yet")
 	errShutdown  = errors.New("the manager has shut down")
 )
 
-// PendingError is an ErrNotSynced that nothing explains: the answer is under way.
+// PendingError is an ErrNotSynced without a failure: the answer is still due.
 type PendingError struct{ Ref volume.Ref }
 
 func (e *PendingError) Error() string { return fmt.Sprintf("%s: %s", e.Ref, ErrNotSynced) }
@@ -37,84 +35,81 @@ func (e *PendingError) Error() string { return fmt.Sprintf("%s: %s", e.Ref, ErrN
 // Unwrap returns ErrNotSynced.
 func (*PendingError) Unwrap() error { return ErrNotSynced }
 
-// ChangeDetection is how a Manager learns of changes.
+// ChangeDetection says how a Manager learns about changes.
 type ChangeDetection string
 
-// The ways, which are those of the kubelet.
+// The change detections. They are those of the kubelet.
 const (
 	// Watch keeps a watch of each object open. Changes arrive at once.
 	Watch ChangeDetection = "Watch"
-	// Cache keeps an object for the time that the node's annotation node.alpha.kubernetes.io/ttl says. A Refresh after
-	// that asks again. The API server may answer from its cache.
+	// Cache keeps an object for the duration in the node's annotation node.alpha.kubernetes.io/ttl. A Refresh after that requests it again.
+	// The API server may answer from its cache.
 	Cache ChangeDetection = "Cache"
-	// Get asks for the present state at each Refresh.
+	// Get requests the present state at each Refresh.
 	Get ChangeDetection = "Get"
 )
 
 const (
 	sweepInterval = time.Minute
 	minIdle       = time.Minute
-	// idleResyncs resyncs without a read make an object idle: each resync reads
-	// every object of a live volume, so only forgotten ones get that far.
+	// idleResyncs is the number of resyncs without a read after which an object is idle. Each resync reads every object of a live volume,
+	// so only unused objects become idle.
 	idleResyncs = 5
-	// detailLevel is the verbosity of what happens to each object, of which there are thousands.
+	// detailLevel is the log level for messages about single objects, of which there may be thousands.
 	detailLevel = 4
 )
 
-// Requests tells why requests wait; *requests.Requests is one.
+// Requests says why requests wait. *requests.Requests implements it.
 type Requests interface {
-	// Err returns why those of an account wait, and since when; nil if they don't.
+	// Err returns why the requests of an account wait, and since when. err is nil if they don't wait.
 	Err(account volume.ServiceAccount) (since time.Time, err error)
-	// Renewed has those of an account go on, which has another credential.
+	// Renewed lets the requests of an account continue, because it has another credential.
 	Renewed(account volume.ServiceAccount)
 }
 
-// Observer hears of watches, for metrics; *metrics.Metrics is one. It must return at once, and must be
-// safe for concurrent use.
+// Observer receives the restarts of watches, for metrics. *metrics.Metrics implements it. It must return at once and must be safe for
+// concurrent use.
 type Observer interface {
-	// Rewatched hears that a watch of an object was opened again, as the one before had ended.
+	// Rewatched is called when a watch of an object is opened again after the last one ended.
 	Rewatched(kind volume.Kind)
 }
 
-// noObserver is for who wants none.
 type noObserver struct{}
 
 func (noObserver) Rewatched(volume.Kind) {}
 
-// Nodes gets Node objects. A client-go client is one.
+// Nodes gets Node objects. A client-go client implements it.
 type Nodes interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
 }
 
-// Options says how a Manager works.
+// Options are the options of a Manager.
 type Options struct {
-	// Client lists and watches, or gets. Its outermost transport is that of Requests, which bounds and paces what is
-	// sent: so the client must not. Both are required.
+	// Client sends the requests. Its outermost transport must be that of Requests, which limits and paces them, so the client must not have
+	// a rate limit of its own. Both are required.
 	Client   *apiclient.Client
 	Requests Requests
-	// Accounts says that objects are read with the rights of the pods' service accounts: the pods of one share what is
-	// read, and no others do. The client finds the account of a request by requests.MetaOf. Else objects are read with
-	// the client's own rights.
+	// Accounts makes the manager read objects with the rights of the pods' service accounts. Only the pods of one account share what is
+	// read. The client finds the account of a request by requests.MetaOf. If Accounts is false, objects are read with the client's own
+	// rights.
 	Accounts bool
-	// Nodes gets the Node NodeName. Required by Cache, of no use to the others.
+	// Nodes gets the Node NodeName. Cache requires it; the others don't use it.
 	Nodes Nodes
-	// ChangeDetection is how changes are learnt of; empty: Watch.
+	// ChangeDetection says how changes are detected. "" means Watch.
 	ChangeDetection ChangeDetection
-	// NodeName names the Node object that says how long Cache keeps an object; it is
-	// got at most once a minute. Required by Cache, of no use to the others.
+	// NodeName is the name of the Node object that says how long Cache keeps an object. It is requested at most once a minute. Cache
+	// requires it; the others don't use it.
 	NodeName string
-	// RefusalsPass says that a 403 may pass although no right changes, as those of a node: the
-	// authorizer of an API server that starts or lags knows no pod yet, and refuses all
-	// objects. Then a 403 counts after a minute instead of five seconds.
+	// RefusalsPass means that a 403 may pass although no right changes, as with a node's rights: the authorizer of an API server that
+	// starts or lags doesn't know a pod yet, and refuses all its objects. A 403 then counts after a minute instead of five seconds.
 	RefusalsPass bool
-	// Observer hears of watches; nil: nobody does.
+	// Observer receives the restarts of watches. It may be nil.
 	Observer Observer
-	// ResyncInterval is how often every live volume reads its objects. The watch of an
-	// object stops when nothing has read it for five times as long, and for a minute at
-	// least. The next read starts it again. Required, more than zero.
+	// ResyncInterval is how often every live volume reads its objects. It is required and must be more than zero. The watch of an object
+	// stops when nothing has read the object for five times as long, but at least for a minute. The next read starts it again.
 	ResyncInterval time.Duration
-	// MaxCachedSize bounds what objects take in memory, in bytes; 0: nothing does. What several accounts read counts for
-	// each. One pod's objects may take an eighth of it. Beyond it GetObject fails with a FullError for volumes that are not mounted.
+	// MaxCachedSize limits the memory of objects, in bytes; 0 means no limit. An object that several accounts read counts for each. One
+	// pod's objects may use an eighth of it. Beyond the limit, GetObject fails with a FullError for volumes that are not mounted.
 	MaxCachedSize int64
 }
 
@@ -139,10 +134,10 @@ func (o Options) validate() error {
 	return nil
 }
 
-// Manager serves the objects that registered pods reference. All methods but Subscribe are safe for concurrent use.
+// Manager serves the objects that registered pods reference. All methods except Subscribe are safe for concurrent use.
 //
-// mu guards what is below it, and makes registrations atomic towards each other. It is taken before the lock of an item,
-// and never held over a call of the subscriber. The goroutines are those of runs, one or two each. Run ends all of them.
+// mu guards the fields below it and makes registrations atomic. It is taken before the lock of an item, and is never held while the
+// subscriber is called. Each run has one or two goroutines. Run ends all of them.
 type Manager struct {
 	requests     Requests
 	sources      map[volume.Kind]*source
@@ -152,20 +147,19 @@ type Manager struct {
 	refusalsPass bool
 	maxIdle      time.Duration
 	cache        *cache
-	// ttl says how long Cache keeps an answer; nil for the others.
+	// ttl says how long Cache keeps an answer. It is nil for the other change detections.
 	ttl *nodeTTL
-	// changed tells the subscriber.
+	// changed calls the subscriber.
 	changed func(volume.ServiceAccount, volume.Ref)
 	ran     atomic.Bool
 	running sync.WaitGroup
 
 	mu sync.RWMutex
-	// closed says that Run has ended.
+	// closed means that Run has ended.
 	closed bool
 	items  map[key]*item
-	// registered holds what each pod's volumes reference, so that unregistering removes
-	// exactly what registering added. The key is the pod's UID, because a new pod may have
-	// the name of one that is still terminating.
+	// registered holds what each pod's volumes reference, so that unregistering removes exactly what registering added. The key is the
+	// pod's UID, because a new pod may have the name of one that is still terminating.
 	registered map[types.UID]map[string]registration
 }
 
@@ -175,7 +169,7 @@ type registration struct {
 	mounted bool
 }
 
-// New returns a manager that knows no pod yet. It starts no goroutine.
+// New returns a manager without pods. It starts no goroutine. It fails if opts are not valid.
 func New(opts Options) (*Manager, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
@@ -202,26 +196,24 @@ func New(opts Options) (*Manager, error) {
 	return m, nil
 }
 
-// Subscribe sets the function that hears of changes. Call it before the first RegisterPod.
+// Subscribe sets the function that is called after changes. Call it before the first RegisterPod.
 //
-// The account is the zero Account where objects are read with the client's own rights.
-// fn is called
+// If objects are read with the client's own rights, the account is the zero account. fn is called
 //
 //   - after each change of what GetObject returns to pods of the account: the first sync, an
 //     update, a deletion, a recreation,
-//   - after the sync that a GetObject with ErrNotSynced waits for, also if nothing changed,
+//   - after the sync that a GetObject with ErrNotSynced waits for, even if nothing changed,
 //   - when the API server refuses the object while a GetObject waits for its sync,
-//   - when Denied begins or ceases to return an error.
+//   - when Denied starts or stops to return an error.
 //
-// fn should read the latest state instead of counting calls. Calls may run at the same time. A call may arrive just
-// after the reference was unregistered. The caller of fn holds no lock of the manager. fn must not
-// block, because the object's next change and the end of Run wait for it.
+// fn should read the latest state and not count calls. Calls may run concurrently. A call may arrive shortly after the reference was
+// unregistered. No lock of the manager is held during the call. fn must not block, because the object's next change and the end of Run wait
+// for it.
 func (m *Manager) Subscribe(fn func(volume.ServiceAccount, volume.Ref)) { m.changed = fn }
 
-// Run stops the watches of idle objects until ctx ends. Then it stops every reflector and request, also those from before
-// Run, waits until their goroutines have ended, and returns nil. Nothing starts afterwards: reads fail with ErrNotSynced
-// at once. Objects are served without Run too, but their watches never stop by idleness, and only Run ends what other
-// methods started. Run may be called once.
+// Run stops the watches of idle objects until ctx ends. Then it stops every reflector and request, including those from before Run, waits
+// until their goroutines have ended, and returns nil. Nothing starts afterwards: reads fail with ErrNotSynced at once. Objects are served
+// without Run too, but then idle watches never stop, and nothing ends the goroutines. Run may be called once; a second call fails.
 func (m *Manager) Run(ctx context.Context) error {
 	if m.ran.Swap(true) {
 		return errors.New("run manager: it may run once only")
@@ -247,8 +239,7 @@ func (m *Manager) stopIdle(since time.Time) {
 	}
 }
 
-// shutdown stops everything for good and waits for its end. No item can start anything afterwards, because each was
-// closed first.
+// shutdown stops everything for good and waits until it has ended. Items are closed first, so nothing can start afterwards.
 func (m *Manager) shutdown() {
 	m.mu.Lock()
 	m.closed = true
@@ -266,12 +257,12 @@ func shutdownError(ref volume.Ref) error {
 	return fmt.Errorf("%s: %w: %w", ref, ErrNotSynced, errShutdown)
 }
 
-// RegisterPod declares that the volume volumeID of pod references refs. It doesn't wait for the network. Registering a
-// volume again replaces its references. A reference that is in both sets is kept throughout.
+// RegisterPod declares that the volume volumeID of pod references refs. It doesn't wait for the network. A later call for the same volume
+// replaces its references. References that are in both sets are kept throughout.
 //
-// The first reference to an object starts its reflector, or a request. The first reference of a pod to an immutable
-// object, with Cache the first of each pod and with Get every reference, has the object read afresh: GetObject returns
-// ErrNotSynced until a request that is sent after the registration is answered.
+// The first reference to an object starts its reflector, or a request. An object is read afresh at a pod's first reference to an immutable
+// object, with Cache at the first reference of each pod, and with Get at every reference. GetObject then returns ErrNotSynced until a
+// request that was sent after the registration is answered.
 func (m *Manager) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref) {
 	account := m.account(pod)
 	m.mu.Lock()
@@ -305,7 +296,7 @@ func (m *Manager) refer(k key, uid types.UID, mounted bool) {
 	if first {
 		it.mu.Lock()
 		defer it.mu.Unlock()
-		it.startLocked(!mounted) // a publish waits
+		it.startLocked(!mounted) // a publish waits if the volume is not mounted
 		return
 	}
 	it.referenced(uid, newPod, !mounted)
@@ -318,7 +309,7 @@ func (m *Manager) newItem(k key) *item {
 	}
 }
 
-// drop removes the references of a volume, and every object that has none left. The caller holds mu.
+// drop removes the references of a volume, and every object without references. The caller holds mu.
 func (m *Manager) drop(uid types.UID, v registration) {
 	for _, k := range v.objects {
 		it := m.items[k]
@@ -333,8 +324,8 @@ func (m *Manager) drop(uid types.UID, v registration) {
 	}
 }
 
-// Keep says that the volume volumeID of pod is mounted: until UnregisterPod its objects are kept whatever they take,
-// those that are registered and those that will be.
+// Keep marks the volume volumeID of pod as mounted. Until UnregisterPod its registered objects, and those registered later, are kept
+// whatever memory they use.
 func (m *Manager) Keep(pod volume.Pod, volumeID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -359,11 +350,11 @@ func (m *Manager) volumes(pod volume.Pod) map[string]registration {
 	return volumes
 }
 
-// CachedBytes returns what objects take in memory, in bytes.
+// CachedBytes returns the memory of all objects, in bytes.
 func (m *Manager) CachedBytes() int64 { return m.cache.bytes() }
 
-// UnregisterPod removes the references of the volume volumeID of pod. When the last reference to an object is removed,
-// its reflector or request stops. UnregisterPod doesn't wait for its end. It ignores an unknown volume.
+// UnregisterPod removes the references of the volume volumeID of pod. When the last reference to an object is removed, its reflector or
+// request stops. UnregisterPod doesn't wait for that. It ignores an unknown volume.
 func (m *Manager) UnregisterPod(pod volume.Pod, volumeID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -376,7 +367,7 @@ func (m *Manager) UnregisterPod(pod volume.Pod, volumeID string) {
 	m.drop(pod.UID, old)
 }
 
-// account returns whose rights a pod's objects are read with.
+// account returns the account whose rights are used to read a pod's objects.
 func (m *Manager) account(pod volume.Pod) volume.ServiceAccount {
 	if !m.accounts {
 		return volume.ServiceAccount{}
@@ -384,19 +375,18 @@ func (m *Manager) account(pod volume.Pod) volume.ServiceAccount {
 	return pod.Account()
 }
 
-// find returns the object of ref as pod reads it, or nil.
+// find returns the item of ref as pod reads it, or nil.
 func (m *Manager) find(pod volume.Pod, ref volume.Ref) *item {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.items[key{m.account(pod), ref}]
 }
 
-// GetObject returns the latest known state of ref for pod. It does not wait for the network.
+// GetObject returns the latest known state of ref for pod. It does not wait for the network. The caller must not change the object.
 //
-// The error is NotFound (apierrors.IsNotFound) if the object is known to be absent, ErrNotRegistered, ErrNotSynced, which
-// also wraps why the last request failed or waits, or a FullError, if no volume of pod that references ref is mounted and
-// the object may take no memory. After ErrNotSynced the subscriber is called once the state is known. The caller must not
-// change the object. A read that fails counts as a read too.
+// The error is NotFound (apierrors.IsNotFound) if the object is known to be absent; ErrNotRegistered; ErrNotSynced, which also wraps why
+// the last request failed or waits; or a FullError if no mounted volume of pod references ref and the cache has no room for the object.
+// After ErrNotSynced the subscriber is called once the state is known. A read that fails counts as a read too.
 func (m *Manager) GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, error) {
 	it := m.find(pod, ref)
 	if it == nil {
@@ -408,11 +398,11 @@ func (m *Manager) GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, err
 	return it.get(pod.UID)
 }
 
-// Denied returns why the state of ref for pod can't be kept current any more, or nil. GetObject goes on to return the last
-// known state. The error is a Forbidden API error if the API server refuses the object or its changes, an Unauthorized one
-// if it accepts no token, and another one if it sends only states that are older than the known one. An error counts when
-// nothing else has come for five seconds, for a minute if refusals pass, or for three minutes if a pod's token is refused.
-// Of an object that isn't synced, Denied returns a refusal only. It returns nil if ref isn't registered.
+// Denied returns why the state of ref for pod cannot be kept current any more, or nil. GetObject continues to return the last known state.
+// The error is a Forbidden API error if the API server refuses the object or its changes, an Unauthorized one if it accepts no token, and
+// another error if it sends only states that are older than the known one. An error counts when nothing else has come for five seconds, for
+// a minute if refusals may pass, or for three minutes if a pod's token is refused. If the object isn't synced, Denied returns only
+// refusals. It returns nil if ref isn't registered.
 func (m *Manager) Denied(pod volume.Pod, ref volume.Ref) error {
 	if it := m.find(pod, ref); it != nil {
 		return it.denied()
@@ -420,8 +410,8 @@ func (m *Manager) Denied(pod volume.Pod, ref volume.Ref) error {
 	return nil
 }
 
-// Prioritize has refs whose state is not known asked for at once, and before those that no publish waits for. It ignores
-// refs that aren't registered.
+// Prioritize requests at once those of refs whose state is not known, before those for which no publish waits. It ignores refs that aren't
+// registered.
 func (m *Manager) Prioritize(pod volume.Pod, refs []volume.Ref) {
 	for _, ref := range refs {
 		if it := m.find(pod, ref); it != nil {
@@ -430,13 +420,12 @@ func (m *Manager) Prioritize(pod volume.Pod, refs []volume.Ref) {
 	}
 }
 
-// Renewed says that there is a new credential of an account. It ends the pause after the refusal of an earlier one.
+// Renewed says that an account has a new credential. It ends the pause after the refusal of an earlier one.
 func (m *Manager) Renewed(account volume.ServiceAccount) { m.requests.Renewed(account) }
 
-// Refresh sends requests for the present state of refs, for pod. With Get it asks for all of them. With Cache it asks for
-// those whose last answer is older than the TTL, or said that the object does not exist. With Watch it does nothing.
-// Refresh doesn't wait: the subscriber hears of the changes. A request that fails changes nothing of what is known, and
-// only the next Refresh repeats it. Refresh ignores refs that aren't registered.
+// Refresh requests the present state of refs, for pod. With Get it requests all of them. With Cache it requests those whose last answer is
+// older than the TTL or said that the object does not exist. With Watch it does nothing. Refresh doesn't wait: the subscriber is notified
+// of changes. A request that fails changes nothing that is known. Refresh ignores refs that aren't registered.
 func (m *Manager) Refresh(pod volume.Pod, refs []volume.Ref) {
 	for _, ref := range refs {
 		if it := m.find(pod, ref); it != nil {

@@ -83,8 +83,8 @@ func TestReadErrors(t *testing.T) {
 	}
 }
 
-// TestARefusalIsTold has a subscriber hear of a refusal, once it has asked: what it
-// waits for may never come. Other failures pass, and are no news.
+// TestARefusalIsTold: after a failed read, a subscriber is notified of a refusal, because the state may never come. Other failures pass and
+// are not reported.
 func TestARefusalIsTold(t *testing.T) {
 	ref := secretRef("a")
 	for _, tc := range []struct {
@@ -122,8 +122,7 @@ func not(check func(error) bool) func(error) bool {
 	return func(err error) bool { return err != nil && !check(err) }
 }
 
-// TestARegistrationStartsAnew right after the last reference went, while the request of before
-// has no answer.
+// TestARegistrationStartsAnew right after the last reference was removed, while an earlier request has no answer.
 func TestARegistrationStartsAnew(t *testing.T) {
 	inEachBubble(t, func(t *testing.T, e *env) {
 		ref, never := secretRef("a"), make(chan struct{})

@@ -16,14 +16,14 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// theirs is the name of another tenant's object, and corrupt what an API server says while its storage
-// can't be read: to each request, whichever object that is for.
+// theirs is the name of another tenant's object. corrupt is the answer of an API server that cannot read its storage: it is sent for each
+// request, whichever object that is for.
 const (
 	theirs  = "payroll-2f9c"
 	corrupt = `storage is (re)initializing: corrupt object: Key: "/registry/secrets/tenant-a/` + theirs + `"`
 )
 
-// page is the answer of a proxy that is no Status.
+// page is the answer of a proxy that is not a Status.
 type page struct{ s *apiServer }
 
 func (p page) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -31,8 +31,8 @@ func (p page) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusBadGateway, Header: http.Header{"Content-Type": {"text/plain"}}, Body: io.NopCloser(strings.NewReader(corrupt))}, nil
 }
 
-// TestNoFailureNamesAnotherTenant: what the server says of its own trouble reaches no pod, neither that of the
-// request nor one that waits in the same pause. The code and the reason do.
+// TestNoFailureNamesAnotherTenant: the server's text about its own trouble reaches no pod, neither that of the request nor one that waits
+// in the same pause. The code and the reason do.
 func TestNoFailureNamesAnotherTenant(t *testing.T) {
 	status := func(code int32, reason metav1.StatusReason, details *metav1.StatusDetails) error {
 		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: corrupt, Details: details}}
@@ -89,7 +89,7 @@ func (e *env) wantNoName(err error, want string) {
 	}
 }
 
-// refuseAll has the API server fail each request with err.
+// refuseAll makes the API server fail each request with err.
 func (e *env) refuseAll(err error) {
 	e.api.set(func() { e.api.refuse = func(apiRequest) error { return err } })
 }

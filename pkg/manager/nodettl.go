@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// defaultTTL is for a Node without the annotation.
+	// defaultTTL applies to a Node without the annotation.
 	defaultTTL = time.Minute
-	// ttlInterval is the least time between two requests for the Node.
+	// ttlInterval is the shortest time between two requests for the Node.
 	ttlInterval = time.Minute
 )
 
-// nodeTTL reads from the Node object how long answers are good for. The node lifecycle controller sets it by the size of
-// the cluster. Its requests run in goroutines of the manager, one at a time. mu guards what is below it.
+// nodeTTL reads from the Node object how long answers may be used. The node lifecycle controller sets that by the size of the cluster. Its
+// requests run in goroutines of the manager, one at a time. mu guards the fields below it.
 type nodeTTL struct {
 	m     *Manager
 	nodes Nodes
@@ -31,13 +31,13 @@ type nodeTTL struct {
 	ttl     time.Duration
 	askedAt time.Time
 	failing bool
-	// cancel ends the request that is under way; nil if none is. closed says that none may begin.
+	// cancel ends the request in flight; nil if there is none. closed means that no request may start.
 	cancel context.CancelFunc
 	closed bool
 }
 
-// get returns the last known time without waiting. If the last request for the Node was more than a minute ago, it sends
-// another one in the background.
+// get returns the last known duration without waiting. If the last request for the Node is more than a minute old, it sends another one in
+// the background.
 func (n *nodeTTL) get() time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -52,7 +52,7 @@ func (n *nodeTTL) get() time.Duration {
 	return n.ttl
 }
 
-// ask gets the Node. A failure leaves the time as it is. The first of consecutive failures is logged.
+// ask gets the Node. A failure leaves the duration as it is. Only the first of consecutive failures is logged.
 func (n *nodeTTL) ask(ctx context.Context) {
 	node, err := n.nodes.Get(ctx, n.node, metav1.GetOptions{ResourceVersion: "0"})
 	n.mu.Lock()
@@ -68,7 +68,7 @@ func (n *nodeTTL) ask(ctx context.Context) {
 	n.failing = true
 }
 
-// ttlOf returns what the annotation of a Node says.
+// ttlOf returns the value of a Node's annotation, or defaultTTL.
 func ttlOf(node *corev1.Node) time.Duration {
 	seconds, err := strconv.ParseInt(node.Annotations[corev1.ObjectTTLAnnotationKey], 10, 32)
 	if err != nil || seconds < 0 {
@@ -77,7 +77,7 @@ func ttlOf(node *corev1.Node) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// close ends the request that is under way, and lets none begin again.
+// close ends the request in flight. No request starts afterwards.
 func (n *nodeTTL) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -33,19 +33,19 @@ func TestTTLOf(t *testing.T) {
 	}
 }
 
-// TestTheNodeSaysHowLong has the annotation be known, change, and become unknown.
+// TestTheNodeSaysHowLong: the annotation is known, changes, and becomes unknown.
 func TestTheNodeSaysHowLong(t *testing.T) {
 	inBubbleWith(t, Cache, func(t *testing.T, e *env) {
 		ref := secretRef("a")
 		e.api.put(secret("a", "1"))
 		e.api.put(node("10"))
 		e.known(ref)
-		e.wantAsked(nodeRef) // nothing to be kept was asked about yet
+		e.wantAsked(nodeRef) // nothing that is kept has been requested yet
 		asks := func(age time.Duration) bool {
 			t.Helper()
 			e.refresh(ref)
 			after(maxAge)
-			e.refresh(ref) // of the last moment now
+			e.refresh(ref) // of the last moment
 			before := len(e.api.requests(ref))
 			after(age)
 			e.refresh(ref)

@@ -8,12 +8,12 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// OlderAnswer says of an answer of the API server why it is refused: the object's files must not go back. That lasts if etcd
+// OlderAnswer describes an answer of the API server that is refused because files must not go back to an older state. This lasts if etcd
 // was restored from a backup.
 type OlderAnswer struct {
-	// Object is the object's version in the answer; zero if it does not exist there.
+	// Object is the object's version in the answer; zero if the object does not exist there.
 	Object volume.Version
-	// ResourceVersion is that of the answer: of the object, or of the list that holds it. Known is the newer one that came
+	// ResourceVersion is the version of the answer: of the object, or of the list that holds it. Known is the newer version that came
 	// before.
 	ResourceVersion, Known string
 }
@@ -27,14 +27,14 @@ func (*olderError) Error() string { return errOlder.Error() }
 
 func (*olderError) Unwrap() error { return errOlder }
 
-// IsOlder tells whether resourceVersion a is certainly older than b.
+// IsOlder reports whether resourceVersion a is certainly older than b. It returns false if they cannot be compared.
 func IsOlder(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order < 0
 }
 
-// refuseOlderLocked returns an error for a state that is older than what is known: as a whole, or the object in it. Where the
-// revision of a restored etcd was bumped, only the object is.
+// refuseOlderLocked returns an error if a state is older than what is known. Both the version of the answer and the version of the object
+// count: after a restore that bumped etcd's revision, only the object is older. The caller holds the lock.
 func (it *item) refuseOlderLocked(obj *volume.Object, version string) error {
 	answered := knownOf(obj)
 	switch known := it.notified; {

@@ -12,9 +12,9 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// A poller asks for the object when somebody wants to know, by one goroutine for each try.
+// A poller requests the object when somebody needs it. Each try has one goroutine.
 
-// refresh has the state asked for, unless a watch brings the changes, or what is known is fresh or about to be.
+// refresh requests the state, unless a watch reports changes, or the known state is fresh or soon will be.
 func (it *item) refresh() {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -32,8 +32,8 @@ func (it *item) refresh() {
 	r.askLocked()
 }
 
-// askLocked has the state asked for, or once more after the try in flight: that may have begun before what somebody wants to
-// see.
+// askLocked requests the state. If a try is in flight, it requests the state once more after that, because the try may have been sent too
+// early. The caller holds the lock.
 func (r *run) askLocked() {
 	it := r.item
 	if it.state.InFlight() {
@@ -45,7 +45,7 @@ func (r *run) askLocked() {
 	it.m.running.Go(func() { r.try(ctx) })
 }
 
-// try sends a request. One that fails is repeated until there is a state for all that wait.
+// try sends a request. A failed one is repeated until all waiting pods have a state.
 func (r *run) try(ctx context.Context) {
 	obj, err := r.fetch(ctx)
 	if err == nil {
@@ -70,7 +70,7 @@ func (r *run) try(ctx context.Context) {
 	}
 }
 
-// askLaterLocked has the state asked for after a pause, unless somebody has it asked for before.
+// askLaterLocked requests the state after a pause, unless another request was sent meanwhile. The caller holds the lock.
 func (r *run) askLaterLocked(pause time.Duration) {
 	if pause == 0 {
 		r.askLocked()
@@ -86,9 +86,8 @@ func (r *run) askLaterLocked(pause time.Duration) {
 	})
 }
 
-// fetch sends one request, or two: an answer that the object does not exist must not come from a cache, which may lag
-// behind, for it has no version that tells its age. For an object that exists one from a cache is enough, with Cache: it
-// spares etcd.
+// fetch sends one request, or two. The answer that an object does not exist must not come from a cache, because it has no version that
+// shows its age. For an existing object, with Cache, an answer from a cache is good enough and spares etcd.
 func (r *run) fetch(ctx context.Context) (*volume.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, bodyTime)
 	defer cancel()
@@ -106,15 +105,15 @@ func (r *run) fetch(ctx context.Context) (*volume.Object, error) {
 	return obj, err
 }
 
-// isCachedEnough says whether a state from a cache of the API server will do: the object is there, and no new pod waits.
+// isCachedEnough reports whether an answer from a cache is good enough: the object exists, and no new pod waits.
 func (it *item) isCachedEnough() bool {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	return it.state.Last.Value != nil && !it.isAwaited()
 }
 
-// isAbsent tells whether the API server has answered that the object doesn't exist. A 404 without a Status comes from
-// something else on the way to it.
+// isAbsent reports whether the API server has answered that the object doesn't exist. A 404 without a Status comes from something else on
+// the way, such as a proxy.
 func isAbsent(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// TestAStaleCacheNeverTakesDataBack has a server's cache lag behind what is known.
+// TestAStaleCacheNeverTakesDataBack has a server whose cache lags behind the known state.
 func TestAStaleCacheNeverTakesDataBack(t *testing.T) {
 	ref := secretRef("a")
 	for _, tc := range []struct {
 		name string
-		past func(e *env) // what the cache still believes
+		past func(e *env) // what the cache still has
 		now  func(e *env) volume.Version
 	}{
 		{"an older version", func(e *env) { e.api.put(secret("a", "1")) }, func(e *env) volume.Version { return e.api.put(secret("a", "2")) }},
@@ -39,7 +39,7 @@ func TestAStaleCacheNeverTakesDataBack(t *testing.T) {
 					e.refresh(ref)
 					e.wantKnown(ref, v, "2")
 				}
-				if n := e.changes(ref); n > 1 { // once, that it lags
+				if n := e.changes(ref); n > 1 { // once, because it lags
 					t.Errorf("heard of %d changes", n)
 				}
 				v = e.api.put(secret("a", "3"))
@@ -52,8 +52,7 @@ func TestAStaleCacheNeverTakesDataBack(t *testing.T) {
 	}
 }
 
-// TestAFailureIsNoAnswerForANewPod: what was known before a registration is not given
-// out after it; a Refresh asks again at once.
+// TestAFailureIsNoAnswerForANewPod: what was known before a registration is not returned after it. A Refresh requests it again at once.
 func TestAFailureIsNoAnswerForANewPod(t *testing.T) {
 	inPollBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")

@@ -13,29 +13,29 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// inPollBubble is inBubble for each change detection that asks, as a subtest.
+// inPollBubble is like inBubble, as a subtest for each change detection that polls.
 func inPollBubble(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
 	inBubbles(t, []ChangeDetection{Cache, Get}, test)
 }
 
-// refresh asks for ref and lets everything come to rest.
+// refresh refreshes ref and waits until everything is idle.
 func (e *env) refresh(ref volume.Ref) {
 	e.Refresh([]volume.Ref{ref})
 	synctest.Wait()
 }
 
-// known registers ref for a first pod and has it be known.
+// known registers ref for a first pod and waits until it is known.
 func (e *env) known(ref volume.Ref) {
 	e.t.Helper()
 	e.RegisterPod(pod("first"), "v", []volume.Ref{ref})
-	_, _ = e.GetObject(ref) // which the first answer may have come before, on a busy machine
+	_, _ = e.GetObject(ref) // on a busy machine, the first answer may have come before
 	if n := e.changes(ref); n != 1 {
 		e.t.Errorf("heard of %d changes after the first read, want 1", n)
 	}
 }
 
-// wantKnown checks the version and the value of key "k" of what is known of ref.
+// wantKnown checks the version and the value of key "k" in the known state of ref.
 func (e *env) wantKnown(ref volume.Ref, version volume.Version, value string) {
 	e.t.Helper()
 	obj, err := e.GetObject(ref)
@@ -44,8 +44,7 @@ func (e *env) wantKnown(ref volume.Ref, version volume.Version, value string) {
 	}
 }
 
-// wantAsked checks the gets sent for ref so far, by their resourceVersion, and that
-// nothing else was sent.
+// wantAsked checks the gets sent for ref so far by their resourceVersion, and that nothing else was sent.
 func (e *env) wantAsked(ref volume.Ref, want ...string) {
 	e.t.Helper()
 	synctest.Wait()
@@ -61,10 +60,10 @@ func (e *env) wantAsked(ref volume.Ref, want ...string) {
 	}
 }
 
-// maxAge is after how long Cache asks again.
+// maxAge is how long Cache keeps an answer.
 const maxAge = defaultTTL + time.Second
 
-// TestRefreshFollowsTheServer is what each resync does.
+// TestRefreshFollowsTheServer does what each resync does.
 func TestRefreshFollowsTheServer(t *testing.T) {
 	inPollBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
@@ -107,7 +106,7 @@ func TestRefreshFollowsTheServer(t *testing.T) {
 	})
 }
 
-// TestWhatIsAsked tells which requests a second read makes.
+// TestWhatIsAsked checks which requests a second read sends.
 func TestWhatIsAsked(t *testing.T) {
 	ref := secretRef("a")
 	nothing := func(*env) {}
@@ -152,8 +151,7 @@ func TestWhatIsAsked(t *testing.T) {
 	}
 }
 
-// TestARegistrationWantsAnAnswerOfItsOwn has an answer arrive that was asked for before
-// a pod was registered.
+// TestARegistrationWantsAnAnswerOfItsOwn: an answer arrives that was requested before a pod was registered.
 func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
 	ref := secretRef("a")
 	for _, tc := range []struct {
@@ -193,7 +191,7 @@ func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
 					e.reader = pod("first")
 				}
 				e.wantGetErr(ref, ErrNotSynced)
-				// The answer under way is none for this pod, the one that follows is.
+				// The answer in flight does not count for this pod, but the next one does.
 				close(gate)
 				if n := e.changes(ref); n != 0 {
 					t.Errorf("heard of %d changes", n)
@@ -213,7 +211,7 @@ func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestNewPodsDontStarveEachOther: a request that is under way ends for those who wait for it, however many pods come meanwhile.
+// TestNewPodsDontStarveEachOther: a request in flight still serves those who wait for it, however many pods come meanwhile.
 func TestNewPodsDontStarveEachOther(t *testing.T) {
 	inPollBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")

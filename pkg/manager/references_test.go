@@ -15,8 +15,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// TestReferencesAgainstModel compares the manager after each of many random
-// registrations with a model that has no counts at all.
+// TestReferencesAgainstModel compares the manager after each of many random registrations with a model that has no counts.
 func TestReferencesAgainstModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

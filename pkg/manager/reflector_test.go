@@ -9,14 +9,13 @@ import (
 )
 
 const (
-	// maxPause is the longest pause after a failure to connect, with that of the object before it.
+	// maxPause is the longest pause after a failure to connect, plus that of the object before it.
 	maxPause = 6 * time.Second
 	// maxOwnPause is the longest pause of one object, or of an account.
 	maxOwnPause = maxBackoff
 )
 
-// TestWatchesThatBreakTogetherReconnectApart counts how many watches of many are
-// opened again at one moment.
+// TestWatchesThatBreakTogetherReconnectApart counts how many of many watches are opened again at the same moment.
 func TestWatchesThatBreakTogetherReconnectApart(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		const objects = 100
@@ -47,7 +46,7 @@ func TestWatchesThatBreakTogetherReconnectApart(t *testing.T) {
 	})
 }
 
-// TestALostWatchIsRepaired: what a watch has failed to bring, which a proxy keeps open, comes with the next one.
+// TestALostWatchIsRepaired: what a watch behind a proxy failed to bring comes with the next watch.
 func TestALostWatchIsRepaired(t *testing.T) {
 	inBubble(t, func(_ *testing.T, e *env) {
 		ref := secretRef("a")

@@ -9,8 +9,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// TestAStaleServerNeverTakesDataBack has a server answer from a cache that stands
-// at an earlier time, and then catch up.
+// TestAStaleServerNeverTakesDataBack has a server that answers from an old cache, and then catches up.
 func TestAStaleServerNeverTakesDataBack(t *testing.T) {
 	ref := secretRef("a")
 	for _, tc := range []struct {

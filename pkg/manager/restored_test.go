@@ -8,8 +8,8 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// restore has the server's etcd be restored to a version, with its revision bumped by bump. As etcdutl does, that leaves the
-// objects' own versions as they were in the backup.
+// restore simulates a restore of the server's etcd to a version, with its revision bumped by bump. As with etcdutl, the objects' own
+// versions stay as they were in the backup.
 func (e *env) restore(past, bump int) {
 	e.api.set(func() {
 		for ref, changes := range e.api.history {
@@ -18,7 +18,7 @@ func (e *env) restore(past, bump int) {
 			}
 			e.api.history[ref] = changes
 		}
-		e.api.compacted = max(e.api.rv+1, past+bump) // else a watch waits for what it asks for
+		e.api.compacted = max(e.api.rv+1, past+bump) // otherwise a watch waits for the requested version
 		e.api.rv = past + bump
 	})
 	e.api.closeWatches()
@@ -32,7 +32,7 @@ func (e *env) wantOlderAnswer(want *OlderAnswer) {
 	}
 }
 
-// TestOlderAnswer: the status has the answer that is refused, until something newer comes.
+// TestOlderAnswer: the status has the refused answer until something newer comes.
 func TestOlderAnswer(t *testing.T) {
 	inEachBubble(t, func(_ *testing.T, e *env) {
 		ref := secretRef("a")
@@ -51,8 +51,7 @@ func TestOlderAnswer(t *testing.T) {
 	})
 }
 
-// TestOlderAnswerOfAnUnchangedObject: a watch learns how old the whole answer is. Then an object may have the version that is
-// known, or not exist.
+// TestOlderAnswerOfAnUnchangedObject: a watch shows how old the whole answer is. The object may then have the known version, or not exist.
 func TestOlderAnswerOfAnUnchangedObject(t *testing.T) {
 	inBubble(t, func(_ *testing.T, e *env) {
 		ref := secretRef("a")
@@ -69,8 +68,8 @@ func TestOlderAnswerOfAnUnchangedObject(t *testing.T) {
 	})
 }
 
-// TestCuresOfARestore: docs/reliability.md says what ends the refusal of older answers. A bumped revision does for an object
-// that is as it was in the backup. One that was changed after it must be written again. A new pod gets what the manager knows.
+// TestCuresOfARestore: docs/reliability.md says what ends the refusal of older answers. For an object that did not change after the backup,
+// a bumped revision is enough. An object that changed after it must be written again. A new pod gets the state that the manager knows.
 func TestCuresOfARestore(t *testing.T) {
 	inEachBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
@@ -105,7 +104,7 @@ func TestCuresOfARestore(t *testing.T) {
 	})
 }
 
-// TestOlderAnswerBeforeTheFirstState: a run that begins anew has no state to keep, and says why.
+// TestOlderAnswerBeforeTheFirstState: a new run has no state to keep, and says why.
 func TestOlderAnswerBeforeTheFirstState(t *testing.T) {
 	inBubbleWith(t, Get, func(t *testing.T, e *env) {
 		ref := secretRef("a")

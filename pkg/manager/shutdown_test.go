@@ -60,8 +60,7 @@ func TestNothingRunsAfterRun(t *testing.T) {
 	})
 }
 
-// TestEverythingAtOnce is for the race detector: no order of calls may break the
-// manager, nor leave a goroutine behind.
+// TestEverythingAtOnce is for the race detector: no order of calls may break the manager or leave a goroutine.
 func TestEverythingAtOnce(t *testing.T) {
 	inEachBubble(t, func(t *testing.T, e *env) {
 		var refs []volume.Ref

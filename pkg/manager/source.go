@@ -21,13 +21,12 @@ import (
 
 // source sends the requests for the objects of one kind.
 //
-// client-go's typed clients repeat a request that failed up to ten times, as late as a
-// Retry-After says, which may be any time. A source returns the failure at once: package requests
-// paces what is sent next.
+// client-go's typed clients repeat a failed request up to ten times, after any delay that a Retry-After names. A source returns the failure
+// at once, and package requests decides when the next request is sent.
 type source struct {
 	client   *apiclient.Client
 	resource schema.GroupResource
-	// events decodes the object of a watch event.
+	// events decodes the objects in watch events.
 	events runtime.Decoder
 }
 
@@ -46,7 +45,6 @@ func (s *source) request(namespace string, opts runtime.Object) *rest.Request {
 		MaxRetries(0).VersionedParams(opts, s.client.ParameterCodec())
 }
 
-// get returns an object.
 func (s *source) get(ctx context.Context, ref volume.Ref, opts metav1.GetOptions) (*volume.Object, error) {
 	obj, err := s.request(ref.Namespace, &opts).Name(ref.Name).Do(ctx).Get()
 	if err != nil {
@@ -55,8 +53,7 @@ func (s *source) get(ctx context.Context, ref volume.Ref, opts metav1.GetOptions
 	return convert(obj)
 }
 
-// list returns the object of a list that is ref, nil if there is none, and the list's
-// resourceVersion.
+// list returns the object of a list that matches ref, or nil, and the list's resourceVersion.
 func (s *source) list(ctx context.Context, ref volume.Ref, opts metav1.ListOptions) (*volume.Object, string, error) {
 	opts.FieldSelector = selector(ref)
 	list, err := s.request(ref.Namespace, &opts).Do(ctx).Get()
@@ -76,16 +73,16 @@ func (s *source) list(ctx context.Context, ref volume.Ref, opts metav1.ListOptio
 		if err != nil {
 			return nil, "", err
 		}
-		if obj.Ref == ref { // a real API server sends no other
+		if obj.Ref == ref { // a real API server sends no other object
 			return obj, of.GetResourceVersion(), nil
 		}
 	}
 	return nil, of.GetResourceVersion(), nil
 }
 
-// watch returns the events of a watch of one object, in protobuf: every API server has that for these kinds. They are not
-// compressed: Kubernetes 1.37 would do that to a watch that begins with the state, and the reader of each idle watch would
-// keep its buffers.
+// watch returns the stream of a watch of one object, in protobuf, which every API server supports for these kinds. It asks for no
+// compression: Kubernetes 1.37 would compress a watch that starts with the state, and each idle watch would keep the buffers of its
+// decompressor.
 func (s *source) watch(ctx context.Context, ref volume.Ref, opts metav1.ListOptions) (io.ReadCloser, error) {
 	opts.Watch, opts.FieldSelector = true, selector(ref)
 	return s.request(ref.Namespace, &opts).
@@ -94,8 +91,8 @@ func (s *source) watch(ctx context.Context, ref volume.Ref, opts metav1.ListOpti
 
 func selector(ref volume.Ref) string { return "metadata.name=" + fields.EscapeValue(ref.Name) }
 
-// convert returns what a volume can show of a ConfigMap or a Secret. It takes over the
-// values, which the decoder has made for obj alone.
+// convert returns what a volume can show of a ConfigMap or a Secret. It takes the values without a copy, because the decoder made them only
+// for obj.
 func convert(obj runtime.Object) (*volume.Object, error) {
 	switch o := obj.(type) {
 	case *corev1.ConfigMap:
@@ -118,10 +115,10 @@ func convert(obj runtime.Object) (*volume.Object, error) {
 	return nil, fmt.Errorf("unexpected object type: %T", obj)
 }
 
-// maxRollout is how many bytes of the annotation are kept. A valid value is shorter.
+// maxRollout limits the annotation in bytes. A valid value is shorter.
 const maxRollout = 32
 
-// rollout returns a copy of the one annotation that is kept, so that the others can go.
+// rollout returns a copy of the one annotation that is kept, so that the memory of the others is freed.
 func rollout(annotations map[string]string) string {
 	text := annotations[volume.RolloutAnnotation]
 	return strings.Clone(strings.ToValidUTF8(text[:min(len(text), maxRollout)], ""))

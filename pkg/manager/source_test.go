@@ -8,8 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 )
 
-// TestValuesAreNotPartsOfTheAnswer writes all over the answer after it was decoded: a small
-// value must not keep a large answer in memory.
+// TestValuesAreNotPartsOfTheAnswer overwrites the answer after it was decoded: a small value must not keep a large answer in memory.
 func TestValuesAreNotPartsOfTheAnswer(t *testing.T) {
 	cm := configMap("a", "before")
 	cm.BinaryData = map[string][]byte{"b": []byte("before")}

@@ -9,49 +9,48 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// ObjectState says what is known of an object.
+// ObjectState says what is known about an object.
 type ObjectState string
 
 // The states.
 const (
 	Present ObjectState = "present"
 	Absent  ObjectState = "absent"
-	// Unknown: the API server has not said yet.
+	// Unknown: the API server has not answered yet.
 	Unknown ObjectState = "unknown"
-	// Denied: the API server refuses the object, or its changes. What is known of it may be old.
+	// Denied: the API server refuses the object or its changes. The known state may be old.
 	Denied ObjectState = "denied"
 )
 
-// ObjectStates returns every ObjectState.
+// ObjectStates returns all states.
 func ObjectStates() []ObjectState { return []ObjectState{Present, Absent, Unknown, Denied} }
 
-// ObjectStatus is what is known of one object at one moment. It holds no value.
+// ObjectStatus is what is known about one object at one moment. It holds no value of the object.
 type ObjectStatus struct {
-	// Account is whose rights it is read with, zero where those are the client's own.
+	// Account is the account whose rights are used to read the object. It is zero for the client's own rights.
 	Account volume.ServiceAccount
 	Ref     volume.Ref
 	State   ObjectState
-	// Version is that of the last known state; zero for an object that is absent or unknown.
+	// Version is the version of the last known state; zero if the object is absent or unknown.
 	Version volume.Version
-	// Err says why the state is unknown or denied, nil if it is neither.
+	// Err says why the state is unknown or denied; otherwise it is nil.
 	Err error
-	// Since is when it was first referenced, and LastConfirmed when the API server last said what its
-	// state is, or by a bookmark that it has not changed; zero for never.
+	// Since is when the object was first referenced. LastConfirmed is when the API server last sent the state, or confirmed by a bookmark
+	// that it is unchanged; zero for never.
 	Since, LastConfirmed time.Time
-	// Watched says that LastConfirmed is to advance: a watch or requests look for changes. Nothing
-	// does for an immutable object, or one that nothing has read for long.
+	// Watched means that LastConfirmed should advance: a watch or requests look for changes. It is false for an immutable object, and for
+	// one that nothing has read for a long time.
 	Watched bool
-	// Stale says that it does not: the last request for the object, or for a watch of it, has failed, or waits
-	// because those before it did. What is known may be as old as LastConfirmed. While a watch is open it isn't
-	// stale, however long the API server sends nothing: some send no bookmarks.
+	// Stale means that LastConfirmed does not advance: the last request for the object, or for a watch of it, has failed, or waits because
+	// earlier ones failed. The known state may be as old as LastConfirmed. While a watch is open the object is not stale, however long the
+	// API server is silent, because some API servers send no bookmarks.
 	Stale bool
-	// OlderAnswer is why the state is denied or unknown, if the API server answers with an older one; nil otherwise.
+	// OlderAnswer says why the state is denied or unknown if the API server answers with an older state; otherwise it is nil.
 	OlderAnswer *OlderAnswer
 }
 
-// Objects calls yield for each object that pods reference, in no order, until yield returns false.
-// It holds no lock meanwhile, so the states may be of different moments. It starts no request, and
-// does not count as a read.
+// Objects calls yield for each object that pods reference, in no order, until yield returns false. It holds no lock during the calls, so
+// the states may be from different moments. It sends no request, does not count as a read, and is safe for concurrent use.
 func (m *Manager) Objects(yield func(ObjectStatus) bool) {
 	for _, it := range m.all() {
 		if !yield(it.status()) {
@@ -60,7 +59,7 @@ func (m *Manager) Objects(yield func(ObjectStatus) bool) {
 	}
 }
 
-// all returns the items of this moment.
+// all returns the items that exist now.
 func (m *Manager) all() []*item {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// status returns what the manager tells of its only object.
+// status returns what the manager reports about its only object.
 func (e *env) status() ObjectStatus {
 	e.t.Helper()
 	synctest.Wait()
@@ -37,8 +37,7 @@ func (e *env) wantStatus(state ObjectState, version volume.Version, proven time.
 	}
 }
 
-// TestObjects: an event, a bookmark or a state proves an object current, and time or an open watch alone
-// don't.
+// TestObjects: an event, a bookmark or a state proves an object current. Time or an open watch alone do not.
 func TestObjects(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		ref, none := secretRef("a"), volume.Version{}
@@ -50,7 +49,7 @@ func TestObjects(t *testing.T) {
 			t.Errorf("before the first answer: %+v", got)
 		}
 		e.api.set(func() { e.api.hold = nil })
-		after(answerTime + maxPause) // the request under way stays silent
+		after(answerTime + maxPause) // the request in flight stays silent
 		e.wantNotFound(ref)
 		before := time.Since(e.status().LastConfirmed)
 		e.wantStatus(Absent, none, before, true)
@@ -64,7 +63,7 @@ func TestObjects(t *testing.T) {
 
 		e.api.set(func() { e.api.lost = true })
 		e.api.closeWatches()
-		after(2 * time.Minute) // the next watch goes on from there, and brings nothing
+		after(2 * time.Minute) // the next watch continues from there, and brings nothing
 		e.wantStatus(Present, v, 2*time.Minute, true)
 
 		forbidden := apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("no"))
@@ -75,7 +74,7 @@ func TestObjects(t *testing.T) {
 	})
 }
 
-// TestObjectsThatNothingFollows: what is immutable needs no watch, and can't become stale.
+// TestObjectsThatNothingFollows: an immutable object needs no watch and cannot become stale.
 func TestObjectsThatNothingFollows(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
@@ -90,8 +89,8 @@ func TestObjectsThatNothingFollows(t *testing.T) {
 	})
 }
 
-// TestAQuietWatchIsNotStale: behind a server that sends no bookmarks an object that doesn't change stays unproven,
-// and isn't stale while its watches can be opened.
+// TestAQuietWatchIsNotStale: with a server that sends no bookmarks, an object that doesn't change stays unproven, and isn't stale while its
+// watches can be opened.
 func TestAQuietWatchIsNotStale(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")

@@ -15,9 +15,9 @@ import (
 )
 
 var (
-	// errEnded is the end of a watch, by the server or by a broken connection. Another watch can go on from the last event.
+	// errEnded is the end of a watch, by the server or by a broken connection. Another watch can continue after the last event.
 	errEnded = errors.New("the watch has ended")
-	// errUnreadable is an event that can't be decoded. It doesn't wrap the decoder's error, which may quote values.
+	// errUnreadable is an event that cannot be decoded. It doesn't wrap the decoder's error, which may quote values.
 	errUnreadable = errors.New("an event of a watch can't be decoded")
 )
 
@@ -27,11 +27,11 @@ type event struct {
 	// object is the state in the event; nil for a bookmark.
 	object          *volume.Object
 	resourceVersion string
-	// initialEventsEnd marks the bookmark that ends the state which a watch begins with.
+	// initialEventsEnd marks the bookmark after the state that a watch starts with.
 	initialEventsEnd bool
 }
 
-// present returns the object after the event, nil for none.
+// present returns the object after the event, or nil if it was deleted.
 func (e *event) present() *volume.Object {
 	if e.kind == watch.Deleted {
 		return nil
@@ -39,21 +39,21 @@ func (e *event) present() *volume.Object {
 	return e.object
 }
 
-// stream is the answer to one watch request, for one goroutine.
+// stream is the answer to one watch request. It is used by one goroutine.
 type stream struct {
 	body    io.Reader
 	decoder runtime.Decoder
 	ref     volume.Ref
 }
 
-// maxFrame is the longest event that is read, as in client-go. Objects have a tenth of that at most.
+// maxFrame is the longest event that is read, in bytes, as in client-go. Objects have at most a tenth of that.
 const maxFrame = 16 << 20
 
-// next returns the next event of the object. The error wraps errEnded or errUnreadable, or is the API error that the
-// server sent as an event.
+// next returns the next event of the object. The error wraps errEnded or errUnreadable, or is the API error that the server sent as an
+// event.
 //
-// Each event is a frame: its length, and a WatchEvent in protobuf. Most watches are idle nearly all the time, so the memory
-// for a frame is not kept between events. client-go's stream decoder keeps 1 KB, and the longest frame that it has read.
+// Each event is a frame: its length and a WatchEvent in protobuf. Most watches are idle nearly all the time, so the memory of a frame is
+// not kept between events. client-go's stream decoder keeps 1 KB plus the longest frame that it has read.
 func (s *stream) next() (event, error) {
 	for {
 		frame, err := s.readFrame()
@@ -61,7 +61,7 @@ func (s *stream) next() (event, error) {
 			return event{}, err
 		}
 		e, err := decodeEvent(s.decoder, frame)
-		if err != nil || e.object == nil || e.object.Ref == s.ref { // a real API server sends no other
+		if err != nil || e.object == nil || e.object.Ref == s.ref { // a real API server sends no other object
 			return e, err
 		}
 	}
@@ -83,7 +83,7 @@ func (s *stream) readFrame() ([]byte, error) {
 	return frame, nil
 }
 
-// decodeEvent decodes a WatchEvent. decoder is that of the object in it.
+// decodeEvent decodes a WatchEvent. decoder decodes the object in it.
 func decodeEvent(decoder runtime.Decoder, frame []byte) (event, error) {
 	var raw metav1.WatchEvent
 	if err := raw.Unmarshal(frame); err != nil {

@@ -24,7 +24,7 @@ func statusObject() *metav1.Status {
 	return &status
 }
 
-// body returns the answer of a server that sends events, or frames, and then ends.
+// body returns the answer of a server that sends events or frames, and then ends.
 func body(t testing.TB, events ...any) *bytes.Buffer {
 	t.Helper()
 	var out bytes.Buffer
@@ -47,7 +47,7 @@ func eventOf(kind watch.EventType, obj runtime.Object) metav1.WatchEvent {
 	return metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Object: obj}}
 }
 
-// fullConfigMap has every field that counts, and some that don't.
+// fullConfigMap has every field that matters, and some that don't.
 func fullConfigMap() *corev1.ConfigMap {
 	immutable := true
 	return &corev1.ConfigMap{
@@ -71,7 +71,7 @@ func TestEventsAreRead(t *testing.T) {
 			t.Errorf("%s: got %+v, %v", kind, got, err)
 		}
 	}
-	for _, ref := range []volume.Ref{configMapRef("a"), secretRef("a")} { // whose bookmarks name no object
+	for _, ref := range []volume.Ref{configMapRef("a"), secretRef("a")} { // bookmarks of these name no object
 		got, err := read(t, body(t, bookmark(ref, 7))).next()
 		if err != nil || !reflect.DeepEqual(got, event{kind: watch.Bookmark, resourceVersion: "7", initialEventsEnd: true}) {
 			t.Errorf("the end of the initial events: got %+v, %v", got, err)
@@ -86,8 +86,7 @@ func TestEventsAreRead(t *testing.T) {
 	}
 }
 
-// TestUnreadableEvents: an event that can't be decoded is no end of the watch, and what
-// follows it can be read.
+// TestUnreadableEvents: an event that cannot be decoded does not end the watch, and the following events can be read.
 func TestUnreadableEvents(t *testing.T) {
 	for name, unreadable := range map[string]any{
 		"no event":             "hunter2",

@@ -8,8 +8,8 @@ import (
 	clientmetrics "k8s.io/client-go/tools/metrics"
 )
 
-// Client returns the hooks with which client-go tells of requests. They are for
-// clientmetrics.Register, which takes those of the first caller in a process.
+// Client returns the hooks with which client-go reports requests. Pass them to clientmetrics.Register, which uses those of the first caller
+// in a process.
 func (m *Metrics) Client() clientmetrics.RegisterOpts {
 	return clientmetrics.RegisterOpts{RequestResult: (*requestResult)(m), RequestLatency: (*requestLatency)(m)}
 }
@@ -23,7 +23,7 @@ func (r *requestResult) Increment(_ context.Context, code, method, host string) 
 
 type requestLatency Metrics
 
-// Observe counts how long a request took. The path is left out: it names the object.
+// Observe records how long a request took. It leaves out the path, which names the object.
 func (r *requestLatency) Observe(_ context.Context, verb string, u url.URL, took time.Duration) {
 	r.durations.WithLabelValues(verb, u.Host).Observe(took.Seconds())
 }

@@ -1,8 +1,8 @@
-// Package metrics counts what other packages tell it, and serves that to Prometheus.
+// Package metrics counts what other packages report, and serves it to Prometheus.
 //
-// It owns the names, labels and help of all metrics. Labels have few values, which this module
-// chooses: no name of an object, a pod or a namespace is one. The package must not know what makes a
-// number move, and asks for the state of volumes and objects only when somebody scrapes.
+// It owns the names, labels and help texts of all metrics. Labels have few values, which this module chooses: names of objects, pods and
+// namespaces are never labels. The package must not know why a number changes. It reads the state of volumes and objects only during a
+// scrape.
 package metrics
 
 import (
@@ -18,11 +18,10 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// maxScrapes is how many scrapes are answered at once: each of them looks at all volumes.
+// maxScrapes limits concurrent scrapes, because each of them reads the state of all volumes.
 const maxScrapes = 4
 
-// Metrics are all metrics of one plugin. All methods but New are safe for concurrent use, and none
-// waits.
+// Metrics are all metrics of one plugin. All methods are safe for concurrent use, and none of them blocks.
 type Metrics struct {
 	registry *prometheus.Registry
 
@@ -37,7 +36,7 @@ type Metrics struct {
 	durations    *prometheus.HistogramVec
 }
 
-// New returns metrics that nothing has moved yet. build is the version that they tell of.
+// New returns metrics without any counts. build is the version that they report.
 func New(build apiversion.Info) *Metrics {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -79,7 +78,7 @@ func New(build apiversion.Info) *Metrics {
 			Name: "refvol_authorizations_total",
 			Help: "Answers to the question whether a service account may use an object: allowed, denied, or error.",
 		}, []string{"result"}),
-		// These two have the names that all components of Kubernetes use.
+		// The next two have the names that all components of Kubernetes use.
 		requests: add.NewCounterVec(prometheus.CounterOpts{
 			Name: "rest_client_requests_total",
 			Help: "Requests to the API server, by HTTP code, method and host. The code of a request without an answer is <error>.",
@@ -103,7 +102,7 @@ const (
 	resultDenied    = "denied"
 )
 
-// initialize makes every counter show from the start: a rate needs a zero to begin with.
+// initialize makes every counter visible from the start, because a rate needs a zero to start with.
 func (m *Metrics) initialize() {
 	for _, result := range []string{resultChanged, resultUnchanged, resultError} {
 		m.writes.WithLabelValues(result)
@@ -121,12 +120,12 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
 }
 
-// ObserveCall counts a call of the CSI or the registration service that has ended with a gRPC code.
+// ObserveCall counts a call of the CSI or the registration service, with its gRPC code.
 func (m *Metrics) ObserveCall(method, code string, took time.Duration) {
 	m.calls.WithLabelValues(method, code).Observe(took.Seconds())
 }
 
-// RecordWrite counts a try to write a volume's files, and the bytes that were written.
+// RecordWrite counts a try to write a volume's files, and the written bytes.
 func (m *Metrics) RecordWrite(changed bool, bytes int64, err error) {
 	result := resultUnchanged
 	switch {
@@ -139,16 +138,16 @@ func (m *Metrics) RecordWrite(changed bool, bytes int64, err error) {
 	m.writtenBytes.Add(float64(bytes))
 }
 
-// Propagated counts a change that a mounted volume shows, so long after the process learnt of it.
+// Propagated records how long it took until a mounted volume showed a change that the process had learned about.
 func (m *Metrics) Propagated(took time.Duration) { m.propagation.Observe(took.Seconds()) }
 
-// Opened counts an object of which each file was opened, so long after they came to show what they show.
+// Opened records how long it took until each file of an object was opened with its present content.
 func (m *Metrics) Opened(took time.Duration) { m.opened.Observe(took.Seconds()) }
 
-// Rewatched counts a watch of an object of a kind that was opened again.
+// Rewatched counts a watch, by the object's kind, that was opened again.
 func (m *Metrics) Rewatched(kind volume.Kind) { m.restarts.WithLabelValues(string(kind)).Inc() }
 
-// Reviewed counts the answer to the question whether somebody may use an object.
+// Reviewed counts the answer to an access review.
 func (m *Metrics) Reviewed(allowed bool, err error) {
 	result := resultDenied
 	switch {

@@ -31,7 +31,7 @@ func newTest(t *testing.T, volumes []publisher.VolumeStatus, objects iter.Seq[ma
 	return m
 }
 
-// wantLines scrapes, and wants each of the lines.
+// wantLines scrapes, and expects each of the lines.
 func (m *Metrics) wantLines(t *testing.T, lines ...string) {
 	t.Helper()
 	answer := httptest.NewRecorder()
@@ -61,7 +61,7 @@ func TestState(t *testing.T) {
 		}, slices.Values([]manager.ObjectStatus{
 			object(volume.Secret, manager.Present, ago(30), true, true),
 			object(volume.Secret, manager.Absent, ago(31), true, true),
-			object(volume.Secret, manager.Unknown, time.Time{}, true, true), // since an hour
+			object(volume.Secret, manager.Unknown, time.Time{}, true, true), // for an hour
 			object(volume.ConfigMap, manager.Present, ago(100_000), false, false),
 			object(volume.ConfigMap, manager.Present, ago(100_000), true, false), // its watch is open
 			object(volume.ConfigMap, manager.Denied, ago(20_000), true, true),

@@ -8,7 +8,7 @@ import (
 	"github.com/refvol/refvol/pkg/requests"
 )
 
-// ShowRequests has the metrics tell what state returns when they are scraped. It fails if it was called before.
+// ShowRequests adds the metrics of state, which is called at each scrape. A second call fails.
 func (m *Metrics) ShowRequests(state func() requests.State) error {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)
@@ -25,7 +25,7 @@ func (m *Metrics) ShowRequests(state func() requests.State) error {
 	return nil
 }
 
-// requestsCollector reads the state when it is scraped.
+// requestsCollector reads the state at each scrape.
 type requestsCollector struct {
 	state                     func() requests.State
 	underWay, waiting, closed *prometheus.Desc
@@ -38,7 +38,7 @@ func (c *requestsCollector) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the state of this moment.
+// Collect sends the present state.
 func (c *requestsCollector) Collect(to chan<- prometheus.Metric) {
 	s := c.state()
 	to <- prometheus.MustNewConstMetric(c.underWay, prometheus.GaugeValue, float64(s.UnderWay))

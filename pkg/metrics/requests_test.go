@@ -10,7 +10,7 @@ import (
 	"github.com/refvol/refvol/pkg/requests"
 )
 
-// What waits is told, and each reason from the start.
+// Waiting requests are reported, and each reason from the start.
 func TestRequestsThatWait(t *testing.T) {
 	m := New(apiversion.Info{})
 	state := func() requests.State {

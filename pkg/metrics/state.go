@@ -13,18 +13,18 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// State is what the gauges show. Each scrape goes through both sequences.
+// State is the source of the gauges. Each scrape iterates over both sequences.
 type State struct {
 	Volumes iter.Seq[publisher.VolumeStatus]
 	Objects iter.Seq[manager.ObjectStatus]
-	// MaxBytes is how much memory the files of all volumes may take.
+	// MaxBytes is the memory that the files of all volumes may use.
 	MaxBytes int64
-	// CachedBytes returns how much memory distinct objects take, of MaxCachedBytes. It is called at each scrape.
+	// CachedBytes returns the memory of cached objects, of which MaxCachedBytes is the limit. It is called at each scrape.
 	CachedBytes    func() int64
 	MaxCachedBytes int64
 }
 
-// Show adds the metrics of the present state. It may be called once.
+// Show adds the metrics of the present state. A second call fails.
 func (m *Metrics) Show(state State) error {
 	if err := m.registry.Register(newStateCollector(state)); err != nil {
 		return fmt.Errorf("register the metrics of volumes and objects: %w", err)
@@ -32,15 +32,15 @@ func (m *Metrics) Show(state State) error {
 	return nil
 }
 
-// ShowReadiness adds a condition that the plugin needs to be ready. err returns why it isn't met, nil
-// if it is, and is called at each scrape. The name of each condition may be added once.
+// ShowReadiness adds a condition of the plugin's readiness. err returns why it isn't met, or nil if it is. It is called at each scrape.
+// Each name may be added once.
 func (m *Metrics) ShowReadiness(name string, err func() error) error {
 	return m.showWhether("refvol_ready", "Whether a condition is met that the plugin needs to be ready, as /readyz has it.",
 		"condition", name, func() bool { return err() == nil })
 }
 
-// ShowRights adds the rights that the plugin needs, by their names. missing returns the names of those that it
-// lacks, and is called at each scrape. It may be called once.
+// ShowRights adds the rights that the plugin needs, by name. missing returns the names of those that it lacks. It is called at each scrape.
+// A second call fails.
 func (m *Metrics) ShowRights(names []string, missing func() []string) error {
 	for _, name := range names {
 		err := m.showWhether("refvol_rights", "Whether the plugin's account has a right that it needs, as far as is known.",
@@ -52,7 +52,7 @@ func (m *Metrics) ShowRights(names []string, missing func() []string) error {
 	return nil
 }
 
-// showWhether adds a gauge that is 1 for yes.
+// showWhether adds a gauge that is 1 if yes returns true, and 0 otherwise.
 func (m *Metrics) showWhether(name, help, label, value string, yes func() bool) error {
 	opts := prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: prometheus.Labels{label: value}}
 	err := m.registry.Register(prometheus.NewGaugeFunc(opts, func() float64 {
@@ -67,7 +67,7 @@ func (m *Metrics) showWhether(name, help, label, value string, yes func() bool) 
 	return nil
 }
 
-// stateCollector reads the state when it is scraped, so that nothing has to keep gauges right.
+// stateCollector reads the state at each scrape, so that no code has to keep gauges up to date.
 type stateCollector struct {
 	State
 	volumes, bytes, maxBytes, withoutToken *prometheus.Desc
@@ -103,7 +103,7 @@ func (c *stateCollector) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the state of this moment.
+// Collect sends the present state.
 func (c *stateCollector) Collect(to chan<- prometheus.Metric) {
 	c.collectVolumes(to)
 	c.collectObjects(to)
@@ -160,8 +160,7 @@ func (c *stateCollector) collectObjects(to chan<- prometheus.Metric) {
 	to <- gauge(c.maxStaleness, longest)
 }
 
-// age returns the seconds since an object was last proven current. One that never was proven counts from its first
-// reference.
+// age returns the seconds since an object was last proven current. For an object that was never proven, it counts from the first reference.
 func age(o manager.ObjectStatus) float64 {
 	proven := o.LastConfirmed
 	if proven.IsZero() {

@@ -1,13 +1,13 @@
-// Package mount makes, proves, reopens and removes the mounts of volumes: one tmpfs per volume, filled while it is
-// detached, and moved onto its target path read-only in one step. It needs Linux 5.12 and no mount(8).
+// Package mount makes, proves, reopens and removes the mounts of volumes. Each volume is a tmpfs that is filled while it is detached, and
+// then moved read-only to its target path in one step. It needs Linux 5.12, and does not use mount(8).
 //
-// It owns the kernel's mount interface, the resolution of target paths below the kubelet's directory, and the answer
-// to "is this mount ours?". It must not know what a volume shows, who asked for it, or how it is kept current.
+// It owns the kernel's mount interface, the resolution of target paths below the kubelet's directory, and the answer to "is this mount
+// ours?". It must not know what a volume shows, who asked for it, or how it is kept current.
 //
-// A mount is ours if one and the same descriptor is the root of a mount, and of a tmpfs, and has the attribute
-// "<driver>:<volume id>". Nothing is written through a descriptor that was not proven so: a path may stand for
-// another mount, or for none at all, from one system call to the next. A volume whose attribute somebody has spoilt
-// is never written again; to unmount it, the source of its mount is proof enough.
+// A mount is ours if a single descriptor proves all of this: it is the root of a mount, the root of a tmpfs, and has the attribute
+// "<driver>:<volume id>". Nothing is written through a descriptor without this proof, because between two system calls a path may come to
+// lead to another mount, or to none. A volume whose attribute was damaged is never written again. To unmount it, the source of its mount is
+// enough proof.
 package mount
 
 import (
@@ -24,31 +24,31 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// The errors that callers act upon; match them with errors.Is.
+// The errors that callers distinguish with errors.Is.
 var (
-	// ErrNotMounted says that nothing is mounted at the target, or that there is no such target.
+	// ErrNotMounted says that nothing is mounted at the target, or that the target does not exist.
 	ErrNotMounted = errors.New("not mounted")
-	// ErrForeign says that at the target there is something that is not this volume's, and that it was left alone.
+	// ErrForeign says that something at the target does not belong to this volume, and was left alone.
 	ErrForeign = errors.New("not of this volume")
-	// ErrOutside says that the target is not below the kubelet's directory, or that a symbolic link is in the way.
+	// ErrOutside says that the target is not below the kubelet's directory, or that a symbolic link is in its path.
 	ErrOutside = errors.New("outside of the kubelet's directory")
 )
 
-// Mounter makes and finds the mounts of one driver. It is safe for concurrent use, and it holds nothing open. Calls
-// for the same volume or target are the caller's to order.
+// Mounter makes and finds the mounts of one driver. It is safe for concurrent use, and keeps no descriptor open. The caller must order
+// calls for the same volume or target.
 type Mounter struct {
 	driver, kubeletDir, seLinuxContext string
-	// noswap says that the kernel lets us keep tmpfs pages out of swap, hugeNever that it lets us keep it from using
-	// huge pages, of which a file of a few bytes may take one of 2 MiB.
+	// noswap means that the kernel can keep tmpfs pages out of swap. hugeNever means that it can disable huge pages: otherwise a file of a
+	// few bytes may use one of 2 MiB.
 	noswap, hugeNever bool
-	// attributePrefix starts the names of the extended attributes that we may set.
+	// attributePrefix is the prefix of the names of extended attributes that we may set.
 	attributePrefix string
-	// shared is the mount table's, once List has read it.
+	// shared is taken from the mount table by List; nil before that.
 	shared atomic.Pointer[map[uint64]bool]
 }
 
-// New returns a Mounter. It probes what the kernel grants by making and dropping a detached tmpfs; the error says
-// what is missing. It logs once if values may reach swap.
+// New returns a Mounter. It makes and drops a detached tmpfs to find out what the kernel allows. The error says what is missing. It logs a
+// warning if values may reach swap.
 func New(ctx context.Context, opts Options) (*Mounter, error) {
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("mount options: %w", err)
@@ -60,13 +60,12 @@ func New(ctx context.Context, opts Options) (*Mounter, error) {
 	return m, nil
 }
 
-// AttributePrefix starts the names of the extended attributes of the files and directories in volumes, as
-// "trusted.refvol." does. A container without the node's CAP_SYS_ADMIN can neither see nor set them. The root
-// directory's attribute "volume" is the Mounter's own.
+// AttributePrefix returns the prefix of the extended attributes of files and directories in volumes, such as "trusted.refvol.". A container
+// without the node's CAP_SYS_ADMIN cannot set them. The attribute "volume" of the root directory belongs to the Mounter.
 func (m *Mounter) AttributePrefix() string { return m.attributePrefix }
 
-// Create makes a tmpfs that is not visible anywhere yet: writable, nosuid, nodev, noexec, limited in size and inodes.
-// The caller must close the Volume; unless it was attached, the tmpfs goes with it.
+// Create makes a tmpfs that is not visible anywhere yet: writable, nosuid, nodev, noexec, limited in size and inodes. The caller must close
+// the Volume. Unless it was attached, the tmpfs then disappears.
 func (m *Mounter) Create(ctx context.Context, p Params) (*Volume, error) {
 	if err := cmp.Or(ValidateVolumeID(p.VolumeID), ctx.Err()); err != nil {
 		return nil, fmt.Errorf("volume %q: %w", p.VolumeID, err)
@@ -94,10 +93,9 @@ func (m *Mounter) newDetached(p Params) (*Volume, error) {
 	return v, err
 }
 
-// Reopen returns a writable handle on a volume that is mounted at target, while what is visible there stays
-// read-only. It returns an error that matches ErrNotMounted, and ErrForeign or ErrOutside where that is the reason,
-// if the mount at target is not proven to be this volume's; any other error says nothing about the mount. The caller
-// must close the Volume.
+// Reopen returns a writable handle on a volume that is mounted at target. What is visible there stays read-only. If the mount is not proven
+// to be this volume's, the error matches ErrNotMounted, and also ErrForeign or ErrOutside if that is the reason. Any other error says
+// nothing about the mount. The caller must close the Volume.
 func (m *Mounter) Reopen(ctx context.Context, volumeID, target string) (v *Volume, err error) {
 	err = m.withProven(ctx, "reopen", volumeID, target, func(fd int) error {
 		v, err = m.clone(volumeID, fd)
@@ -109,14 +107,14 @@ func (m *Mounter) Reopen(ctx context.Context, volumeID, target string) (v *Volum
 	return v, err
 }
 
-// Check returns nil if the mount at target is this volume's. Otherwise the error matches ErrNotMounted, ErrForeign or
-// ErrOutside, or says why it could not tell.
+// Check returns nil if the mount at target belongs to this volume. Otherwise the error matches ErrNotMounted, ErrForeign or ErrOutside, or
+// says why the check failed.
 func (m *Mounter) Check(ctx context.Context, volumeID, target string) error {
 	return m.withProven(ctx, "check", volumeID, target, func(int) error { return nil })
 }
 
-// Open returns the root directory of the volume mounted at target, read-only as everybody sees it, and how much of
-// the volume is used. Its errors are those of Check. The caller must close the directory.
+// Open returns the root directory of the volume mounted at target, read-only as everybody sees it, and the volume's usage. Its errors are
+// those of Check. The caller must close the directory.
 func (m *Mounter) Open(ctx context.Context, volumeID, target string) (root *os.Root, usage Usage, err error) {
 	err = m.withProven(ctx, "open", volumeID, target, func(fd int) error {
 		if usage, err = usageAt(fd); err == nil {
@@ -142,10 +140,10 @@ func (m *Mounter) withProven(ctx context.Context, what, volumeID, path string, d
 	return nil
 }
 
-// Unmount unmounts this volume from target, as often as it is stacked there, and removes the empty directory below.
-// It returns nil if there is nothing, and an error that matches ErrForeign if there is something else, which it
-// leaves alone. It does not heed the cancellation of ctx, so that it also cleans up after a cancelled call. Readers
-// that have the volume open, or mounted in a container, keep it until they end.
+// Unmount unmounts this volume from target, also if it is stacked there several times, and removes the empty directory below. It returns
+// nil if nothing is mounted. If something else is there, it leaves that alone and returns an error that matches ErrForeign. It ignores the
+// cancellation of ctx, so that it can clean up after a cancelled call. Processes that have the volume open, or mounted in a container, keep
+// it until they end.
 func (m *Mounter) Unmount(ctx context.Context, volumeID, target string) error {
 	if err := m.unmount(ctx, volumeID, target); err != nil {
 		return fmt.Errorf("volume %.*s: unmount %s: %w", maxVolumeIDLength, volumeID, target, err)
@@ -177,7 +175,7 @@ func (m *Mounter) unmount(ctx context.Context, volumeID, path string) error {
 	}
 }
 
-// unmountTop unmounts the uppermost mount at the target if it is the volume's.
+// unmountTop unmounts the uppermost mount at the target if it belongs to the volume.
 func (m *Mounter) unmountTop(volumeID string, t *target) error {
 	fd, err := t.open()
 	if err != nil {
@@ -193,8 +191,7 @@ func (m *Mounter) unmountTop(volumeID string, t *target) error {
 	return detach(fd)
 }
 
-// Usage is how much of a volume is used, also by files that have no name any more and that readers hold open; sizes
-// are in bytes.
+// Usage is how much of a volume is used, including deleted files that readers still have open. Capacity, Available and Used are in bytes.
 type Usage struct {
 	Capacity, Available, Used      int64
 	Inodes, InodesFree, InodesUsed int64

@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// Options say whose mounts a Mounter makes, and where.
+// Options are the options of a Mounter.
 type Options struct {
-	// Driver is the CSI driver's name; the mounts carry the source "<driver>:<volume id>".
+	// Driver is the CSI driver's name. The mounts have the source "<driver>:<volume id>".
 	Driver string
-	// KubeletDir is the kubelet's root directory, absolute. It must exist, and may be reached through symbolic links;
-	// targets must lie below it, and may not.
+	// KubeletDir is the absolute path of the kubelet's root directory. It must exist. Its path may have symbolic links, but the paths of
+	// targets below it may not.
 	KubeletDir string
 	// SELinuxContext is the context of every file in every volume, or "" for none.
 	SELinuxContext string
 }
 
-// The kernel takes 255 bytes as the source of a mount; these two and a colon fit.
+// The kernel accepts 255 bytes as the source of a mount. These two and a colon fit.
 const (
 	maxDriverLength   = 63
 	maxVolumeIDLength = 128
@@ -45,22 +45,22 @@ func (o *Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// Params describe a volume to make. Whoever makes them has checked them; the kernel refuses what it can't do.
+// Params describe a new volume. The caller has checked them. The kernel refuses what it cannot do.
 type Params struct {
 	// VolumeID identifies the volume on this node; see ValidateVolumeID.
 	VolumeID string
-	// Size is the limit of the content in bytes; the kernel rounds it up to pages.
+	// Size limits the content in bytes. The kernel rounds it up to pages.
 	Size int64
-	// Inodes is the limit of files, directories and links, the root directory included; each hard link counts, and
-	// since Linux 6.6 each KiB of attributes. The Mounter's own attribute is not in it.
+	// Inodes limits the number of files, directories and links, including the root directory. Each hard link counts, and since Linux 6.6
+	// each KiB of attributes. The Mounter's own attribute does not count.
 	Inodes int64
-	// Mode is that of the root directory: permission bits, and fs.ModeSetgid.
+	// Mode is the mode of the root directory: permission bits and fs.ModeSetgid.
 	Mode fs.FileMode
-	// UID and GID own the root directory; volume.NoOwner stands for root.
+	// UID and GID own the root directory. volume.NoOwner stands for root.
 	UID, GID int
 }
 
-// ValidateVolumeID says what keeps an id from being that of a volume, nil if nothing does.
+// ValidateVolumeID returns an error if an ID cannot be that of a volume.
 func ValidateVolumeID(id string) error {
 	if volumeIDForm.MatchString(id) && len(id) <= maxVolumeIDLength {
 		return nil

@@ -8,7 +8,7 @@ import (
 func TestOptionsValidate(t *testing.T) {
 	for name, tc := range map[string]struct {
 		opts Options
-		want string // a part of the error's text; "" for none
+		want string // a part of the error's text, or "" for none
 	}{
 		"valid":              {Options{Driver: "csi.refvol.dev", KubeletDir: "/var/lib/kubelet"}, ""},
 		"longest driver":     {Options{Driver: strings.Repeat("d", 63), KubeletDir: "/k"}, ""},

@@ -11,12 +11,12 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// errNoAttributes is why the plugin doesn't start on a kernel that keeps no attributes.
+// errNoAttributes says that the kernel has no extended attributes on tmpfs, so the plugin cannot start.
 var errNoAttributes = errors.New("extended attributes on tmpfs are needed (a kernel with CONFIG_TMPFS_XATTR)")
 
-// probe finds out what this kernel grants, by doing on throw-away objects what the other methods will do: it looks below
-// the kubelet's directory, makes a tmpfs with as many of Create's options as the kernel takes, sets an attribute in it, and
-// switches it between writable and read-only.
+// probe finds out what this kernel allows by doing what the other methods will do, on temporary objects. It opens the kubelet's directory,
+// makes a tmpfs with as many of Create's options as the kernel accepts, sets an attribute in it, and switches it between writable and
+// read-only.
 func (m *Mounter) probe(ctx context.Context) error {
 	dir, err := openKubeletDir(m.kubeletDir)
 	if err != nil {
@@ -49,9 +49,8 @@ func (m *Mounter) probe(ctx context.Context) error {
 	return setReadOnly(v.mount, false)
 }
 
-// tryOptions sets the options that not each kernel takes to those with which try succeeds: a tmpfs without huge=never is
-// better than one without noswap, and one without both better than none. It returns why noswap was refused, if it was, and
-// the last error if nothing succeeded.
+// tryOptions sets the optional mount options to those with which try succeeds. noswap is more important than huge=never, and a tmpfs
+// without both is better than none. It returns why noswap was refused, if it was, and the last error if no try succeeded.
 func (m *Mounter) tryOptions(try func() error) (withNoswap, err error) {
 	for _, m.noswap = range []bool{true, false} {
 		for _, m.hugeNever = range []bool{true, false} {
@@ -66,9 +65,8 @@ func (m *Mounter) tryOptions(try func() error) (withNoswap, err error) {
 	return withNoswap, err
 }
 
-// probeAttributes finds out in which of the namespaces that are for the node's administrators only the kernel lets us set
-// attributes: in a user namespace not in the first one. Without any, no mount could be told to be ours, and files could not
-// name their objects.
+// probeAttributes finds out in which namespace for node administrators the kernel lets us set attributes. In a user namespace the first one
+// is refused. Without attributes no mount could be proven to be ours, and files could not name their objects.
 func (m *Mounter) probeAttributes(v *Volume) (err error) {
 	for _, m.attributePrefix = range []string{"trusted.refvol.", "security.refvol."} {
 		refusal := v.setAttribute(m.attributePrefix)
@@ -80,7 +78,7 @@ func (m *Mounter) probeAttributes(v *Volume) (err error) {
 	return fmt.Errorf("%w: %w", errNoAttributes, err)
 }
 
-// explain adds what an operator can do about a probe that failed.
+// explain adds to a probe's error what an operator can do.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, errNoAttributes):

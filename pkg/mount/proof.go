@@ -9,25 +9,23 @@ import (
 )
 
 const (
-	// volumeAttribute follows the prefix in the name of the attribute that each volume's root directory has: its value
-	// is the mount's source.
+	// volumeAttribute, after the prefix, is the name of the attribute of each volume's root directory. Its value is the mount's source.
 	volumeAttribute = "volume"
-	// maxSource is how long that can be; see maxDriverLength.
+	// maxSource is the longest source in bytes; see maxDriverLength.
 	maxSource = 255
 )
 
-// source returns what the mount of a volume carries as its source.
+// source returns the source of a volume's mount.
 func (m *Mounter) source(volumeID string) string { return m.driver + ":" + volumeID }
 
-// prove returns nil if fd is the root of the volume's mount, and otherwise an error that matches ErrNotMounted or
-// ErrForeign, or says why it could not tell. It must see the descriptor before that is cloned, for any clone is the root of
-// a mount.
+// prove returns nil if fd is the root of the volume's mount. Otherwise the error matches ErrNotMounted or ErrForeign, or says why the proof
+// failed. It must be called before the descriptor is cloned, because any clone is the root of a mount.
 func (m *Mounter) prove(fd int, volumeID string) error {
 	if err := isTmpfsMount(fd); err != nil {
 		return err
 	}
-	// Who has CAP_SYS_ADMIN in a container can write this attribute of its own volume. What it says is compared and
-	// nothing else, so that only that volume can lose its proof.
+	// A container with CAP_SYS_ADMIN can write this attribute of its own volume. The value is only compared, so only that volume can lose
+	// its proof.
 	var buf [maxSource]byte
 	n, err := unix.Getxattr(procPath(fd), m.attributePrefix+volumeAttribute, buf[:])
 	switch {
@@ -43,7 +41,7 @@ func (m *Mounter) prove(fd int, volumeID string) error {
 	return nil
 }
 
-// proveBySource is prove by the source of the mount, which nobody can change. It reads the mount table.
+// proveBySource is like prove, but uses the source of the mount, which nobody can change. It reads the mount table.
 func (m *Mounter) proveBySource(fd int, volumeID string) error {
 	if err := isTmpfsMount(fd); err != nil {
 		return err
@@ -57,15 +55,15 @@ func (m *Mounter) proveBySource(fd int, volumeID string) error {
 		return err
 	}
 	for _, mnt := range all.tmpfs {
-		if uint64(mnt.ID) == id && mnt.Source == m.source(volumeID) { // an id that is in use can't come again
+		if uint64(mnt.ID) == id && mnt.Source == m.source(volumeID) { // the ID of an existing mount is not used again
 			return nil
 		}
 	}
 	return fmt.Errorf("the tmpfs there is of another source, or not all of it is mounted: %w", ErrForeign)
 }
 
-// isTmpfsMount returns nil if fd is the root of a mount of a tmpfs, and otherwise an error that matches ErrNotMounted or
-// ErrForeign, or says why it could not tell.
+// isTmpfsMount returns nil if fd is the root of a mount of a tmpfs. Otherwise the error matches ErrNotMounted or ErrForeign, or says why
+// the check failed.
 func isTmpfsMount(fd int) error {
 	st, err := statx(fd, 0)
 	if err != nil {
@@ -113,7 +111,7 @@ func notMounted(err error) error {
 	return err
 }
 
-// statx returns what the kernel tells of fd without asking a file system that may hang.
+// statx returns what the kernel knows about fd, without a call to a file system that may hang.
 func statx(fd int, mask int) (*unix.Statx_t, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, mask, &st); err != nil {
@@ -122,7 +120,7 @@ func statx(fd int, mask int) (*unix.Statx_t, error) {
 	return &st, nil
 }
 
-// mountID returns the id that the mount of fd has in the mount table.
+// mountID returns the ID of fd's mount in the mount table.
 func mountID(fd int) (uint64, error) {
 	st, err := statx(fd, unix.STATX_MNT_ID)
 	if err == nil && st.Mask&unix.STATX_MNT_ID == 0 {

@@ -15,17 +15,16 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ErrNotShared says that what is mounted below the pods' directories doesn't reach the node, so that pods would get empty
-// directories.
+// ErrNotShared says that mounts below the pods' directories don't reach the node, so that pods would see empty directories.
 var ErrNotShared = errors.New("mounts of this process don't reach the node")
 
-// table is what is read of this process's mount table.
+// table is what was read from this process's mount table.
 type table struct {
-	// tmpfs are the entries that are all of a tmpfs.
+	// tmpfs are the entries that mount the root of a tmpfs.
 	tmpfs []*mountinfo.Info
-	// shared says of each mount, by its id, whether it is in a group of peers.
+	// shared says, by mount ID, whether a mount is in a peer group.
 	shared map[uint64]bool
-	// unreadable counts lines that can't be parsed.
+	// unreadable counts lines that cannot be parsed.
 	unreadable int
 }
 
@@ -37,8 +36,8 @@ func readTable() (table, error) {
 	return parseTable(string(text)), nil
 }
 
-// parseTable takes each line by itself. Other programs decide what is in most of them, and one of those must not hide the
-// volumes in the lines after it.
+// parseTable parses each line separately. Other programs choose most of their contents, and a strange line must not hide the volumes in the
+// lines after it.
 func parseTable(text string) table {
 	all := table{shared: map[uint64]bool{}}
 	for line := range strings.Lines(text) {
@@ -50,8 +49,8 @@ func parseTable(text string) table {
 			continue
 		}
 		info := infos[0]
-		// The parser looks for the separator from the end, where a file system writes options as it likes; one that
-		// it passed over is among the optional fields.
+		// The parser searches the separator from the end of the line, where a file system may write any options. A separator that it missed
+		// is among the optional fields.
 		optional := strings.Fields(info.Optional)
 		separator := slices.Index(optional, "-")
 		if separator >= 0 {
@@ -65,21 +64,21 @@ func parseTable(text string) table {
 	return all
 }
 
-// Mounted is a volume that is mounted.
+// Mounted is a mounted volume.
 type Mounted struct {
 	VolumeID, Target string
 }
 
-// List returns the mounts of this driver below the kubelet's directory, each once however often it is stacked, sorted by
-// target. It reads the whole mount table, so it is for a start; what it returns is a hint, to be proven by Open. Lines that
-// can't be parsed are skipped and counted in the log.
+// List returns the mounts of this driver below the kubelet's directory, sorted by target, each once even if it is stacked. It reads the
+// whole mount table, so it is used once at start. Its result is a hint, which Open proves. Lines that cannot be parsed are skipped, and
+// their number is logged.
 func (m *Mounter) List(ctx context.Context) ([]Mounted, error) {
 	dir, err := openKubeletDir(m.kubeletDir)
 	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
 	}
 	defer unix.Close(dir)
-	// The table has paths without symbolic links, as the kernel knows this one.
+	// The table has the kernel's paths, without symbolic links.
 	realDir, err := os.Readlink(procPath(dir))
 	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
@@ -95,7 +94,7 @@ func (m *Mounter) List(ctx context.Context) ([]Mounted, error) {
 	return m.ours(all.tmpfs, realDir), nil
 }
 
-// ours picks this driver's mounts below realDir, which is how the mount table spells the kubelet's directory.
+// ours selects this driver's mounts below realDir, which is the kubelet's directory as the mount table spells it.
 func (m *Mounter) ours(infos []*mountinfo.Info, realDir string) []Mounted {
 	var all []Mounted
 	for _, info := range infos {
@@ -111,15 +110,14 @@ func (m *Mounter) ours(infos []*mountinfo.Info, realDir string) []Mounted {
 	return slices.Compact(all)
 }
 
-// CheckPropagation returns an error that matches ErrNotShared, and says what to set, if the mount of <kubelet-dir>/pods
-// belongs to no group of peers, so that what is mounted there stays with this process. Any other error says that the mount
-// table could not be read. A group that a container runtime has made for the container alone is not seen. It looks into the table that
-// List has read, and reads it if List has not.
+// CheckPropagation returns an error that matches ErrNotShared, and says what to set, if the mount of <kubelet-dir>/pods is in no peer
+// group, so that mounts below it stay in this process. Any other error says that the mount table could not be read. It cannot detect a peer
+// group that a container runtime has made only for the container. It uses the table that List has read, or reads it.
 func (m *Mounter) CheckPropagation() error {
 	path := filepath.Join(m.kubeletDir, "pods")
 	fd, err := openKubeletDir(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		path = m.kubeletDir // the kubelet makes the other one at its first start
+		path = m.kubeletDir // the kubelet creates the pods directory at its first start
 		fd, err = openKubeletDir(path)
 	}
 	if err != nil {

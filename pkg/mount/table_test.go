@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Other programs choose names and options of their mounts: whatever the table says of those,
-// the volumes before and after are found, and no such line passes for a volume.
+// Other programs choose the names and options of their mounts. Whatever these are, the volumes in the lines before and after are found, and
+// no such line counts as a volume.
 func TestLinesThatCannotBeParsed(t *testing.T) {
 	const before = "41 40 0:41 / /k/pods/a/mount ro - tmpfs d:vol-a rw\n"
 	const after = "42 40 0:42 / /k/pods/b/mount ro - tmpfs d:vol-b rw\n"

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// target is a path below the kubelet's directory, resolved as far as its parent, whose descriptor it holds. All that
-// happens at the target is relative to that.
+// target is a path below the kubelet's directory that is resolved up to its parent. It holds the parent's descriptor. All operations at the
+// target are relative to that.
 type target struct {
 	parent int
 	name   string
 }
 
-// relative returns path relative to dir, both absolute. It looks at no file.
+// relative returns path relative to dir. Both are absolute. It touches no file.
 func relative(dir, path string) (string, error) {
 	if !filepath.IsAbs(path) || slices.Contains(strings.Split(path, "/"), "..") || strings.ContainsRune(path, 0) {
 		return "", fmt.Errorf(`target must be an absolute path without ".." and zero bytes: %w`, ErrOutside)
@@ -32,8 +32,7 @@ func relative(dir, path string) (string, error) {
 	return rel, nil
 }
 
-// resolve opens the parent of the target path. The error matches ErrOutside, or fs.ErrNotExist if there is no such
-// directory.
+// resolve opens the parent of the target path. The error matches ErrOutside, or fs.ErrNotExist if the parent does not exist.
 func (m *Mounter) resolve(path string) (*target, error) {
 	rel, err := relative(m.kubeletDir, path)
 	if err != nil {
@@ -53,8 +52,7 @@ func (m *Mounter) resolve(path string) (*target, error) {
 
 func (t *target) close() { unix.Close(t.parent) }
 
-// open returns an O_PATH descriptor of what the target is at this moment: the uppermost mount there, or the directory
-// or file itself.
+// open returns an O_PATH descriptor of the target as it is now: the uppermost mount there, or the directory or file itself.
 func (t *target) open() (int, error) {
 	fd, err := openBeneath(t.parent, t.name, 0)
 	if err != nil {
@@ -63,9 +61,9 @@ func (t *target) open() (int, error) {
 	return fd, nil
 }
 
-// mkdir makes the target's directory; made is false if something is there already.
+// mkdir makes the target's directory. made is false if something exists there already.
 func (t *target) mkdir() (made bool, err error) {
-	// The mount covers this directory, so its mode is but a second line of defence.
+	// The mount hides this directory, so its mode is only a second line of defence.
 	err = unix.Mkdirat(t.parent, t.name, 0o750)
 	switch {
 	case errors.Is(err, unix.EEXIST):
@@ -76,7 +74,7 @@ func (t *target) mkdir() (made bool, err error) {
 	return true, nil
 }
 
-// rmdir removes the target's directory if it is empty, and nothing else.
+// rmdir removes the target's directory if it is empty.
 func (t *target) rmdir() error {
 	err := unix.Unlinkat(t.parent, t.name, unix.AT_REMOVEDIR)
 	switch {
@@ -88,7 +86,7 @@ func (t *target) rmdir() error {
 	return fmt.Errorf("remove the target's directory: %w", err)
 }
 
-// openKubeletDir opens the one directory whose path may have symbolic links.
+// openKubeletDir opens the kubelet's directory, the only one whose path may have symbolic links.
 func openKubeletDir(path string) (int, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -97,9 +95,8 @@ func openKubeletDir(path string) (int, error) {
 	return fd, nil
 }
 
-// openBeneath opens path, without using it, below dir. Mounts are crossed: pods' directories hold mounts. Symbolic
-// links are refused with ErrOutside. A path whose parent is not a directory, or that is too long to be one, does not
-// exist.
+// openBeneath opens path below dir with O_PATH. It crosses mounts, because pods' directories hold mounts. It refuses symbolic links with
+// ErrOutside. If the parent is not a directory, or the path is too long, the error is fs.ErrNotExist.
 func openBeneath(dir int, path string, flags uint64) (int, error) {
 	fd, err := unix.Openat2(dir, path, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC | flags,
@@ -120,7 +117,7 @@ func isOneOf(err error, errnos ...unix.Errno) bool {
 	return slices.ContainsFunc(errnos, func(errno unix.Errno) bool { return errors.Is(err, errno) })
 }
 
-// isFree returns nil if fd is an empty directory on which nothing is mounted.
+// isFree returns nil if fd is an empty directory with no mount on it.
 func (m *Mounter) isFree(fd int, volumeID string) error {
 	err := m.prove(fd, volumeID)
 	switch {

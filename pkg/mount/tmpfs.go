@@ -13,16 +13,16 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// setting is one option of a file system to be made; one without a value is a flag.
+// setting is one option of a new file system. A setting without a value is a flag.
 type setting struct{ key, value string }
 
 func (s setting) String() string { return strings.TrimSuffix(s.key+"="+s.value, "=") }
 
-// attributeInodes is what the kernel charges, at most, for the attribute of a volume's root directory: since Linux 6.6 an
-// inode per KiB of attributes.
+// attributeInodes is what the kernel charges, at most, for the attribute of a volume's root directory. Since Linux 6.6 it charges an inode
+// per KiB of attributes.
 const attributeInodes = 1
 
-// settings returns what the tmpfs of a volume is made with.
+// settings returns the options for a volume's tmpfs.
 func (m *Mounter) settings(p Params) []setting {
 	mode := uint64(p.Mode.Perm())
 	if p.Mode&fs.ModeSetgid != 0 {
@@ -52,7 +52,8 @@ func (m *Mounter) settings(p Params) []setting {
 	return all
 }
 
-// newTmpfs makes a tmpfs and returns the descriptor of a writable, detached mount of it, which goes with the descriptor.
+// newTmpfs makes a tmpfs and returns the descriptor of a writable, detached mount of it. The mount disappears when the descriptor is
+// closed.
 func newTmpfs(settings []setting) (int, error) {
 	fsfd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -79,12 +80,12 @@ func newTmpfs(settings []setting) (int, error) {
 	return fd, nil
 }
 
-// kernelMessages returns what the kernel has to say about a failed step in making a file system, in parentheses, or "".
+// kernelMessages returns the kernel's messages about a failed step, in parentheses, or "".
 func kernelMessages(fsfd int) string {
 	var messages []string
 	buf := make([]byte, 1024)
 	for {
-		n, err := unix.Read(fsfd, buf) // one read takes one message, and fails when there is none left
+		n, err := unix.Read(fsfd, buf) // each read returns one message, and fails when there are no more
 		if err != nil || n <= 0 {
 			break
 		}
@@ -96,7 +97,7 @@ func kernelMessages(fsfd int) string {
 	return " (" + strings.Join(messages, "; ") + ")"
 }
 
-// setReadOnly makes a mount read-only or writable, and no other mount of the same file system.
+// setReadOnly makes a mount read-only or writable. Other mounts of the same file system don't change.
 func setReadOnly(fd int, readOnly bool) error {
 	attr := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
 	if readOnly {
@@ -112,9 +113,9 @@ func setReadOnly(fd int, readOnly bool) error {
 	return nil
 }
 
-// detach unmounts the very mount that fd points into the root of, wherever its path leads by now: the magic link stands
-// for the descriptor, not for a path. The kernel then also unmounts every peer, which is how it goes from the host when the
-// plugin runs in a container. It must be lazy, since fd itself keeps the mount busy.
+// detach unmounts exactly the mount whose root fd is, wherever its path leads now, because the magic link stands for the descriptor and not
+// for a path. The kernel also unmounts every peer, so the mount disappears from the host when the plugin runs in a container. The unmount
+// must be lazy, because fd itself keeps the mount busy.
 func detach(fd int) error {
 	if err := unix.Unmount(procPath(fd), unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("umount: %w", err)

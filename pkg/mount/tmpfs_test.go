@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestOptionsThatTheKernelRefuses: each is left out alone.
+// TestOptionsThatTheKernelRefuses: each of them is left out separately.
 func TestOptionsThatTheKernelRefuses(t *testing.T) {
 	errHuge, errNoswap, errNone := errors.New("no huge"), errors.New("no noswap"), errors.New("no tmpfs")
 	for name, tc := range map[string]struct {

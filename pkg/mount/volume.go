@@ -11,20 +11,20 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Volume is a handle on the tmpfs of one volume, which must be closed. It belongs to one goroutine at a time.
+// Volume is a handle on the tmpfs of one volume. It must be closed, and is used by one goroutine at a time.
 type Volume struct {
 	mounter *Mounter
 	id      string
-	// mount is the descriptor of the detached mount, -1 when closed; it is the visible mount's once attached.
+	// mount is the descriptor of the detached mount, or after Attach of the visible one. It is -1 when closed.
 	mount int
 	root  *os.Root
 	// attachable is true from Create until Attach.
 	attachable bool
 }
 
-// newVolume takes over the descriptor of a detached mount, also when it fails.
+// newVolume takes over the descriptor of a detached mount, and closes it if it fails.
 func (m *Mounter) newVolume(id string, fd int) (*Volume, error) {
-	// No path leads to a detached mount but this one, which is of the process's own descriptor.
+	// Only this path leads to a detached mount: it names the process's own descriptor.
 	root, err := os.OpenRoot(procPath(fd))
 	if err != nil {
 		unix.Close(fd)
@@ -33,7 +33,7 @@ func (m *Mounter) newVolume(id string, fd int) (*Volume, error) {
 	return &Volume{mounter: m, id: id, mount: fd, root: root}, nil
 }
 
-// clone returns a writable, detached copy of a proven mount. It keeps the file system, and not what is visible.
+// clone returns a writable, detached copy of a proven mount. It shares the file system, and the visible mount does not change.
 func (m *Mounter) clone(id string, proven int) (*Volume, error) {
 	fd, err := unix.OpenTree(proven, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -46,8 +46,8 @@ func (m *Mounter) clone(id string, proven int) (*Volume, error) {
 	return m.newVolume(id, fd)
 }
 
-// StillAt reports whether the volume's file system is what is mounted at target; false also where that can't be told. While
-// the Volume is open, no other file system has its device number.
+// StillAt reports whether the volume's file system is still mounted at target. It returns false if that cannot be found out. While the
+// Volume is open, no other file system has its device number.
 func (v *Volume) StillAt(target string) bool {
 	t, err := v.mounter.resolve(target)
 	if err != nil {
@@ -60,14 +60,13 @@ func (v *Volume) StillAt(target string) bool {
 		own.Dev == there.Dev && own.Ino == there.Ino
 }
 
-// Root returns the volume's root directory, valid until Close: writable if the Volume was created or reopened, read-only
-// once it is attached.
+// Root returns the volume's root directory. It is valid until Close, writable after Create or Reopen, and read-only after Attach.
 func (v *Volume) Root() *os.Root { return v.root }
 
-// setAttribute names the volume in the attribute of its root directory that starts with prefix.
+// setAttribute sets the attribute of the root directory that names the volume.
 func (v *Volume) setAttribute(prefix string) error {
 	name := prefix + volumeAttribute
-	// The magic link stands for the descriptor; the kernel takes none that is O_PATH.
+	// The magic link stands for the descriptor. The kernel does not accept an O_PATH descriptor here.
 	if err := unix.Setxattr(procPath(v.mount), name, []byte(v.mounter.source(v.id)), 0); err != nil {
 		return fmt.Errorf("set attribute %s: %w", name, err)
 	}
@@ -83,11 +82,10 @@ func (v *Volume) Usage() (Usage, error) {
 	return usage, nil
 }
 
-// Attach makes a created Volume read-only and then visible at target in one step; every file of it that is open for
-// writing must be closed before. It makes the target's directory, whose parent must exist; a directory that is there
-// already must be empty. The error matches ErrOutside, ErrForeign if something else is in the way, or fs.ErrExist if this
-// volume is mounted there already. On error nothing is left behind at target, and the Volume can be attached again or
-// closed, but not written to.
+// Attach makes a created Volume read-only and visible at target in one step. All its files that are open for writing must be closed before.
+// It creates the target's directory, whose parent must exist. An existing directory must be empty. The error matches ErrOutside, ErrForeign
+// if something else is at the target, or fs.ErrExist if this volume is mounted there already. After an error nothing remains at target. The
+// Volume can then be attached again or closed, but not written to.
 func (v *Volume) Attach(ctx context.Context, target string) error {
 	if err := v.attach(ctx, target); err != nil {
 		return fmt.Errorf("volume %s: attach at %s: %w", v.id, target, err)
@@ -135,7 +133,7 @@ func (v *Volume) moveTo(ctx context.Context, t *target) error {
 	if err := v.mounter.isFree(fd, v.id); err != nil {
 		return err
 	}
-	// The last moment at which a cancelled publish can still be invisible.
+	// This is the last moment at which a cancelled publish can stay invisible.
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -145,7 +143,7 @@ func (v *Volume) moveTo(ctx context.Context, t *target) error {
 	return nil
 }
 
-// Close releases the handle, and with it a mount that was never attached. What is visible stays. It is idempotent.
+// Close closes the handle, and with it a mount that was never attached. A visible mount stays. It is idempotent.
 func (v *Volume) Close() error {
 	if v.mount < 0 {
 		return nil

@@ -8,14 +8,14 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// addDirectories adds the directories for mounts to a tree. The paths that the spec gives files were checked with it; a key
-// without items can still meet one.
+// addDirectories adds the directories for mounts to a tree. The paths in the spec were checked with the spec. Only the files of keys
+// without items can still conflict.
 func (r *renderer) addDirectories(tree *volume.Payload) error {
 	if len(r.spec.Directories) == 0 {
 		return nil
 	}
 	tree.Directories, tree.Inner = r.spec.MountPoints()
-	taken := map[string]string{} // a directory, by each path at which no file can be
+	taken := map[string]string{} // directories, by each path at which no file may be
 	for _, dir := range tree.Directories {
 		taken[topOf(dir)] = dir
 	}
@@ -33,7 +33,7 @@ func (r *renderer) addDirectories(tree *volume.Payload) error {
 	return nil
 }
 
-// fieldOf returns where a directory was asked for.
+// fieldOf returns the field that asks for a directory.
 func (r *renderer) fieldOf(path string) string {
 	i := slices.IndexFunc(r.spec.Directories, func(d volume.Directory) bool { return d.Path == path })
 	return r.spec.Directories[i].Field

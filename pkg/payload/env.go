@@ -29,7 +29,7 @@ func (r *renderer) addEnv(source *volume.Source) error {
 	return nil
 }
 
-// environment sets the variables of the file at a path.
+// environment sets the variables of one file.
 func (r *renderer) environment(file string, from *volume.Env) *environment {
 	e := &environment{
 		renderer: r, file: volume.File{Path: file},
@@ -45,22 +45,21 @@ func (r *renderer) environment(file string, from *volume.Env) *environment {
 	return e
 }
 
-// environment is what the variables of one env file, or of one text, are set to, by the rules by which
-// the kubelet sets those of a container.
+// environment holds the variables of one env file or text. They are set by the rules with which the kubelet sets those of a container.
 type environment struct {
 	*renderer
 	// values shares the objects' byte slices.
 	values map[string][]byte
-	// unknown holds the variables that have a value which a volume can't know, and whether that is for what they refer
-	// to: of the others the spec itself says so.
+	// unknown has the variables whose values a volume cannot know. The value is true if the cause is another variable that they refer to.
+	// The others are marked in the spec itself.
 	unknown map[string]bool
-	// escapes has how each value is written into a text, and escape how that of the variable is which is set just now.
+	// escapes says how each value is written into a text. escape is that of the variable that is being set.
 	escapes map[string]volume.Escape
 	escape  volume.Escape
 	file    volume.File
 }
 
-// set sets a variable, whatever it was before, unless there is no room: then the file is refused.
+// set sets a variable and replaces an earlier value. If there is no room, the file is refused later.
 func (e *environment) set(name string, value []byte) {
 	if e.envBytes += len(name) + len(value) + variableBytes; e.envBytes > MaxEnvBytes {
 		return
@@ -69,14 +68,13 @@ func (e *environment) set(name string, value []byte) {
 	e.values[name], e.escapes[name] = value, e.escape
 }
 
-// forget takes a variable out whose value can't be known.
+// forget removes a variable whose value cannot be known.
 func (e *environment) forget(name string, dependent bool) {
 	delete(e.values, name)
 	e.unknown[name] = dependent
 }
 
-// addAll sets a variable for each key of an object's data; binaryData is not for
-// variables.
+// addAll sets a variable for each key of an object's data. Variables cannot come from binaryData.
 func (e *environment) addAll(from *volume.EnvFrom) {
 	object := e.objectOf(&e.file, from.Ref, from.Optional, from.Field)
 	if object == nil {
@@ -90,7 +88,7 @@ func (e *environment) addAll(from *volume.EnvFrom) {
 	}
 }
 
-// add sets one variable, unless it is what an optional key does not tell.
+// add sets one variable. If an optional key is missing, it leaves the variable as it was.
 func (e *environment) add(v *volume.EnvVar) {
 	switch {
 	case e.envBytes > MaxEnvBytes: // the file is refused
@@ -136,12 +134,11 @@ func (e *environment) podField(f volume.PodField) string {
 	}[f]
 }
 
-// expand replaces each $(NAME) by the value that the variable has by now, and each $$
-// by $. What is no reference, or one to a variable that is not set, stays as it is. The
-// result is not known if a variable that it refers to isn't. It stops where there is no
-// room for more: values may double each other.
+// expand replaces each $(NAME) by the variable's present value, and each $$ by $. Anything else stays, and so does a reference to a
+// variable that is not set. known is false if a referenced variable is unknown. It stops when there is no room left, because values may
+// double each other.
 func (e *environment) expand(text string) (value []byte, known bool) {
-	// The text is looked at once: an author may write a million characters that begin a reference.
+	// The text is scanned once, because an author may write a million characters that start a reference.
 	for unclosed := false; ; {
 		before, after, found := strings.Cut(text, "$")
 		value = append(value, before...)

@@ -28,7 +28,7 @@ func fromKey(name string, kind volume.Kind, object, key string) volume.EnvVar {
 	return volume.EnvVar{Name: name, Key: &volume.Reference{Ref: volume.Ref{Kind: kind, Namespace: "ns", Name: object}, Key: key, Field: "value of " + name}}
 }
 
-// values makes an object of pairs of key and value.
+// values returns an object with these pairs of key and value.
 func values(kind volume.Kind, name string, pairs ...string) *volume.Object {
 	o := object(kind, name)
 	for i := 0; i < len(pairs); i += 2 {
@@ -37,7 +37,7 @@ func values(kind volume.Kind, name string, pairs ...string) *volume.Object {
 	return o
 }
 
-// readShell reads the simplest of what a shell would source.
+// readShell reads a simple form of a file that a shell can source.
 func readShell(t *testing.T, data []byte) map[string]string {
 	t.Helper()
 	set := map[string]string{}
@@ -69,14 +69,14 @@ func TestRenderEnvMissing(t *testing.T) {
 	if !errors.As(err, &missing) || err.Error() != want {
 		t.Errorf("\ngot  %v\nwant %s", err, want)
 	}
-	// What was deleted later leaves its variables out; a key that is missing is missing.
+	// A deleted object's variables are left out. A missing key is an error.
 	_, err = Render(s, state, Options{ForgiveDeleted: true})
 	if want := `value of A: couldn't find key lost in ConfigMap ns/c (it has k); value of B: couldn't find key lost in Secret ns/s (it has k)`; err == nil || err.Error() != want {
 		t.Errorf("\ngot  %v\nwant %s", err, want)
 	}
 }
 
-// References that double a value with each line must not take memory without bound.
+// References that double a value with each line must not use unlimited memory.
 func TestRenderEnvIsBounded(t *testing.T) {
 	doubling := volume.Env{Vars: []volume.EnvVar{plain("A", strings.Repeat(canary, 100))}}
 	for range 2000 {
@@ -112,7 +112,7 @@ func TestRenderEnvIsBounded(t *testing.T) {
 	}
 }
 
-// What refers to a variable that a volume can't know can't be known either.
+// A variable that refers to an unknown variable is unknown too.
 func TestRenderEnvDependents(t *testing.T) {
 	env := volume.Env{Vars: []volume.EnvVar{
 		{Name: "CPUS", Unknown: true},
@@ -131,8 +131,8 @@ func TestRenderEnvDependents(t *testing.T) {
 	}
 }
 
-// TestExpansionIsLinear: what begins a reference and is none is looked at once. With a look at the rest for each
-// character, these take minutes.
+// TestExpansionIsLinear: text that starts a reference and is none is scanned once. With a scan of the rest for each character, these cases
+// take minutes.
 func TestExpansionIsLinear(t *testing.T) {
 	const length = 3 << 19
 	for pattern, want := range map[string]string{"$": "$", "$a": "$a", "$(": "$(", "$$": "$", "$()": "$()"} {

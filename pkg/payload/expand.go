@@ -9,14 +9,14 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// UnfitError says that a value can't be written into a text. Who waits for another one keeps it.
+// UnfitError says that a value cannot be written into a text. Failures keep it in memory, so it has only a text.
 type UnfitError struct{ text string }
 
 // Error returns a text with the field, the variable and what to do.
 func (e *UnfitError) Error() string { return e.text }
 
-// addExpand adds a text with the values of variables in it. If one of its objects is refused, or deleted and forgiven, there is
-// no file: without the values the text would mean something else.
+// addExpand adds a text with the values of variables in it. If one of its objects is refused, or deleted and forgiven, there is no file:
+// without the values the text would have another meaning.
 func (r *renderer) addExpand(source *volume.Source) error {
 	from := &source.Expand.Text
 	e := r.environment(source.Path, &source.Expand.Env)
@@ -32,7 +32,7 @@ func (r *renderer) addExpand(source *volume.Source) error {
 		return err
 	}
 	if r.lacks(source) {
-		delete(r.files, source.Path) // no other text in its place either
+		delete(r.files, source.Path) // an earlier source's text must not be shown in its place
 		return nil
 	}
 	if !found {
@@ -45,7 +45,7 @@ func (r *renderer) addExpand(source *volume.Source) error {
 	return r.check(source.Field)
 }
 
-// lacks says whether the pod may not have an object of a source, or a required one was deleted.
+// lacks reports whether an object of a source is refused, or a required one was deleted.
 func (r *renderer) lacks(source *volume.Source) bool {
 	for _, use := range source.References() {
 		isThere := r.objects[use.Ref] != nil || r.opts.Held.At[use.Ref].UID != ""
@@ -56,8 +56,8 @@ func (r *renderer) lacks(source *volume.Source) bool {
 	return false
 }
 
-// expandText writes a text into the file: $(NAME) of a variable that is set becomes its value, $$(NAME) becomes $(NAME), and
-// all else stays. What is written is counted, and it stops where there is no room for more.
+// expandText writes a text into the file. $(NAME) of a variable that is set becomes its value, $$(NAME) becomes $(NAME), and the rest
+// stays. Written bytes are counted, and it stops when there is no room left.
 func (e *environment) expandText(text []byte, at string) error {
 	for isLast := false; !isLast && e.envBytes <= MaxEnvBytes; {
 		before, name, after := e.reference(text)
@@ -66,7 +66,7 @@ func (e *environment) expandText(text []byte, at string) error {
 		switch {
 		case isLast:
 			value = nil
-		case bytes.HasSuffix(before, []byte("$")): // which is written
+		case bytes.HasSuffix(before, []byte("$")): // the $ itself is written
 			value, escape = []byte("("+name+")"), volume.EscapeNone
 		case escape == volume.EscapeJSON && !utf8.Valid(value):
 			return &UnfitError{fmt.Sprintf("%s: the value of variable %.64s is not UTF-8, which escape: json needs: store a text, or set escape: url or none", at, name)}
@@ -78,8 +78,8 @@ func (e *environment) expandText(text []byte, at string) error {
 	return nil
 }
 
-// reference returns the text before the first reference to a variable that is set, its name, and the text after it, which is
-// nil if there is none. No name has $, ( or ), so each byte is looked at once.
+// reference returns the text before the first reference to a variable that is set, the variable's name, and the text after the reference.
+// after is nil if there is none. A name contains no $, ( or ), so each byte is scanned once.
 func (e *environment) reference(text []byte) (before []byte, name string, after []byte) {
 	for from := 0; ; {
 		begin := bytes.Index(text[from:], []byte("$("))
@@ -99,7 +99,7 @@ func (e *environment) reference(text []byte) (before []byte, name string, after 
 	}
 }
 
-// write appends a value to the file, as far as there is room.
+// write appends a value to the file, as long as there is room.
 func (e *environment) write(value []byte, escape volume.Escape) {
 	before := len(e.file.Data)
 	most := before + max(0, MaxEnvBytes-e.envBytes)
@@ -121,8 +121,8 @@ func (e *environment) write(value []byte, escape volume.Escape) {
 	e.envBytes += len(e.file.Data) - before
 }
 
-// appendJSON appends a character as it stands between the double quotes of a string of JSON and YAML: YAML takes some for the
-// end of a line, and others not at all.
+// appendJSON appends a character in the form for a double-quoted string of JSON and YAML. YAML treats some characters as the end of a line,
+// and allows others only escaped.
 func appendJSON(data []byte, r rune) []byte {
 	switch {
 	case r == '"', r == '\\':
@@ -139,7 +139,7 @@ func appendJSON(data []byte, r rune) []byte {
 	return utf8.AppendRune(data, r)
 }
 
-// appendURL appends a byte as it stands in a component of a URL: all but the unreserved characters of RFC 3986 are escaped.
+// appendURL appends a byte in the form for a component of a URL: everything except the unreserved characters of RFC 3986 is escaped.
 func appendURL(data []byte, b byte) []byte {
 	if 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || strings.IndexByte("-._~", b) >= 0 {
 		return append(data, b)

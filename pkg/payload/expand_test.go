@@ -18,10 +18,10 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// variable is one of a text: how its value is written, and the value.
+// variable is a variable of a text: its name, the escape of its value, and the value.
 type variable struct{ name, escape, value string }
 
-// expanding is a source of a text and variables, with the objects that have them: each value is a key of one Secret.
+// expanding returns a spec with a text and variables, and the objects with their values: each value is a key of one Secret.
 func expanding(text string, variables ...variable) (*volume.Spec, Objects) {
 	expand := &volume.Expand{Text: volume.Reference{Ref: volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: "c"}, Key: "text", Field: "text"}}
 	secret := object(volume.Secret, "s")
@@ -35,7 +35,7 @@ func expanding(text string, variables ...variable) (*volume.Spec, Objects) {
 	return spec(volume.Source{Path: "d/app.yaml", Field: "sources[0].expand", Expand: expand}), objects(values(volume.ConfigMap, "c", "text", text), secret)
 }
 
-// expanded returns the one file.
+// expanded returns the content of the one file.
 func expanded(t *testing.T, text string, variables ...variable) string {
 	t.Helper()
 	s, state := expanding(text, variables...)
@@ -49,7 +49,7 @@ func expanded(t *testing.T, text string, variables ...variable) string {
 	return string(got.Files[0].Data)
 }
 
-// hard is a value that some reader takes for syntax.
+// hard is a value with characters that some reader treats as syntax.
 const hard = "$(A)$$(A)$$ ${A}\"'\\\r\n\t\x00\x7f\u0085\u2028\ufeffé😀@:/%?#&+ a"
 
 func TestExpand(t *testing.T) {
@@ -77,7 +77,7 @@ func TestExpand(t *testing.T) {
 		{"$(A$$(A)", "$(A$(A)", []variable{a}},
 		{"((A)) $ (A)", "((A)) $ (A)", []variable{a}},
 		{"$(a.b-c) $(1)", "y z", []variable{{"a.b-c", "", "y"}, {"1", "", "z"}}},
-		// A value is not expanded again, also not with what is around it.
+		// A value is not expanded again, nor together with the text around it.
 		{"$(A)(B)$(B)", "$(B)", []variable{{"A", "", "$"}, {"B", "", ""}}},
 		{"$(A)(B)", "$(B)", []variable{{"A", "", "$"}, {"B", "", "y"}}},
 		{"$(A)B)", "$(B)", []variable{{"A", "", "$("}, {"B", "", "y"}}},
@@ -95,7 +95,7 @@ func TestExpand(t *testing.T) {
 		},
 		{"$(A)", "azAZ09-._~%FF%2A", []variable{{"A", "url", "azAZ09-._~\xff*"}}},
 		{`$(A) $(B) $$(B)`, `" %22 $(B)`, []variable{{"A", "none", `"`}, {"B", "url", `"`}}},
-		// The last one of a name counts, with its own escape.
+		// The last variable of a name wins, with its own escape.
 		{"$(A)", "%2F", []variable{{"A", "json", "\xff"}, {"A", "url", "/"}}},
 		{"$(A)", "/", []variable{{"A", "url", "/"}, {"A", "", "/"}}},
 	} {
@@ -105,7 +105,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// TestEscapesAreRead by what they are for, for each character of the first plane and some beyond.
+// TestEscapesAreRead reads the escaped values, for each character of the first plane and some others.
 func TestEscapesAreRead(t *testing.T) {
 	var all strings.Builder
 	for r := range rune(0x10000) {
@@ -135,7 +135,7 @@ func TestEscapesAreRead(t *testing.T) {
 	}
 }
 
-// model is what the issue says of a text, with a pattern for each run of dollars before a name.
+// model implements the rules for a text, with a pattern for each run of dollars before a name.
 func model(text string, variables map[string]string) string {
 	return regexp.MustCompile(`(\$+)\(([^$()]*)\)`).ReplaceAllStringFunc(text, func(found string) string {
 		dollars, name := strings.Count(found, "$"), strings.Trim(found, "$()")
@@ -192,7 +192,7 @@ func TestExpandIsLarge(t *testing.T) {
 	}
 }
 
-// Many objects with a variable of each: a volume may name 256.
+// Many objects with a variable each: a volume may name 256 objects.
 func TestExpandOfManyObjects(t *testing.T) {
 	s, state := expanding("", variable{"A", "", "x"})
 	expand := s.Sources[0].Expand
@@ -215,7 +215,7 @@ func TestExpandOfManyObjects(t *testing.T) {
 	}
 }
 
-// What grows is counted while it grows.
+// Growing contents are counted while they grow.
 func TestExpandIsBounded(t *testing.T) {
 	large, half := strings.Repeat("\x00", 1<<20), strings.Repeat("\x00", MaxEnvBytes/2)
 	for name, test := range map[string]struct {
@@ -251,7 +251,7 @@ func TestExpandIsBounded(t *testing.T) {
 	}
 }
 
-// What begins a reference and is none is looked at once.
+// Text that starts a reference and is none is scanned once.
 func TestExpandIsLinear(t *testing.T) {
 	for _, pattern := range []string{"$", "$(", "$(a", "$()", "$(A", "$$("} {
 		text := strings.Repeat(pattern, 3<<19/len(pattern))
@@ -265,7 +265,7 @@ func TestExpandIsLinear(t *testing.T) {
 	}
 }
 
-// A value that isn't UTF-8 does not go into JSON: neither a part of it nor another character.
+// A value that isn't UTF-8 is not written into JSON, neither partly nor with replaced characters.
 func TestExpandOfNoText(t *testing.T) {
 	s, state := expanding("a: \"$(A)\"\nb: $(B)\n", variable{"B", "json", "x"}, variable{"A", "json", canary + "\xff"})
 	_, err := Render(s, state, Options{})
@@ -283,7 +283,7 @@ func TestExpandOfNoText(t *testing.T) {
 	}
 }
 
-// Variables are those of an env file, and what is missing is named as there.
+// Variables are set as in an env file, and missing ones are named as there.
 func TestExpandMissing(t *testing.T) {
 	s, state := expanding("$(A)$(B)", variable{"A", "", "x"})
 	expand := s.Sources[0].Expand
@@ -310,7 +310,7 @@ func TestExpandMissing(t *testing.T) {
 	check(Options{}, `value of B: couldn't find key lost in Secret ns/s (it has k0); value of C: Secret "ns/gone" not found`+
 		`; text: ConfigMap "ns/c": configmap references non-existent config key: none (it has text)`)
 
-	optional := fromKey("A", volume.Secret, "s", "lost") // what is missing changes nothing
+	optional := fromKey("A", volume.Secret, "s", "lost") // a missing optional key changes nothing
 	optional.Key.Optional, optional.Escape = true, volume.EscapeURL
 	unset := fromKey("U", volume.Secret, "gone", "k")
 	unset.Key.Optional = true
@@ -319,13 +319,13 @@ func TestExpandMissing(t *testing.T) {
 	expand.Text.Key = "raw"
 	check(Options{Pod: volume.Pod{Name: "web-0"}}, `d/app.yaml: "/\xffweb-0$(U)x/x$(A)" of 2`)
 
-	// A text that may be missing makes no file, and leaves one of before.
+	// A text that may be missing makes no file, and keeps an earlier source's file.
 	expand.Text.Key, expand.Text.Optional = "none", true
 	s.Sources = []volume.Source{{Projection: &volume.Projection{Ref: expand.Text.Ref, Items: []volume.Item{{Key: "text", Path: "d/app.yaml"}}}}, s.Sources[0]}
 	check(Options{}, `d/app.yaml: "$(A)$(B)" of 1`)
 }
 
-// A file without one of its objects would mean something else, so there is none: also not what an earlier source has there.
+// A file without one of its objects would mean something else, so there is none, also not one of an earlier source.
 func TestExpandWithdrawn(t *testing.T) {
 	s, state := expanding("$(A)", variable{"A", "", "x"})
 	expand := s.Sources[0].Expand
@@ -355,7 +355,7 @@ func TestExpandWithdrawn(t *testing.T) {
 	}
 }
 
-// All files of a source are in its directory, with items or without.
+// All files of a source are in its directory, with or without items.
 func TestDirectoryOfASource(t *testing.T) {
 	dir := volume.Directory{Path: "a/rules.d", Field: "f"}
 	whole, items := source(0, volume.ConfigMap, "c").In(dir), source(1, volume.Secret, "s", "k:x/y").In(dir)

@@ -6,11 +6,11 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Held is what a volume goes on to show of objects whose newest version it does not take yet.
+// Held is what a volume continues to show of objects whose newest version it does not take yet.
 type Held struct {
-	// At are these objects, each with the version that the volume shows of it, the zero Version for none.
+	// At has these objects, each with the version that the volume shows. The zero Version means that it shows none.
 	At map[volume.Ref]volume.Version
-	// Files are those that the volume shows, each to Keep and with its Refs.
+	// Files are the files that the volume shows, each with Keep and its Refs.
 	Files []volume.File
 }
 
@@ -21,7 +21,7 @@ func (h *Held) has(ref volume.Ref) bool {
 
 func (h *Held) isOf(file *volume.File) bool { return slices.ContainsFunc(file.Refs, h.has) }
 
-// keep adds what a source goes on to show of held objects. done says that there is nothing else to add of it.
+// keep adds the files of held objects that a source continues to show. done means that nothing else of the source must be added.
 func (r *renderer) keep(source *volume.Source) (done bool) {
 	held, p := &r.opts.Held, source.Projection
 	for i := range held.Files {

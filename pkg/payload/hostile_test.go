@@ -10,14 +10,13 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// maxHeap is what one render may take beside the objects.
+// maxHeap limits the memory of one render beside the objects.
 const (
 	maxHeap  = 64 << 20
 	maxFiles = 8192
 )
 
-// allocated returns how many bytes do allocates. That is more than it ever holds, and it
-// doesn't depend on when the garbage collector runs.
+// allocated returns how many bytes do allocates. That is more than it ever uses at once, and doesn't depend on the garbage collector.
 func allocated(do func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -26,7 +25,7 @@ func allocated(do func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// numbered returns an object of n keys with values of some bytes.
+// numbered returns an object with n keys, and values of some bytes.
 func numbered(name string, n, size int) *volume.Object {
 	o := object(volume.ConfigMap, name)
 	value := []byte(strings.Repeat("v", size))
@@ -36,7 +35,7 @@ func numbered(name string, n, size int) *volume.Object {
 	return o
 }
 
-// Attributes that ask for the same thing many times are refused before that is made.
+// Attributes that ask for the same thing many times are refused before it is created.
 func TestRenderIsBounded(t *testing.T) {
 	var same []volume.Source
 	for i := range 2800 {

@@ -8,7 +8,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// joined is a source of parts, each written as kind/object/key, with a ? behind an optional one.
+// joined returns a source of parts in the form kind/object/key, with a ? after an optional one.
 func joined(parts ...string) volume.Source {
 	source := volume.Source{Path: "d/ca.pem", Field: "sources[0].join"}
 	for _, text := range parts {
@@ -62,7 +62,7 @@ func TestRenderJoinRefuses(t *testing.T) {
 	if !errors.As(err, &tooLarge) || !strings.HasPrefix(err.Error(), "sources[0].join: Too long: the joined and expanded files of a volume and ") {
 		t.Errorf("got %.200v", err)
 	}
-	// What the pod may not have is left out.
+	// An object that the pod may not read is left out.
 	refused := map[volume.Ref]bool{{Kind: volume.Secret, Namespace: "ns", Name: "large"}: true}
 	got, err := Render(spec(joined("Secret/large/k", "ConfigMap/c/k")), state, Options{Refused: refused})
 	if err != nil || string(got.Files[0].Data) != "v\n" || len(got.Files[0].Refs) != 1 {
@@ -70,7 +70,7 @@ func TestRenderJoinRefuses(t *testing.T) {
 	}
 }
 
-// TestRenderVersions: the file names what the volume shows, and no value; without a right to one of the objects it must go.
+// TestRenderVersions: the file names the shown objects and no value. Without a right to one of them it must be removed.
 func TestRenderVersions(t *testing.T) {
 	versions := volume.Source{Path: ".versions", Versions: true, Field: "sources[2].versions"}
 	s := spec(source(0, volume.ConfigMap, "c"), optional(source(1, volume.Secret, "s")), versions)

@@ -9,8 +9,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Who asks for an owner or a group gets just the modes that it asks for, with an
-// fsGroup too; a group beats the fsGroup.
+// A volume that names an owner or a group gets exactly its modes, with an fsGroup too. A group wins over the fsGroup.
 func TestRenderOwner(t *testing.T) {
 	id := func(n int64) *int64 { return &n }
 	const widened = 0o755 | fs.ModeSetgid
@@ -50,8 +49,8 @@ func TestRenderOwner(t *testing.T) {
 	}
 }
 
-// A file belongs to its item's user, or else to the user of all files, or else to the one of the pod's own
-// volume that names the object, as the kubelet's volumes do. A user makes no mode exact.
+// A file belongs to its item's user, or else to the user of all files, or else to that of the pod's own volume that names the object, as in
+// the kubelet's volumes. A user does not make modes exact.
 func TestRenderUser(t *testing.T) {
 	id := func(n int64) *int64 { return &n }
 	for _, c := range []struct {
@@ -80,7 +79,7 @@ func TestRenderUser(t *testing.T) {
 			if got := tree.Files[0]; !reflect.DeepEqual(got.User, c.want) || got.Mode != c.wantMode {
 				t.Errorf("%s has user %v", got, got.User)
 			}
-			// Keys without items have only the volume's.
+			// Keys without items only have the volume's user.
 			want := c.ofItem
 			if c.ofAll != nil {
 				want = nil

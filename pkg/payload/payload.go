@@ -1,9 +1,7 @@
-// Package payload turns a volume's spec and the objects that it names into the
-// tree of files that the volume shows.
+// Package payload turns a volume's spec and its objects into the tree of files that the volume shows.
 //
-// It owns the rules by which keys become paths, modes and owners, which are the
-// kubelet's. It is pure: no file, clock or network. It must not know where objects
-// come from or how a tree is written.
+// It owns the rules by which keys become paths, modes and owners. They are the kubelet's rules. It is pure: no file, clock or network. It
+// must not know where objects come from or how a tree is written.
 package payload
 
 import (
@@ -21,63 +19,59 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Modes that a volume with an fsGroup adds, as the kubelet does for a read-only
-// volume: the group may read every file and enter every directory, and what is
-// made in a directory inherits its group.
+// These modes are added to a volume with an fsGroup, as the kubelet does for a read-only volume: the group may read every file and enter
+// every directory, and what is made in a directory inherits its group.
 const (
 	directoryMode      fs.FileMode = 0o755
 	groupFileMode      fs.FileMode = 0o440
 	groupDirectoryMode             = 0o550 | fs.ModeSetgid
 )
 
-// MaxEnvBytes is how many bytes the names and values of the variables of a volume may have together, with
-// variableBytes for each, and the joined and expanded files. It is more than the kernel passes to a new process.
+// MaxEnvBytes limits the variables and the joined and expanded files of a volume together, in bytes. A variable counts with its name, its
+// value and variableBytes. The limit is more than the kernel passes to a new process.
 const (
 	MaxEnvBytes = 4 << 20
 
 	variableBytes = 64
 )
 
-// maxMissing is how many missing things an error names. A spec may ask for
-// thousands of keys, and the text ends up in an event and in logs.
+// maxMissing limits the missing objects and keys that an error names. A spec may ask for thousands of keys, and the text ends up in an
+// event and in logs.
 const maxMissing = 32
 
-// Options are what shapes a tree beside the spec and the objects.
+// Options are what a tree depends on beside the spec and the objects.
 type Options struct {
-	// FSGroup owns every file and directory where it is not nil (the volume mount
-	// group of a publish request), unless the spec names a group, and widens their
-	// modes, unless the spec names an owner or a group.
+	// FSGroup, if not nil, is the volume mount group of the publish request. It owns every file and directory, unless the spec names a
+	// group, and it widens their modes, unless the spec names an owner or a group.
 	FSGroup *int64
-	// ForgiveDeleted takes a required object that does not exist for an empty one. A
-	// missing key of an object is missing all the same.
+	// ForgiveDeleted treats a required object that does not exist as an empty one. A missing key of an existing object is still an error.
 	ForgiveDeleted bool
-	// Refused holds objects that the pod may not have: what a source names of them is
-	// left out, required or not.
+	// Refused has the objects that the pod may not read. Their files are left out, required or not.
 	Refused map[volume.Ref]bool
-	// Held are objects whose files stay as they are: a file of several objects that names one stays as a whole. Of what the
-	// volume shows nothing of, nothing is added, required or not.
+	// Held has the objects whose files stay as they are. A file of several objects stays as a whole if one of them is held. If the volume
+	// shows nothing of a held object, nothing is added, required or not.
 	Held Held
-	// MaxFiles is how many keys, items and env files the sources may have together, 0 for any number.
+	// MaxFiles limits the keys, items and env files of all sources together. 0 means no limit.
 	MaxFiles int
-	// Pod and NodeName are what variables of an env file can name of the pod.
+	// Pod and NodeName are the values for variables of an env file that name fields of the pod.
 	Pod      volume.Pod
 	NodeName string
 }
 
-// Missing is one required thing that does not exist.
+// Missing is a required object or key that does not exist.
 type Missing struct {
 	Ref volume.Ref
-	// Key is empty where the whole object is missing.
+	// Key is "" if the whole object is missing.
 	Key string
-	// Field is where the pod's author asked for it.
+	// Field is the field in which the pod's author names it.
 	Field string
-	// Env says that a variable asked for it.
+	// Env means that a variable needs it.
 	Env bool
-	// Has names the first keys that the object has instead, "" for none.
+	// Has names the first keys that the object has, or is "".
 	Has string
 }
 
-// String words what is missing as the kubelet does for its own volumes.
+// String describes what is missing with the kubelet's words for its own volumes.
 func (m Missing) String() string {
 	var text string
 	switch {
@@ -96,15 +90,15 @@ func (m Missing) String() string {
 	return text
 }
 
-// MissingError tells which required objects and keys do not exist. Who waits for them keeps it.
+// MissingError lists the required objects and keys that do not exist.
 type MissingError struct {
-	// Missing is the first maxMissing of them.
+	// Missing has the first maxMissing of them.
 	Missing []Missing
-	// Count is how many there are.
+	// Count is the number of all of them.
 	Count int
 }
 
-// Error lists what is missing, the first by name and the rest by number.
+// Error lists what is missing: the first ones by name, and the number of the others.
 func (e *MissingError) Error() string {
 	var texts []string
 	for _, m := range e.Missing {
@@ -116,7 +110,7 @@ func (e *MissingError) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// add counts m, and keeps it unless enough is kept. object is what lacks the key, nil for none.
+// add counts m and stores it, unless maxMissing is reached. object is the object that lacks the key, or nil.
 func (e *MissingError) add(m Missing, object *volume.Object) {
 	if e.Count++; e.Count > maxMissing {
 		return
@@ -129,38 +123,35 @@ func (e *MissingError) add(m Missing, object *volume.Object) {
 	e.Missing = append(e.Missing, m)
 }
 
-// Objects holds the objects of a spec by reference; one that does not exist has no
-// entry.
+// Objects has the objects of a spec by reference. An object that does not exist has no entry.
 type Objects map[volume.Ref]*volume.Object
 
 // Rendering is what a volume shows at one moment.
 type Rendering struct {
 	*volume.Payload
-	// Skipped tells which variables the env files leave out.
+	// Skipped says which variables the env files leave out.
 	Skipped []Skipped
 }
 
-// Skipped names the variables that one env file leaves out, beside those that the spec
-// says to be unknown. The names are sorted; they may hold whatever a variable can be
-// called.
+// Skipped names the variables that one env file leaves out, apart from those that the spec marks as unknown. The names are sorted. They may
+// contain any character that is allowed in a variable's name.
 type Skipped struct {
 	Path   string
 	Format volume.EnvFormat
-	// Invalid can't be held by the format, for their names or their values.
+	// Invalid are variables whose names or values the format cannot hold.
 	Invalid []string
-	// Dependent refer to variables that are unknown.
+	// Dependent are variables that refer to unknown variables.
 	Dependent []string
 }
 
-// Render returns what spec shows of objects. The tree shares the objects' byte slices.
+// Render returns the files that spec shows of objects. The tree shares the objects' byte slices, so the caller must not change them.
 //
-// A later source wins over an earlier one for a path that comes from a key. The
-// error is a *MissingError if required objects or keys are missing, for all of them
-// together, a *TooLargeError if the spec asks for more than a volume can show; another
-// one says which paths can't stand beside each other. None holds a value. A spec with
-// podEnv or volume sources is not for Render; see Spec.Resolve.
+// If several sources give the same path and at least one path comes from a key without items, the last source wins. The error is a
+// *MissingError if required objects or keys are missing, with all of them; a *TooLargeError if the spec asks for more than a volume can
+// show; an *UnfitError if a value cannot be written into a text; or an error about paths that conflict. No error holds a value. podEnv and
+// volume sources must be resolved before; see package pod.
 //
-// However often the spec names the objects, Options.MaxFiles and MaxEnvBytes bound the memory and the time.
+// Options.MaxFiles and MaxEnvBytes limit the memory and the time, however often the spec names the objects.
 func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error) {
 	r := &renderer{spec: spec, objects: objects, opts: opts, files: map[string]volume.File{}}
 	for i := range spec.Sources {
@@ -169,7 +160,7 @@ func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error
 		}
 	}
 	if r.missing.Count > 0 {
-		missing := r.missing // without the rest of r: who waits keeps it
+		missing := r.missing // a copy without the rest of r, because failures keep it in memory
 		return nil, &missing
 	}
 	tree := r.tree()
@@ -188,8 +179,8 @@ type TooLargeError struct{ text string }
 // Error returns a text with the field, what the spec asks for, and the limit.
 func (e *TooLargeError) Error() string { return e.text }
 
-// check refuses what is beyond a limit, at the source that goes beyond it. A pod's author can name one large object
-// many times, so what counts is the work: a key that a later source replaces counts too.
+// check returns an error if a limit is exceeded, for the source that exceeds it. A pod's author can name one large object many times, so
+// the work counts: a key that a later source replaces counts too.
 func (r *renderer) check(at string) error {
 	switch {
 	case r.opts.MaxFiles > 0 && r.named > r.opts.MaxFiles:
@@ -200,23 +191,21 @@ func (r *renderer) check(at string) error {
 	return nil
 }
 
-// renderer collects what the sources of one spec show. It lives for one call of
-// Render.
+// renderer collects what the sources of a spec show, during one call of Render.
 type renderer struct {
 	spec    *volume.Spec
 	objects Objects
 	opts    Options
-	// files holds the last file of each path, and named is how often one was named.
+	// files has the last file of each path. named is how many files were added, including replaced ones.
 	files   map[string]volume.File
 	named   int
 	missing MissingError
 	skipped []Skipped
-	// envBytes is what joined and expanded files and all variables take; see MaxEnvBytes.
+	// envBytes is the use of joined and expanded files and all variables; see MaxEnvBytes.
 	envBytes int
 }
 
-// tree returns the tree of all files. Who asks for an owner or a group gets the modes that it asks for; else they are
-// widened for an fsGroup.
+// tree returns the tree of all files. Modes are widened for an fsGroup, unless the spec names an owner or a group.
 func (r *renderer) tree() *volume.Payload {
 	tree := &volume.Payload{DirMode: directoryMode, Files: make([]volume.File, 0, len(r.files))}
 	if r.spec.UID != nil {
@@ -239,7 +228,7 @@ func (r *renderer) tree() *volume.Payload {
 	return tree
 }
 
-// add adds the files of one source, and what it requires and does not find.
+// add adds the files of one source, and records what is missing.
 func (r *renderer) add(source *volume.Source) error {
 	switch {
 	case len(r.opts.Held.At) > 0 && r.keep(source):
@@ -260,7 +249,7 @@ func (r *renderer) add(source *volume.Source) error {
 	}
 }
 
-// addProjection adds the files of an object's keys. Those without items are in dir, "" for the volume itself.
+// addProjection adds the files of an object's keys. Keys without items are put into dir; "" is the volume's root.
 func (r *renderer) addProjection(p *volume.Projection, dir, at string) {
 	object := r.object(p.Ref, p.Optional, at)
 	if object == nil {
@@ -288,7 +277,7 @@ func (r *renderer) addProjection(p *volume.Projection, dir, at string) {
 	}
 }
 
-// addJoin adds a file of several keys. A part without a line feed at its end gets one, so that the next one begins a line.
+// addJoin adds a file of several keys. A part without a final newline gets one, so that the next part starts a line.
 func (r *renderer) addJoin(source *volume.Source) error {
 	file := volume.File{Path: source.Path}
 	for i := range source.Join {
@@ -314,7 +303,7 @@ func (r *renderer) addJoin(source *volume.Source) error {
 	return r.check(source.Field)
 }
 
-// shownObject is an object in a file of versions.
+// shownObject is an object in the versions file.
 type shownObject struct {
 	Kind            volume.Kind `json:"kind"`
 	Namespace       string      `json:"namespace"`
@@ -323,7 +312,7 @@ type shownObject struct {
 	ResourceVersion string      `json:"resourceVersion"`
 }
 
-// addVersions adds a file that names the objects which the volume shows. It holds no value.
+// addVersions adds the file that names the shown objects and their versions. It holds no value.
 func (r *renderer) addVersions(source *volume.Source) error {
 	file := volume.File{Path: source.Path}
 	shown := struct {
@@ -348,7 +337,7 @@ func (r *renderer) addVersions(source *volume.Source) error {
 	return nil
 }
 
-// object returns an object, or nil if it does not exist, and notes that if it must.
+// object returns an object, or nil if it does not exist, is refused or is held. A missing required object is recorded.
 func (r *renderer) object(ref volume.Ref, optional bool, at string) *volume.Object {
 	if r.opts.Refused[ref] || r.opts.Held.has(ref) {
 		return nil
@@ -360,7 +349,8 @@ func (r *renderer) object(ref volume.Ref, optional bool, at string) *volume.Obje
 	return object
 }
 
-// objectOf is object for a file of several objects, and has the file name it: also where no value of it is left in the end.
+// objectOf is like object, for a file of several objects. It also adds the object to the file's Refs, even if no value of it ends up in the
+// file.
 func (r *renderer) objectOf(file *volume.File, ref volume.Ref, optional bool, at string) *volume.Object {
 	object := r.object(ref, optional, at)
 	if object != nil {
@@ -376,8 +366,8 @@ func addRef(refs []volume.Ref, ref volume.Ref) []volume.Ref {
 	return refs
 }
 
-// user returns the owner of a file, nil for the tree's: that of its item, or else that of the pod's own
-// volume that names the object, unless the spec has one for all files.
+// user returns the owner of a file, or nil for the tree's owner. It is the item's owner, or else that of the pod's own volume that names
+// the object, unless the spec has an owner for all files.
 func (r *renderer) user(ofItem *int64, p *volume.Projection) *int64 {
 	if ofItem == nil && r.spec.UID == nil {
 		return p.DefaultUser
@@ -385,7 +375,7 @@ func (r *renderer) user(ofItem *int64, p *volume.Projection) *int64 {
 	return ofItem
 }
 
-// addFile adds a file with a mode: the first of modes that is not nil.
+// addFile adds a file. Its mode is the first of modes that is not nil.
 func (r *renderer) addFile(file volume.File, modes ...*fs.FileMode) {
 	file.Mode = volume.DefaultMode
 	if mode := cmp.Or(modes...); mode != nil {
@@ -395,9 +385,8 @@ func (r *renderer) addFile(file volume.File, modes ...*fs.FileMode) {
 	r.named++
 }
 
-// checkDirectories refuses a file where another file's path needs a directory. The
-// spec's own paths were checked when it was parsed; a key without items can still
-// meet one of them. The files are sorted, so those of one directory are neighbours.
+// checkDirectories returns an error if a file is in the place of another file's directory. The spec's own paths were checked when it was
+// parsed, but a key without items can still conflict. The files are sorted, so the files of one directory are neighbours.
 func (r *renderer) checkDirectories(files []volume.File) error {
 	checked := ""
 	for i := range files {
@@ -415,5 +404,5 @@ func (r *renderer) checkDirectories(files []volume.File) error {
 	return nil
 }
 
-// parent returns the directory of a path, "" for the top.
+// parent returns the directory of a path, "" for the root.
 func parent(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }

@@ -13,7 +13,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// canary stands in every value; no error may show it.
+// canary is in every value. No error may show it.
 const canary = leak.Value
 
 func object(kind volume.Kind, name string, keys ...string) *volume.Object {
@@ -36,7 +36,7 @@ func objects(list ...*volume.Object) Objects {
 	return m
 }
 
-// source asks for an object; each item is written as key:path or key:path:mode.
+// source returns a source for an object. Each item has the form key:path or key:path:mode.
 func source(i int, kind volume.Kind, name string, items ...string) volume.Source {
 	s := volume.Source{
 		Projection: &volume.Projection{Ref: volume.Ref{Kind: kind, Namespace: "ns", Name: name}},
@@ -62,7 +62,7 @@ func optional(s volume.Source) volume.Source {
 	return s
 }
 
-// own makes a source that of one of the pod's own volumes.
+// own turns a source into one of the pod's own volumes.
 func own(s volume.Source) volume.Source {
 	mode := fs.FileMode(0o440)
 	s.Projection.DefaultMode = &mode
@@ -73,7 +73,7 @@ func spec(sources ...volume.Source) *volume.Spec {
 	return &volume.Spec{Sources: sources}
 }
 
-// show writes a file as path=value/mode, without the canary.
+// show returns a file as path=value/mode, without the canary.
 func show(tree *volume.Payload) []string {
 	files := []string{}
 	for _, f := range tree.Files {
@@ -193,7 +193,7 @@ func TestRenderMissing(t *testing.T) {
 	}
 }
 
-// The error counts all that is missing, holds little of it, and its text stays readable.
+// The error counts everything that is missing, names a part of it, and its text stays readable.
 func TestRenderManyMissing(t *testing.T) {
 	for _, n := range []int{maxMissing, maxMissing + 1, 3000} {
 		s, other := source(0, volume.Secret, "a"), source(1, volume.Secret, "b", "x:x", "y:y")
@@ -253,7 +253,7 @@ func TestRenderConflicts(t *testing.T) {
 			}
 		})
 	}
-	// What only begins alike is no conflict.
+	// Paths with the same start but different elements don't conflict.
 	tree, err := Render(spec(source(0, cm, "b"), source(1, cm, "a", "x:confx/x", "x:con/f")), objects(a, b), Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -263,7 +263,7 @@ func TestRenderConflicts(t *testing.T) {
 	}
 }
 
-// Each file names the objects it is made of.
+// Each file names the objects of which it is made.
 func TestRenderNamesObjects(t *testing.T) {
 	const cm, secret = volume.ConfigMap, volume.Secret
 	ref := func(kind volume.Kind, name string) volume.Ref {

@@ -18,30 +18,30 @@ const (
 	nodeNameKey = "authentication.kubernetes.io/node-name"
 )
 
-// SelfSubjectReviews asks who sends a request. A client-go client is one.
+// SelfSubjectReviews asks who sends a request. A client-go client implements it.
 type SelfSubjectReviews interface {
 	Create(ctx context.Context, review *authenticationv1.SelfSubjectReview, opts metav1.CreateOptions) (*authenticationv1.SelfSubjectReview, error)
 }
 
-// Pods gets the pods of one namespace. A client-go client is one.
+// Pods gets the pods of one namespace. A client-go client implements it.
 type Pods interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Pod, error)
 }
 
-// Node asks whether the API server lets the plugin read as its node, by constrained impersonation. All fields are
-// required.
+// Node checks whether the API server lets the plugin read with its node's rights, by constrained impersonation. All fields are required.
 type Node struct {
 	// Name is the name of this node's Node object.
 	Name string
-	// Pods gets pods as the node, and Reviews asks as the plugin itself.
+	// Pods gets pods with the node's rights. Reviews asks with the plugin's own rights.
 	Pods    func(namespace string) Pods
 	Reviews SelfSubjectReviews
 }
 
-// NodeUser returns the name of a node's user, which its requests impersonate.
+// NodeUser returns the user name of a node, which the plugin's requests impersonate.
 func NodeUser(nodeName string) string { return "system:node:" + nodeName }
 
-// OnNode returns the rights of the plugin's account to do verbs to a resource as its node; "" names all objects.
+// OnNode returns the rights that the plugin's account needs to use verbs on a resource with its node's rights. name "" stands for all
+// objects.
 func OnNode(resource, name string, verbs ...string) (needs []authorizationv1.ResourceAttributes) {
 	for _, verb := range verbs {
 		needs = append(needs, authorizationv1.ResourceAttributes{Verb: "impersonate-on:associated-node:" + verb, Resource: resource, Name: name})
@@ -54,14 +54,14 @@ func Impersonation(nodeName string) authorizationv1.ResourceAttributes {
 	return authorizationv1.ResourceAttributes{Verb: "impersonate:associated-node", Group: authenticationv1.GroupName, Resource: "nodes", Name: nodeName}
 }
 
-// refusedError is a problem that a missing right of the plugin's account would explain.
+// refusedError is a problem that a missing right of the plugin's account could explain.
 type refusedError struct{ error }
 
 func (e refusedError) Unwrap() error { return e.error }
 
-// ask returns what is wrong, nil for nothing. A request for the plugin's own pod is the proof: it needs the feature gate,
-// the rules, the Node authorizer and a token that is bound to a pod of the node. A review of the rights is none, as RBAC
-// doesn't know of the first and the third.
+// ask returns what is wrong, or nil. The proof is a request for the plugin's own pod: it needs the feature gate, the rules, the Node
+// authorizer and a token that is bound to a pod of the node. A review of the rights is no proof, because RBAC doesn't know about the first
+// and the third.
 func (n *Node) ask(ctx context.Context) (problem, err error) {
 	review, err := n.Reviews.Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {

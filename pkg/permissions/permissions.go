@@ -1,7 +1,7 @@
-// Package permissions finds out whether the API server gives the plugin the rights that it needs, and what is missing if not.
+// Package permissions finds out whether the API server grants the plugin the rights that it needs, and which ones are missing.
 //
-// It owns how often that is asked, and the questions: about the rights of the plugin's own account, and whether it may
-// read as its node. It must not know whose objects are read, nor for whom.
+// It owns the questions and their schedule: about the rights of the plugin's own account, and whether it may read with its node's rights.
+// It must not know whose objects are read, or for whom.
 package permissions
 
 import (
@@ -24,52 +24,52 @@ import (
 )
 
 const (
-	// attemptTimeout bounds the requests of one attempt together.
+	// attemptTimeout limits all requests of one attempt together.
 	attemptTimeout = 15 * time.Second
-	// The plugin asks again after a refusal, but not before refusalPause, and else after recheck, with a jitter. A question
-	// more often than that, of each of 5,000 nodes, would load the API server.
+	// The plugin asks again after a refusal, but not before refusalPause, and otherwise after recheck, with jitter. On a cluster of 5,000
+	// nodes, more frequent questions would load the API server.
 	refusalPause = 10 * time.Second
 	recheck      = 10 * time.Minute
 )
 
-// errUnknown is what Ready returns before the first attempt has ended.
+// errUnknown is the result of Ready before the first attempt has ended.
 var errUnknown = errors.New("it is not known yet which rights the API server gives the plugin")
 
-// SelfSubjectAccessReviews asks for the sender's own rights. A client-go client is one.
+// SelfSubjectAccessReviews asks for the sender's own rights. A client-go client implements it.
 type SelfSubjectAccessReviews interface {
 	Create(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SelfSubjectAccessReview, error)
 }
 
-// Options are what a Checker needs.
+// Options are the options of a Checker.
 type Options struct {
 	// Identity is the value of the flag --identity, for texts.
 	Identity string
-	// Needs are the rights of the plugin's account without which it can't work. Without one of Wants it works, with a
-	// warning. Reviews asks for both.
+	// Needs are the rights of the plugin's account that are required. Wants are the rights without which it works, with a warning. Reviews
+	// asks for both.
 	Needs, Wants []authorizationv1.ResourceAttributes
 	Reviews      SelfSubjectAccessReviews
-	// Node asks whether the plugin may read as its node; nil where it need not.
+	// Node checks whether the plugin may read with its node's rights. It is nil if the plugin does not do that.
 	Node *Node
-	// Refused gets a signal when a request of the plugin's account was refused: the rights are asked for again soon.
+	// Refused gets a signal when a request of the plugin's account was refused. The rights are then checked again soon.
 	Refused <-chan struct{}
 }
 
-// Checker asks again and again whether the plugin has its rights. It is safe for concurrent use.
+// Checker checks the plugin's rights again and again. It is safe for concurrent use.
 type Checker struct {
 	opts Options
 	// granted is closed when the plugin has its rights for the first time.
 	granted chan struct{}
 
 	mu sync.Mutex
-	// problem is why the plugin can't work, nil if it can, and missing what it lacks. wanted are those of missing without
-	// which it works.
+	// problem says why the plugin cannot work, or is nil. missing are the rights that it lacks. wanted are those of missing without which
+	// it still works.
 	problem         error
 	missing, wanted []string
-	// answered says that the API server has answered once.
+	// answered means that the API server has answered once.
 	answered bool
 }
 
-// New returns a Checker that has asked nothing yet. It fails if an option is missing.
+// New returns a Checker that has not asked yet. It fails if a required option is missing.
 func New(opts Options) (*Checker, error) {
 	if opts.Identity == "" || len(opts.Needs) == 0 || opts.Reviews == nil || opts.Refused == nil {
 		return nil, errors.New("rights options: Identity, Needs, Reviews, Refused: Required value")
@@ -77,14 +77,14 @@ func New(opts Options) (*Checker, error) {
 	return &Checker{opts: opts, granted: make(chan struct{}), problem: errUnknown}, nil
 }
 
-// Ready returns nil if the plugin had its rights when the API server last answered, else, in one line, what is wrong.
+// Ready returns nil if the plugin had its rights at the API server's last answer, or else what is wrong, in one line.
 func (c *Checker) Ready() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.problem
 }
 
-// Rights returns the names of the rights that the plugin asks for, such as "get of pods".
+// Rights returns the names of the rights that are checked, such as "get of pods".
 func (c *Checker) Rights() []string {
 	var names []string
 	for _, rights := range [][]authorizationv1.ResourceAttributes{c.opts.Needs, c.opts.Wants} {
@@ -99,7 +99,7 @@ func nameOf(need *authorizationv1.ResourceAttributes) string {
 	return need.Verb + " of " + need.Resource
 }
 
-// Missing returns the names of those that it lacked when the API server last answered.
+// Missing returns the names of the rights that the plugin lacked at the API server's last answer.
 func (c *Checker) Missing() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,13 +114,13 @@ func (c *Checker) Await(ctx context.Context) {
 	}
 }
 
-// Run asks until ctx ends: less and less often while something is wrong, then after refusals and now and then. It logs
-// what is wrong when that changes. It is called once.
+// Run checks the rights until ctx ends: with growing pauses while something is wrong, and then after refusals and from time to time. It
+// logs changes. It must be called once.
 func (c *Checker) Run(ctx context.Context) {
 	retries := newRetries()
 	for ctx.Err() == nil {
 		select {
-		case <-c.opts.Refused: // what was refused before says nothing new
+		case <-c.opts.Refused: // earlier refusals say nothing new
 		default:
 		}
 		a, err := c.ask(ctx)
@@ -139,7 +139,7 @@ func newRetries() wait.Backoff {
 	return wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 1, Cap: 30 * time.Second, Steps: math.MaxInt}
 }
 
-// pause waits for so long, or until ctx ends, or for a signal.
+// pause waits for a time, for the end of ctx, or for a signal.
 func pause(ctx context.Context, d time.Duration, signal <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -150,14 +150,14 @@ func pause(ctx context.Context, d time.Duration, signal <-chan struct{}) {
 	}
 }
 
-// answer is what the API server said: in one line what is wrong, nil for nothing, and the names of the rights that the
-// plugin lacks, of those that it needs and of those that it wants.
+// answer is the result of one attempt: what is wrong, in one line, or nil, and the names of the missing rights among those that the plugin
+// needs and wants.
 type answer struct {
 	problem        error
 	needed, wanted []string
 }
 
-// ask asks for everything. An error says nothing about rights.
+// ask asks all questions. An error says nothing about rights.
 func (c *Checker) ask(ctx context.Context) (a answer, err error) {
 	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), attemptTimeout)
 	defer cancel()
@@ -180,7 +180,7 @@ func (c *Checker) ask(ctx context.Context) (a answer, err error) {
 	return a, nil
 }
 
-// lacks returns the names of those rights that the API server doesn't give the plugin.
+// lacks returns the names of those rights that the API server doesn't grant the plugin.
 func (c *Checker) lacks(ctx context.Context, rights []authorizationv1.ResourceAttributes) (missing []string, err error) {
 	for i := range rights {
 		right := &rights[i]
@@ -197,7 +197,7 @@ func (c *Checker) lacks(ctx context.Context, rights []authorizationv1.ResourceAt
 	return missing, nil
 }
 
-// note keeps an answer, and logs it if it is news. None at all changes nothing, once there was one.
+// note stores an answer, and logs it if it is new. After the first answer, a failed attempt changes nothing.
 func (c *Checker) note(ctx context.Context, a answer, err error) {
 	c.mu.Lock()
 	if ctx.Err() != nil || err != nil && c.answered {

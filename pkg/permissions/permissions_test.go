@@ -21,9 +21,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// apiServer answers reviews: it allows what is allowed, and fails with err.
+// apiServer answers reviews: it allows the allowed rights, and fails with err.
 type apiServer struct {
-	// wants are rights that the Checker can do without.
+	// wants are rights without which the Checker works.
 	wants []authorizationv1.ResourceAttributes
 
 	mu      sync.Mutex
@@ -42,7 +42,7 @@ func (s *apiServer) Create(_ context.Context, review *authorizationv1.SelfSubjec
 	return review, s.err
 }
 
-// answer has the API server give other answers, and returns how often it was asked until now.
+// answer changes the API server's answers, and returns how often it was asked until now.
 func (s *apiServer) answer(err error, allowed ...string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +50,7 @@ func (s *apiServer) answer(err error, allowed ...string) int {
 	return len(s.asked)
 }
 
-// running returns a Checker of the account that runs until the test ends, its signal, and its log.
+// running returns a Checker that runs until the test ends, its signal, and its log.
 func running(t *testing.T, s *apiServer) (*Checker, chan<- struct{}, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
@@ -77,7 +77,7 @@ func needs() (all []authorizationv1.ResourceAttributes) {
 	return all
 }
 
-// after waits until d has passed and everything rests.
+// after waits until d has passed and everything is idle.
 func after(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -88,7 +88,7 @@ const (
 	lacks = "the plugin's account lacks rights in all namespaces that --identity=plugin needs: watch of secrets: grant them, or choose another identity"
 )
 
-// wantReady wants that Ready says this, "" for nothing, and that only then a right is missing.
+// wantReady checks the error of Ready, "" for none, and the missing rights.
 func wantReady(t *testing.T, c *Checker, want string, missing ...string) {
 	t.Helper()
 	got := ""
@@ -100,8 +100,8 @@ func wantReady(t *testing.T, c *Checker, want string, missing ...string) {
 	}
 }
 
-// TestRun asks until everything is allowed, tells each problem once, and then asks every ten minutes. A failure
-// of the question says nothing then.
+// TestRun asks until everything is allowed, reports each problem once, and then asks every ten minutes. A failed question then changes
+// nothing.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &apiServer{err: errors.New("connection refused")}
@@ -146,7 +146,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestWithoutEvents: a right that the plugin only wants keeps it from nothing, and is missed in the log once, by its name.
+// TestWithoutEvents: a right that the plugin only wants prevents nothing, and is logged as missing once, by its name.
 func TestWithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &apiServer{wants: []authorizationv1.ResourceAttributes{{Verb: "create", Resource: "events"}}}
@@ -162,7 +162,7 @@ func TestWithoutEvents(t *testing.T) {
 		if n := strings.Count(log.String(), `Warning: the plugin's account lacks rights: volumes work, but what needs these fails" rights=["create of events"]`); n != 1 {
 			t.Errorf("warned %d times:\n%s", n, log)
 		}
-		// A right that it needs is named with it, and alone makes the plugin not ready.
+		// A right that it needs is named with it, and makes the plugin not ready.
 		s.answer(nil, "list configmaps", "watch configmaps", "list secrets")
 		refused <- struct{}{}
 		synctest.Wait()

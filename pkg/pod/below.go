@@ -11,23 +11,23 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// maxMountPath is the kernel's PATH_MAX: no container starts with a longer path.
+// maxMountPath is the kernel's PATH_MAX. No container starts with a longer path.
 const maxMountPath = 4096
 
-// Below is a mount of a container that lies in a volume: it needs a directory there.
+// Below is a mount of a container that lies inside a volume. The volume needs a directory for it.
 type Below struct {
-	// Path is that of the directory, relative to the volume's root.
+	// Path is the path of that directory, relative to the volume's root.
 	Path string
-	// MountPath is that of the mount, and Field the path of that field.
+	// MountPath is the mount's path in the container. Field is the path of that field in the spec.
 	MountPath, Field string
-	// Of is the path of the mount of the volume that it lies in.
+	// Of is the path, in the spec, of the volume's own mount.
 	Of string
-	// By is subPath or subPathExpr where the container mounts only that part of the volume, and Part is which.
+	// By is "subPath" or "subPathExpr" if the container mounts only a part of the volume. Part is the value of that field.
 	By, Part string
 }
 
 // MountsBelow returns the mounts of init and regular containers that lie directly in a volume. at is the path of the spec, as in
-// field.NewPath("spec"). Ephemeral containers come when the volume is long there.
+// field.NewPath("spec"). Ephemeral containers don't count, because they start long after the volume was mounted.
 func MountsBelow(spec *corev1.PodSpec, at *field.Path, name string) (all []Below) {
 	containers := Containers(spec, at)
 	for _, c := range containers[:len(spec.InitContainers)+len(spec.Containers)] {
@@ -69,10 +69,10 @@ func mountsBelow(c Container, name string) (all []Below) {
 	return all
 }
 
-// cleanMountPath returns where the kubelet has a volume mounted.
+// cleanMountPath returns where the kubelet mounts a volume in the container.
 func cleanMountPath(m *corev1.VolumeMount) string { return path.Clean("/" + m.MountPath) }
 
-// nearest returns the mount at the nearest directory above a path. mounts has the index of each by its path.
+// nearest returns the index of the mount at the nearest directory above a path. mounts has the index of each mount by its path.
 func nearest(mounts map[string]int, p string) (i int, found bool) {
 	for p != "/" && !found {
 		p = path.Dir(p)
@@ -81,7 +81,7 @@ func nearest(mounts map[string]int, p string) (i int, found bool) {
 	return i, found
 }
 
-// directories returns what a volume needs for mounts below it. The error lists the first few that it can't have.
+// directories returns the directories that a volume needs for mounts below it. The error lists the first few that are impossible.
 func directories(spec *volume.Spec, below []Below) (all []volume.Directory, err error) {
 	const few = 32
 	var errs field.ErrorList
@@ -97,7 +97,7 @@ func directories(spec *volume.Spec, below []Below) (all []volume.Directory, err 
 	return all, errs.ToAggregate()
 }
 
-// directory returns what a volume needs for the mount, or why it can't have that.
+// directory returns the directory that a volume needs for the mount, or an error if that is impossible.
 func (b *Below) directory(spec *volume.Spec) (volume.Directory, *field.Error) {
 	at := field.NewPath(b.Field)
 	switch {
@@ -113,7 +113,7 @@ func (b *Below) directory(spec *volume.Spec) (volume.Directory, *field.Error) {
 	return volume.Directory{Path: clean, Field: b.Field}, nil
 }
 
-// shorten returns the begin of a text for an error.
+// shorten returns at most the first 64 bytes of a text, for an error.
 func shorten(text string) string {
 	const most = 64
 	if len(text) <= most {

@@ -12,7 +12,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// mounting returns a container with mounts, each written as name:path or name:path:subPath; a subPath of $(X) is a subPathExpr.
+// mounting returns a container with mounts in the form name:path or name:path:subPath. A subPath of $(X) is a subPathExpr.
 func mounting(mounts ...string) corev1.Container {
 	c := corev1.Container{Name: "c"}
 	for _, text := range mounts {
@@ -64,7 +64,7 @@ func TestMountsBelow(t *testing.T) {
 	}
 }
 
-// Each container has its own mounts; ephemeral ones come too late.
+// Each container has its own mounts. Ephemeral containers come too late.
 func TestMountsBelowInAllContainers(t *testing.T) {
 	spec := &corev1.PodSpec{
 		InitContainers: []corev1.Container{mounting("v:/a", "e:/a/i")},

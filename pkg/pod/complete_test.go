@@ -16,13 +16,11 @@ type leaf struct {
 	path string
 	// owner is the struct that declares it.
 	owner reflect.Type
-	// set puts a string there, and whatever must be above it, into a spec that has
-	// nothing else.
+	// set puts a string there into a spec that has nothing else, and whatever must be above it.
 	set func(spec *corev1.PodSpec, value string)
 }
 
-// leaves returns every string below a type. reach returns the value of that type in a
-// spec, made where there was none.
+// leaves returns every string below a type. reach returns the value of that type in a spec, and creates it if necessary.
 func leaves(t reflect.Type, owner reflect.Type, at *field.Path, reach func(reflect.Value) reflect.Value) []leaf {
 	switch t.Kind() {
 	case reflect.String:
@@ -58,33 +56,31 @@ func leaves(t reflect.Type, owner reflect.Type, at *field.Path, reach func(refle
 		}
 		return all
 	}
-	return nil // No map of a pod's spec names an object.
+	return nil // no map of a pod's spec names an object
 }
 
-// exceptions are the strings that may look like the name of a Secret or a ConfigMap to
-// suspicious, and are none.
+// exceptions returns the strings that look to suspicious like the name of a Secret or a ConfigMap, but are not.
 func exceptions() []string {
 	const claim = "spec.volumes[0].ephemeral.volumeClaimTemplate.spec."
 	return []string{
 		"spec.volumes[0].cephfs.secretFile", // a file of the node
-		// What a volume of the claim is filled from.
+		// the source from which a volume of the claim is filled
 		claim + "dataSource.name", claim + "dataSource.kind", claim + "dataSource.apiGroup",
 		claim + "dataSourceRef.name", claim + "dataSourceRef.kind", claim + "dataSourceRef.apiGroup", claim + "dataSourceRef.namespace",
 	}
 }
 
-// suspicious says whether a string may be the name of a Secret or a ConfigMap: by its
-// own name, the fields above it, or the type that it is in.
+// suspicious reports whether a string may be the name of a Secret or a ConfigMap, by its own name, the fields above it, or its type.
 func suspicious(l leaf) bool {
 	ownType := regexp.MustCompile(`Secret|ConfigMap|ObjectReference`).MatchString(l.owner.Name())
 	inPath := regexp.MustCompile(`(?i)secret|config_?map`).MatchString(l.path)
-	// What beside the name a reference has.
+	// Other fields of a reference.
 	beside := regexp.MustCompile(`(\.key|\.items\[0\]\.(key|path))$`).MatchString(l.path)
 	return (ownType || inPath) && !beside && !slices.Contains(exceptions(), l.path)
 }
 
-// Every field of the API that can name a Secret or a ConfigMap is visited, and nothing
-// else is. This fails when a new version of Kubernetes has a new one.
+// Every field of the API that can name a Secret or a ConfigMap is visited, and nothing else is. This test fails when a new version of
+// Kubernetes has a new field.
 func TestVisitIsComplete(t *testing.T) {
 	all := leaves(reflect.TypeFor[corev1.PodSpec](), nil, field.NewPath("spec"), func(root reflect.Value) reflect.Value { return root })
 	found := 0
@@ -111,8 +107,8 @@ func TestVisitIsComplete(t *testing.T) {
 			}
 		}
 	}
-	// The walk itself must have found what is known to be there: a pull secret, four
-	// fields of each sort of container, four of volumes that show files, nine of storage.
+	// The walk itself must have found the known fields: a pull secret, four fields of each sort of container, four of volumes that show
+	// files, nine of storage.
 	if want := 1 + 3*4 + 4 + 9; found != want {
 		t.Errorf("%d of %d strings name an object, want %d", found, len(all), want)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// TestResolveInADirectory: all files of the pod's own volume are in the directory of its source, with items or without, and no
-// others are. What the pod's spec gave stays as it is.
+// TestResolveInADirectory: all files of the pod's own volume are in the directory of its source, with or without items, and no others are.
+// The sources from the pod's spec are not changed.
 func TestResolveInADirectory(t *testing.T) {
 	spec, err := volume.Parse(map[string]string{"sources": "[{volume: {name: v, path: a/b}}, {secret: {name: s, path: a, items: [{key: k, path: x}]}}]"}, testPod)
 	if err != nil {
@@ -16,7 +16,7 @@ func TestResolveInADirectory(t *testing.T) {
 	}
 	shown := []volume.Source{native("configMap", "items", "x", "y/z"), native("secret", "whole")}
 	dir := volume.Directory{Path: "a/b", Field: "sources[0].volume.path"}
-	for range 2 { // the second time of the same
+	for range 2 { // the second time with the same sources
 		resolved, _, err := Resolve(spec, nil, func(string) ([]volume.Source, error) { return shown, nil }, nil, "")
 		if err != nil {
 			t.Fatal(err)
@@ -35,7 +35,7 @@ func TestResolveInADirectory(t *testing.T) {
 	if path := shown[0].Projection.Items[0].Path; path != "x" || shown[0].Below.Path != "" {
 		t.Errorf("what was shown became %q in %q", path, shown[0].Below.Path)
 	}
-	// With the pod's spec a path can be too long, or taken.
+	// With the pod's spec, a path may be too long or taken.
 	long, err := volume.Parse(map[string]string{"sources": "[{volume: {name: v, path: a}}, {secret: {name: s, items: [{key: k, path: a/x}]}}]"}, testPod)
 	if err != nil {
 		t.Fatal(err)

@@ -11,21 +11,16 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// unknownKind is what a source of a newer API is to this version: nothing of it is
-// decoded.
+// unknownKind describes a source of a newer API version, of which nothing can be decoded.
 const unknownKind = "a source of an unknown kind"
 
-// Env returns the variables of an init or regular container of a pod's spec.
-// namespace is the pod's: that is where the objects are that the variables name. The
-// fields in the result are paths below the pod, such as
-// spec.containers[1].envFrom[0].configMapRef.
+// Env returns the variables of an init or regular container of a pod's spec. namespace is the pod's namespace, where the named objects are.
+// The fields in the result are paths in the pod, such as spec.containers[1].envFrom[0].configMapRef.
 //
-// leftOut lists, sorted, the variables whose values no publish request tells, each with
-// what it would have been: NAME (resourceFieldRef limits.cpu). They are in env too, as
-// unknown.
+// leftOut lists the variables whose values cannot be known from a publish request, sorted, each with its source: NAME (resourceFieldRef
+// limits.cpu). They are also in env, marked as unknown.
 //
-// The error says which containers there are if none has that name, or which reference
-// lacks the name of an object or key.
+// The error lists the containers if none has that name, or it names the reference that lacks the name of an object or key.
 func Env(spec *corev1.PodSpec, namespace, name string) (env volume.Env, leftOut []string, err error) {
 	c, err := find(spec, name)
 	if err != nil {
@@ -56,12 +51,12 @@ func find(spec *corev1.PodSpec, name string) (Container, error) {
 type environment struct {
 	namespace string
 	env       volume.Env
-	// leftOut holds what of each variable is left out, by its name.
+	// leftOut holds a description of each variable that is left out, by the variable's name.
 	leftOut map[string]string
 	errs    field.ErrorList
 }
 
-// readEnv reads the variables of a container. namespace is the pod's.
+// readEnv reads the variables of a container. namespace is the pod's namespace.
 func readEnv(c Container, namespace string) *environment {
 	e := &environment{namespace: namespace, leftOut: map[string]string{}}
 	for i := range c.EnvFrom {
@@ -79,7 +74,7 @@ func readEnv(c Container, namespace string) *environment {
 		v := volume.EnvVar{Name: c.Env[i].Name, Value: c.Env[i].Value}
 		unknown := e.valueFrom(c.At.Child("env").Index(i).Child("valueFrom"), c.Env[i].ValueFrom, &v)
 		delete(e.leftOut, v.Name)
-		if unknown != "" && v.Value == "" { // a value that is not empty beats valueFrom, as in the kubelet
+		if unknown != "" && v.Value == "" { // as in the kubelet, a value that is not empty wins over valueFrom
 			v = volume.EnvVar{Name: v.Name, Unknown: true}
 			e.leftOut[v.Name] = fmt.Sprintf("%s (%s)", v.Name, unknown)
 		}
@@ -92,7 +87,7 @@ func (e *environment) from(at *field.Path, prefix string, kind volume.Kind, name
 	e.env.From = append(e.env.From, volume.EnvFrom{Prefix: prefix, Ref: e.ref(at, kind, name), Optional: isTrue(optional), Field: at.String()})
 }
 
-// valueFrom sets where the value of a variable comes from, or says what it is that can't be known.
+// valueFrom sets the source of a variable's value, or returns a description of a source that cannot be known.
 func (e *environment) valueFrom(at *field.Path, from *corev1.EnvVarSource, v *volume.EnvVar) (unknown string) {
 	switch {
 	case from == nil:

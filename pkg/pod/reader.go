@@ -15,14 +15,14 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// ErrStatic reports that a pod is a static pod. The API server has a copy of it, the mirror pod, under another
-// UID. Anybody may write a mirror pod, so it says nothing about the static one.
+// ErrStatic says that a pod is a static pod. The API server has a copy of it, the mirror pod, with another UID. Anybody may write a mirror
+// pod, so it proves nothing about the static one.
 var ErrStatic = errors.New("a volume of a static pod can't show what the pod's own spec names: it may have no volume and podEnv sources")
 
-// readTimeout bounds one request.
+// readTimeout limits one request.
 const readTimeout = 10 * time.Second
 
-// Pods gets the pods of one namespace. A client-go client is one.
+// Pods gets the pods of one namespace. A client-go client implements it.
 type Pods interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Pod, error)
 }
@@ -32,26 +32,26 @@ type Reader struct {
 	pods func(namespace string) Pods
 }
 
-// NewReader returns a Reader. pods returns the client of a namespace.
+// NewReader returns a Reader. pods returns the client for a namespace.
 func NewReader(pods func(namespace string) Pods) *Reader { return &Reader{pods: pods} }
 
-// Spec is what a volume has to know of a pod's own spec.
+// Spec is what a volume has to know about a pod's own spec.
 type Spec struct {
 	// Pod is the pod, with its service account.
 	volume.Pod
-	// Mirror says that it is the mirror of a static pod: see ErrStatic.
+	// Mirror means that the pod is the mirror of a static pod: see ErrStatic.
 	Mirror bool
-	// FSGroup is the group of the pod's volumes, nil for none.
+	// FSGroup is the group of the pod's volumes, or nil.
 	FSGroup *int64
 	// Inline holds the pod's inline CSI volumes by name.
 	Inline map[string]InlineVolume
-	// Refs are the objects that the spec names itself, in its own fields.
+	// Refs are the objects that the spec itself names in its own fields.
 	Refs []volume.Ref
-	// Env, VolumeSources and MountsBelow are the functions of these names for the pod. They keep the pod's whole spec in memory,
-	// and each call makes a list of its own.
+	// Env, VolumeSources and MountsBelow are the package's functions of the same names, for this pod. They keep the pod's whole spec in
+	// memory, and each call returns a new list.
 	Env           func(container string) (env volume.Env, leftOut []string, err error)
 	VolumeSources func(volume string) ([]volume.Source, error)
-	// MountsBelow may be nil: no volume has a mount below it.
+	// MountsBelow may be nil if no volume has a mount below it.
 	MountsBelow func(volume string) []Below
 }
 
@@ -62,11 +62,10 @@ type InlineVolume struct {
 	ReadOnly   bool
 }
 
-// Get reads a pod by its namespace, name and UID, with one request. The error is that of the request, or a
-// NotFound API error if the pod of that name has another UID. That one wraps ErrStatic too if the pod of that
-// name is a mirror pod.
+// Get reads a pod by namespace, name and UID, with one request. It returns the error of the request, or a NotFound API error if the pod of
+// that name has another UID. If that pod is a mirror pod, the error also wraps ErrStatic.
 func (r *Reader) Get(ctx context.Context, pod volume.Pod) (*Spec, error) {
-	// The response holds what the pod's author wrote as values of variables.
+	// The log must not show the response: it has the values of variables that the pod's author wrote.
 	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), readTimeout)
 	defer cancel()
 	got, err := r.pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})

@@ -16,49 +16,49 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// ErrPending reports that a pod is not read yet.
+// ErrPending says that a pod has not been read yet.
 var ErrPending = errors.New("the pod's spec is not read yet")
 
 const (
-	// readsAtOnce is how many pods are read at once, as one may take megabytes, and ordinaryReads how many of those may be for
-	// no publish.
+	// readsAtOnce limits the reads of pods in flight, because a pod may need megabytes. ordinaryReads limits those of them for which no
+	// publish waits.
 	readsAtOnce   = 16
 	ordinaryReads = 12
-	// urgentPause is the longest pause between two reads of a pod for which a publish waits.
+	// urgentPause is the longest pause, before jitter, between two reads of a pod for which a publish waits.
 	urgentPause = 5 * time.Second
 )
 
-// Reads reads pods for volumes that go on meanwhile: few at once, those for which a publish waits first, and one of each pod
-// for all its volumes. A read that fails is repeated, later each time, while a volume waits. It is safe for concurrent use.
-// mu guards the fields below it and those of read. Each read has a goroutine; Run ends them.
+// Reads reads pods in the background: few at the same time, those for which a publish waits first, and each pod once for all its volumes. A
+// failed read is repeated, with growing pauses, while a volume waits. It is safe for concurrent use. mu guards the fields below it and
+// those of read. Each read has a goroutine; Run ends them.
 type Reads struct {
 	get     func(ctx context.Context, pod volume.Pod) (*Spec, error)
 	changed func(uid types.UID)
-	// all has a place for each read, ordinary one for each for which no publish waits.
+	// all has a place for each read. ordinary has a place for each read for which no publish waits.
 	all, ordinary *semaphore.Weighted
 	running       sync.WaitGroup
 
 	mu sync.Mutex
-	// start starts the goroutine of a read; nil while Run does not run.
+	// start starts the goroutine of a read. It is nil while Run is not running.
 	start func(*read)
-	// reads are those of pods whose volumes wait. The keys have no service account.
+	// reads has the reads of pods for which volumes wait. The keys have no service account.
 	reads map[volume.Pod]*read
 }
 
-// read is the read of a pod, for the volumes that wait for it.
+// read is the read of one pod, for the volumes that wait for it.
 type read struct {
 	question.Question[answer]
 	pod     volume.Pod
 	waiters map[string]struct{}
 }
 
-// answer is a pod, or err, if there is none.
+// answer is a pod, or the error that says that there is none.
 type answer struct {
 	spec *Spec
 	err  error
 }
 
-// NewReads returns a Reads that uses get. changed is called after each answer, and must not block.
+// NewReads returns a Reads that uses get. changed is called after each read, successful or not, and must not block.
 func NewReads(get func(ctx context.Context, pod volume.Pod) (*Spec, error), changed func(uid types.UID)) *Reads {
 	return &Reads{get: get, changed: changed, all: semaphore.NewWeighted(readsAtOnce), ordinary: semaphore.NewWeighted(ordinaryReads), reads: map[volume.Pod]*read{}}
 }
@@ -99,12 +99,12 @@ func (r *Reads) send(ctx context.Context, pod volume.Pod, urgent bool) (*Spec, e
 	return r.get(ctx, pod)
 }
 
-// Get returns a pod for a volume, or the NotFound API error of Reader.Get, once it was read. Until then it returns ErrPending,
-// or why the last try failed, and has the pod read; urgent says that a publish waits.
+// Get returns a pod for a volume, or the NotFound API error of Reader.Get, when the pod has been read. Until then it returns ErrPending or
+// the error of the last try, and a read is scheduled. urgent means that a publish waits.
 func (r *Reads) Get(pod volume.Pod, volumeID string, urgent bool) (*Spec, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pod.ServiceAccount = "" // not all volumes know it
+	pod.ServiceAccount = "" // not all volumes know the account
 	x := r.reads[pod]
 	if x == nil {
 		pauses := wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second}
@@ -123,7 +123,7 @@ func (r *Reads) Get(pod volume.Pod, volumeID string, urgent bool) (*Spec, error)
 	return nil, cmp.Or(x.Err, ErrPending)
 }
 
-// Leave has a volume wait no more.
+// Leave removes a volume from all waiters.
 func (r *Reads) Leave(volumeID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,7 +132,7 @@ func (r *Reads) Leave(volumeID string) {
 	}
 }
 
-// leave forgets a read for which no volume waits. The caller holds mu.
+// leave removes a volume from the waiters of a read, and forgets a read without waiters. The caller holds mu.
 func (r *Reads) leave(x *read, volumeID string) {
 	delete(x.waiters, volumeID)
 	if len(x.waiters) == 0 {
@@ -141,7 +141,7 @@ func (r *Reads) leave(x *read, volumeID string) {
 	}
 }
 
-// learn takes in the end of a read. One that failed is repeated after a pause, if a volume waits then.
+// learn stores the result of a read. A failed read is repeated after a pause if a volume still waits then.
 func (r *Reads) learn(x *read, spec *Spec, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package pod says what a pod's spec says: which ConfigMaps and Secrets it references, what a container has in
-// its environment, what one of its own volumes shows, and what a spec of pkg/volume means with all of that.
+// Package pod interprets a pod's spec: which ConfigMaps and Secrets it references, which variables a container has, what one of its own
+// volumes shows, and how these complete a volume's spec.
 //
-// It owns the list of fields in which a reference can stand, and the read of a pod (reader.go); all else is
-// pure. It must not know what becomes of the answers.
+// It owns the list of fields that may hold a reference, and the reads of pods (reader.go, reads.go). All else is pure. It must not know
+// what the results are used for.
 package pod
 
 import (
@@ -14,26 +14,24 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Reference is one place in a pod's spec that names an object of the pod's namespace.
+// Reference is one field in a pod's spec that names an object of the pod's namespace.
 type Reference struct {
 	Kind volume.Kind
 	Name string
-	// Keys are those that the place names; none means the whole object.
+	// Keys are the keys that the field names. If there are none, it names the whole object.
 	Keys []string
-	// Optional says that the pod starts without the object and its keys. An image pull secret is optional
-	// too: the kubelet then pulls without it.
+	// Optional means that the pod starts without the object and its keys. An image pull secret is optional too: the kubelet then pulls
+	// without it.
 	Optional bool
-	// Env says that the place is a container's environment. That sees a ConfigMap's data, and not its
-	// binaryData.
+	// Env means that the reference is in a container's environment, which uses a ConfigMap's data but not its binaryData.
 	Env bool
 	// Field is the path of the field that holds the name.
 	Field string
 }
 
-// VisitObjectRefs calls visit for each place of a pod's spec that references an object, in the
-// order of init, regular and ephemeral containers and volumes after the pull secrets.
-// An object that is named several times is visited several times, an empty name never.
-// at is the path of the spec, as in field.NewPath("spec").
+// VisitObjectRefs calls visit for each reference to an object in a pod's spec: first the pull secrets, then the init, regular and ephemeral
+// containers, then the volumes. An object that is named several times is visited several times, and an empty name never. at is the path of
+// the spec, as in field.NewPath("spec").
 func VisitObjectRefs(spec *corev1.PodSpec, at *field.Path, visit func(Reference)) {
 	named := func(r Reference) {
 		if r.Name != "" {
@@ -59,8 +57,7 @@ func VisitObjectRefs(spec *corev1.PodSpec, at *field.Path, visit func(Reference)
 	}
 }
 
-// visitVolume visits what one volume of a pod references. What a claim or its persistent
-// volume references is not the pod's.
+// visitVolume visits the references of one volume of a pod. References of a claim or its persistent volume are not the pod's.
 func visitVolume(at *field.Path, source *corev1.VolumeSource, visit func(Reference)) {
 	shown, _ := objectsOf(at, source)
 	for i := range shown {
@@ -73,7 +70,7 @@ func visitVolume(at *field.Path, source *corev1.VolumeSource, visit func(Referen
 	if source.AzureFile != nil {
 		visit(Reference{Kind: volume.Secret, Name: source.AzureFile.SecretName, Field: at.Child("azureFile", "secretName").String()})
 	}
-	// Every other local reference of a volume is to the Secret that storage is reached with.
+	// Every other local reference of a volume names the Secret that holds the credentials of its storage.
 	given, at := setField(at, reflect.ValueOf(source).Elem())
 	if !given.IsValid() {
 		return
@@ -85,8 +82,7 @@ func visitVolume(at *field.Path, source *corev1.VolumeSource, visit func(Referen
 	}
 }
 
-// Refs returns the objects that a pod's spec references, each once, in the order of
-// VisitObjectRefs. namespace is the pod's.
+// Refs returns the objects that a pod's spec references, each once, in the order of VisitObjectRefs. namespace is the pod's namespace.
 func Refs(spec *corev1.PodSpec, namespace string) []volume.Ref {
 	seen := map[volume.Ref]bool{}
 	var refs []volume.Ref
@@ -100,7 +96,7 @@ func Refs(spec *corev1.PodSpec, namespace string) []volume.Ref {
 	return refs
 }
 
-// Container is what the three sorts of containers have in common, with its path.
+// Container is what init, regular and ephemeral containers have in common, with the path of the container.
 type Container struct {
 	*corev1.Container
 	At *field.Path

@@ -13,7 +13,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// parseSpec reads a pod's spec in YAML.
+// parseSpec parses a pod's spec in YAML.
 func parseSpec(t *testing.T, text string) *corev1.PodSpec {
 	t.Helper()
 	var spec corev1.PodSpec
@@ -130,7 +130,7 @@ func indent(text string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(text, "\n"), "\n", "\n  ")
 }
 
-// describe prints what pointers point to.
+// describe prints a value, including what its pointers point to.
 func describe(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {

@@ -7,10 +7,9 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Resolve returns a copy of a volume's spec with what the pod's own spec says in place of each source that
-// takes something from there. env is called once for each container of a podEnv source, and shown once for
-// each volume of a volume source: see Env and VolumeSources. below is called once with
-// name, that of the volume itself, and may be nil: see MountsBelow. leftOut are the leftOut of all calls, sorted, each once.
+// Resolve returns a copy of a volume's spec in which sources that refer to the pod's own spec are replaced by what that spec says. env is
+// called once for each container of a podEnv source, and shown for each volume source: see Env and VolumeSources. below is called once with
+// the name of the volume itself, and may be nil: see MountsBelow. leftOut combines the leftOut of all calls, sorted, without duplicates.
 //
 // The error is that of a call, with the field that names the container or volume, or that of volume.Spec.Validate.
 func Resolve(
@@ -21,7 +20,7 @@ func Resolve(
 ) (resolved *volume.Spec, leftOut []string, err error) {
 	copied := *spec
 	copied.Sources = nil
-	// All sources of a container share its environment: there may be many.
+	// All sources of a container share its environment, because there may be many sources.
 	known := map[string]*volume.Env{}
 	for _, source := range spec.Sources {
 		added := []volume.Source{source}

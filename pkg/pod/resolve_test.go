@@ -54,8 +54,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// native returns a source of one of the pod's own volumes, with keys that it maps to files of
-// the same name.
+// native returns a source of one of the pod's own volumes, with keys that are mapped to files of the same names.
 func native(kind, name string, keys ...string) volume.Source {
 	p := &volume.Projection{Ref: volume.Ref{Kind: volume.Kind(strings.ToUpper(kind[:1]) + kind[1:]), Namespace: "ns", Name: name}}
 	for _, key := range keys {
@@ -117,7 +116,7 @@ func TestResolveRefuses(t *testing.T) {
 	}
 }
 
-// What the pod's own spec adds is held once however often it is named, and names as few objects.
+// What the pod's own spec adds is kept once, however often it is named, and each object counts once.
 func TestPodEnvIsBounded(t *testing.T) {
 	var files strings.Builder
 	files.WriteString("[")

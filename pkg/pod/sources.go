@@ -17,19 +17,17 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// VolumeSources returns what a volume of a pod's spec shows, if it is of type configMap or secret, or
-// projected with sources of these types only: one source for each object, in its order.
-// at is the path of the spec, as in field.NewPath("spec"), and the fields in the result are
-// paths below it, such as spec.volumes[1].projected.sources[0].secret. namespace is the pod's.
+// VolumeSources returns the sources of a volume of a pod's spec of type configMap or secret, or of a projected volume that has only such
+// sources: one source for each object, in the volume's order. at is the path of the spec, as in field.NewPath("spec"), and the fields in
+// the result are paths below it, such as spec.volumes[1].projected.sources[0].secret. namespace is the pod's namespace.
 //
-// The error says that there is no volume of that name, or it is a *field.Error with the path of
-// what can't be shown.
+// The error says that there is no volume of that name, or it is a *field.Error with the path of what cannot be shown.
 func VolumeSources(spec *corev1.PodSpec, at *field.Path, namespace, name string) ([]volume.Source, error) {
 	i := slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
 	if i < 0 {
 		var names []string
 		for i := range spec.Volumes {
-			if spec.Volumes[i].CSI == nil { // which may be the one that asks
+			if spec.Volumes[i].CSI == nil { // a CSI volume may be the one that asks
 				names = append(names, spec.Volumes[i].Name)
 			}
 		}
@@ -50,7 +48,7 @@ func VolumeSources(spec *corev1.PodSpec, at *field.Path, namespace, name string)
 	return sources, nil
 }
 
-// noSuch returns the error for a name that the pod does not have, with the first ones that it has.
+// noSuch returns the error for a name that the pod does not have. It lists the first few names that the pod has.
 func noSuch(what, name string, known []string) error {
 	const few = 5
 	text := fmt.Sprintf("the pod has no %s %q", what, name)
@@ -60,7 +58,7 @@ func noSuch(what, name string, known []string) error {
 	return errors.New(text)
 }
 
-// object is a place of a volume that shows an object. The defaults are the volume's, at defaultsAt.
+// object is a reference to an object in a volume that shows it. The defaults are those of the volume, at defaultsAt.
 type object struct {
 	at, nameAt  *field.Path
 	kind        volume.Kind
@@ -72,7 +70,7 @@ type object struct {
 	defaultUser *int64
 }
 
-// objectsOf returns the objects that a volume shows. The error is about the first thing that is none.
+// objectsOf returns the objects that a volume shows. The error is about the first source that is not an object.
 func objectsOf(at *field.Path, source *corev1.VolumeSource) (objects []object, err error) {
 	switch {
 	case source.ConfigMap != nil:
@@ -102,7 +100,7 @@ func objectsOf(at *field.Path, source *corev1.VolumeSource) (objects []object, e
 	return objects, err
 }
 
-// projection returns what the place says, or the first error.
+// projection returns the projection that the reference describes, or the first error.
 func (o *object) projection(namespace string) (*volume.Projection, error) {
 	p := &volume.Projection{
 		Ref:         volume.Ref{Kind: o.kind, Namespace: namespace, Name: o.name},
@@ -133,7 +131,7 @@ func (o *object) projection(namespace string) (*volume.Projection, error) {
 	return p, nil
 }
 
-// check returns the error for a number that is given and refused.
+// check returns an error if n is set and refuse returns an error for it.
 func check[T any](at *field.Path, n *T, refuse func(T) error) *field.Error {
 	if n == nil {
 		return nil
@@ -151,8 +149,8 @@ func modeOf(m *int32) *fs.FileMode {
 	return new(fs.FileMode(*m))
 }
 
-// checkName refuses a name for which no request can be sent. Kubernetes checks none in a pod's spec but for being
-// there. One that no object can have is that of a missing object, as for the kubelet.
+// checkName returns an error for a name for which no request can be sent. Kubernetes only checks that a pod's spec has a name there. A
+// valid name that no object can have is treated as a missing object, as the kubelet does.
 func checkName(at *field.Path, kind volume.Kind, name string) *field.Error {
 	const most = validation.DNS1123SubdomainMaxLength
 	if name == "" {
@@ -167,8 +165,8 @@ func checkName(at *field.Path, kind volume.Kind, name string) *field.Error {
 	return nil
 }
 
-// setField returns the one field that is set of a struct of pointers, with its path: none and at itself if none
-// is, as where a newer API has a field that this version does not know.
+// setField returns the field that is set in a struct of pointers, with its path. If none is set, as with a field of a newer API, it returns
+// no value and at itself.
 func setField(at *field.Path, union reflect.Value) (reflect.Value, *field.Path) {
 	for i := range union.NumField() {
 		if f := union.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() {
@@ -178,7 +176,7 @@ func setField(at *field.Path, union reflect.Value) (reflect.Value, *field.Path) 
 	return reflect.Value{}, at
 }
 
-// nameOf returns the name that a field has in JSON.
+// nameOf returns a field's name in JSON.
 func nameOf(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	return name

@@ -60,8 +60,7 @@ func TestVolumeSourcesRefuses(t *testing.T) {
 	}
 }
 
-// Every type of a volume and every kind of a projected source is shown or refused by its name,
-// also those of a new version of Kubernetes.
+// Every volume type and every kind of projected source is shown or refused by its name, including those of a new version of Kubernetes.
 func TestVolumeSourcesKnowsEveryType(t *testing.T) {
 	shown := 0
 	for _, union := range []reflect.Type{reflect.TypeFor[corev1.VolumeSource](), reflect.TypeFor[corev1.VolumeProjection]()} {

@@ -14,13 +14,12 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// fakeAccess is an API server that refuses what was not granted. Its methods are safe for
-// concurrent use.
+// fakeAccess is an API server that refuses every right that was not granted. Its methods are safe for concurrent use.
 type fakeAccess struct {
 	mu      sync.Mutex
 	granted map[volume.Ref]bool
 	err     error
-	// delay is how long an answer takes, which is that of when the question came.
+	// delay is how long an answer takes. The answer is the one that is true when the question arrives.
 	delay time.Duration
 	asked []string
 	// identity proves the tokens of questions.
@@ -66,7 +65,7 @@ func (f *fakeAccess) grant(refs ...volume.Ref) {
 
 func (f *fakeAccess) failWith(err error) { f.set(func() { f.err = err }) }
 
-// takeAsked returns the questions in alphabetic order, and forgets them.
+// takeAsked returns the questions so far, sorted, and forgets them.
 func (f *fakeAccess) takeAsked() []string {
 	var asked []string
 	f.set(func() { asked, f.asked = f.asked, nil })
@@ -80,15 +79,14 @@ var (
 	errReview    = errors.New("the API server is away")
 )
 
-// acrossSources shows an object of the pod's namespace beside some of another.
+// acrossSources shows an object of the pod's namespace and objects of another one.
 const acrossSources = `
 - configMap: {name: app}
 - secret: {name: db, namespace: platform, optional: true}
 - env: {path: app.env, envFrom: [{configMapRef: {name: ca, namespace: platform}}], env: [{name: OWN, value: "1"}]}
 `
 
-// acrossInBubble runs a test with a Publisher that shows objects of other namespaces, of
-// which all of acrossSources are granted.
+// acrossInBubble runs a test with a Publisher that shows objects of other namespaces. All objects of acrossSources are granted.
 func acrossInBubble(t *testing.T, test func(e *env, access *fakeAccess, r Request)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,7 +106,7 @@ const (
 	configRefused = `sources[2].env.envFrom[0].configMapRef.namespace: Forbidden: service account "default" of the pod may not get ConfigMap "platform/ca"; whoever owns namespace "platform" consents by a Role and a RoleBinding there`
 )
 
-// An error of the review is no refusal: the publish waits, and can be tried again.
+// An error of the review is not a refusal: the publish waits and can be retried.
 func TestPublishWaitsForAReview(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		access.failWith(errReview)
@@ -146,8 +144,7 @@ func TestPublishWaitsForAReview(t *testing.T) {
 	})
 }
 
-// After a restart nothing is written before the rights were reviewed, and what was
-// revoked meanwhile goes.
+// After a restart nothing is written before the rights were reviewed, and files whose right was revoked meanwhile are removed.
 func TestReviewAfterARestart(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)
@@ -163,11 +160,11 @@ func TestReviewAfterARestart(t *testing.T) {
 		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
 		e.restart()
 		e.objects.put(configMap("app"), "a", "2")
-		e.settle() // what is not there needs no confirmation
+		e.settle() // an object that does not exist needs no confirmation
 		e.wantFiles(r, "a", "2", "app.env", "CA=c1\nOWN=1\n")
 		e.wantProblem(r, secretRefused)
 
-		e.opts.CrossNamespace = false // switched off for the whole node
+		e.opts.CrossNamespace = false // disabled for the whole node
 		e.restart()
 		e.confirm()
 		e.wantFiles(r, "a", "2", "app.env", "OWN=1\n")

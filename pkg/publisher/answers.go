@@ -12,43 +12,43 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// answers are what is known of a volume's objects at one moment.
+// answers hold what is known about a volume's objects at one moment.
 type answers struct {
 	objects payload.Objects
 	at      record.Versions
-	// refused holds those that the pod may not have.
+	// refused holds the objects that the pod may not read.
 	refused map[volume.Ref]bool
-	// held is what the volume does not take yet: objects lacks it then, and at has what is shown of it.
+	// held is what the volume does not take yet. objects then lacks it, and at has the versions that the files show of it.
 	held payload.Held
-	// unknown is why the state of others is not known, stale why what is known of some can't be kept current.
+	// unknown says why the state of some objects is not known. stale says why the known state of some objects cannot be kept current.
 	unknown, stale *failure
-	// isAsking says that answers about rights which belong together were not all there yet, and isUnreviewed that questions
-	// about some have failed.
+	// isAsking means that answers about the rights of this volume are still due. isUnreviewed means that some questions about rights have
+	// failed.
 	isAsking, isUnreviewed bool
 }
 
-// isPartial says that another reconcile comes with an answer that this one has to wait for.
+// isPartial reports whether this reconcile must wait for an answer about rights. Another reconcile comes with that answer.
 func (got *answers) isPartial() bool {
 	return got.isAsking && (len(got.refused) > 0 || got.isUnreviewed)
 }
 
-// first returns why a new volume may not begin with the answers, nil if it may.
+// first returns why a new volume may not start with these answers, or nil if it may.
 func (got *answers) first(refusal *failure) *failure {
 	switch {
-	case refusal != nil: // since the pod was admitted
+	case refusal != nil: // it was refused after the pod was admitted
 		return refusal
 	case got.unknown != nil:
 		return got.unknown
 	case got.stale != nil && got.stale.event == eventRefForbidden:
-		return got.stale // a new volume must not begin with what nobody may read any more
+		return got.stale // a new volume must not start with an object that may no longer be read
 	}
 	return nil
 }
 
-// answers returns the present answers about a volume's objects, and has those read that the pod may have. has says whether the
+// answers returns the present answers about a volume's objects, and registers the objects that the pod may read. has reports whether the
 // files show an object.
 func (b *binding) answers(has func(volume.Ref) bool) *answers {
-	// Whether answers are due is asked before the answers: so none of those is overlooked.
+	// Check whether answers are due before the answers are read. Otherwise an answer that arrives in between is overlooked.
 	got := &answers{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}}
 	got.isAsking = len(b.spec.consents) > 0 && b.shared.access != nil && b.shared.access.Asks(b.request.Pod.Account(), b.spec.consent)
 	var unknown, outdated []*failure
@@ -65,7 +65,7 @@ func (b *binding) answers(has func(volume.Ref) bool) *answers {
 		case verdict == access.Allowed:
 			may = append(may, ref)
 		case verdict == access.Unknown, verdict == access.Suspected && has(ref):
-			// Of a suspected one, what no file shows can't be lost: that needs no confirmation.
+			// A suspected refusal needs no confirmation if no file shows the object: there is nothing to remove.
 			unknown = append(unknown, f)
 		default:
 			got.refused[ref], got.at[ref] = true, volume.Version{}
@@ -77,7 +77,7 @@ func (b *binding) answers(has func(volume.Ref) bool) *answers {
 	b.read(may)
 	for _, ref := range may {
 		object, err := b.shared.opts.Objects.GetObject(b.request.Pod, ref)
-		// Where the state is not known, it was the request that met a 404, of whoever stands between.
+		// If the state is not known, the 404 answers the request and not the object. It may come from a proxy.
 		isAbsent := apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced)
 		if err != nil && !isAbsent {
 			unknown = append(unknown, b.whyUnknown(ref, err))
@@ -95,7 +95,7 @@ func (b *binding) answers(has func(volume.Ref) bool) *answers {
 	return got
 }
 
-// whyUnknown returns the failure to read an object. That a token is not accepted may pass, until the object is denied.
+// whyUnknown returns the failure to read an object. A token that is not accepted is a passing problem until the object is denied.
 func (b *binding) whyUnknown(ref volume.Ref, err error) *failure {
 	var tooMuch *manager.FullError
 	isForbidden := apierrors.IsForbidden(err)
@@ -106,7 +106,7 @@ func (b *binding) whyUnknown(ref volume.Ref, err error) *failure {
 		return full(ReasonCacheFull, "%w", tooMuch)
 	case errors.Is(err, manager.ErrNotSynced):
 		f := waiting(err)
-		if isForbidden { // as the node, for which it may pass
+		if isForbidden { // with the node's rights a refusal may pass
 			f.reason = ReasonForbidden
 		}
 		return f
@@ -118,7 +118,7 @@ func (b *binding) whyUnknown(ref volume.Ref, err error) *failure {
 	return broken(err)
 }
 
-// whyStale returns why what is known of an object can't be kept current, nil while it can.
+// whyStale returns why the known state of an object cannot be kept current, or nil if it can.
 func (b *binding) whyStale(ref volume.Ref) *failure {
 	switch err := b.shared.opts.Objects.Denied(b.request.Pod, ref); {
 	case err == nil:
@@ -134,5 +134,5 @@ func (b *binding) denied(err error) *failure {
 	return forbidden(err, b.shared.opts.NodeRights && apierrors.IsForbidden(err))
 }
 
-// isRefusal says whether a request was refused for want of a right or an accepted token.
+// isRefusal reports whether a request was refused because a right or an accepted token is missing.
 func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }

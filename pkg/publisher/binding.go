@@ -23,46 +23,46 @@ import (
 )
 
 const (
-	// refusedTime is how long the read of a pod may be refused before that counts as a fault: an API server that has just
-	// started refuses everybody.
+	// refusedTime is how long the API server may refuse to let the plugin read a pod before that counts as a fault. An API server that has
+	// just started refuses everybody.
 	refusedTime = time.Minute
-	// A publish that waits has its objects refreshed so often, as not every change detection reports changes.
+	// While a publish waits, its objects are refreshed at these intervals, because not every change detection reports changes.
 	refreshMin = time.Second
 	refreshMax = 10 * time.Second
 )
 
-// binding is what is asked for of a volume: the request, what it says, and the objects that are read for it. The pod's worker
-// owns it. It knows nothing of files.
+// binding connects a volume to what is asked for: the request, its parsed spec, and the objects that are read for it. The pod's worker owns
+// it. It must not know about files.
 type binding struct {
 	shared *shared
 	entry  *entry
-	// hint is the pod that a volume names which was found, or hintErr why it names none.
+	// hint is the pod that a mounted volume of an earlier process names. hintErr says why it names none.
 	hint    volume.Pod
 	hintErr error
-	// podSpec is what the pod's spec says, until the volume is bound. failingSince is since when it can't be read; zero while
-	// it can.
+	// podSpec is the pod's spec, kept until the volume is bound. failingSince is when reading it began to fail, or zero while it can be
+	// read.
 	podSpec      *pod.Spec
 	failingSince time.Time
-	// request is what the volume is bound to, spec what that asks for, and invalid why that can't be had.
+	// request is what the volume is bound to, spec is what the request asks for, and invalid says why the request cannot be met.
 	request *Request
 	spec    *spec
 	invalid *failure
 	rights  rights
-	// registered are the objects that are read.
+	// registered are the objects that are registered with Objects.
 	registered []volume.Ref
-	// refreshAt is when the objects are refreshed, and refreshEvery how long that is after the last time.
+	// refreshAt is when the objects are refreshed next. refreshEvery is the interval from the refresh before.
 	refreshAt    time.Time
 	refreshEvery time.Duration
 }
 
-// find reads the pod that a mounted volume names.
+// find reads the name of the pod that a mounted volume carries.
 func (b *binding) find(root *os.Root) {
 	b.hint.UID = b.entry.worker.uid
 	b.hint.Namespace, b.hint.Name, b.hintErr = record.Pod(root, b.shared.opts.AttributePrefix)
 }
 
-// derive returns what is wanted of a volume: of one that was found, what its pod's spec says. A request of the kubelet that
-// comes meanwhile counts instead.
+// derive returns the request for a volume. If the kubelet has sent one, that is returned. For a volume of an earlier process it is derived
+// from the pod's spec. If the kubelet sends a request meanwhile, that one wins.
 func (b *binding) derive(asked *Request) (*Request, *failure) {
 	if asked != nil {
 		return asked, nil
@@ -73,7 +73,7 @@ func (b *binding) derive(asked *Request) (*Request, *failure) {
 	podSpec, err := b.readPod(b.hint, false)
 	switch {
 	case err == nil:
-	case isNoPod(err): // also of a static pod, whose mirror has another UID
+	case isNoPod(err): // a static pod gives this error too, because its mirror pod has another UID
 		return nil, waiting(fmt.Errorf("it is not updated until the kubelet publishes it again: %w", err))
 	case apierrors.IsForbidden(err) && time.Since(b.failingSince) >= refusedTime:
 		f := final(ReasonForbidden, "it is not updated since the plugin's restart: the API server does not let the plugin read the pod: %w", err)
@@ -97,8 +97,8 @@ func (b *binding) derive(asked *Request) (*Request, *failure) {
 	return request, f
 }
 
-// readPod returns the spec of a pod, or an error: pod.ErrPending until it is there, and that of the last read while that is
-// tried again.
+// readPod returns the spec of a pod. The error is pod.ErrPending until there is an answer, and the error of the last read while the read is
+// retried.
 func (b *binding) readPod(asked volume.Pod, urgent bool) (*pod.Spec, error) {
 	if b.podSpec != nil && b.podSpec.Pod.UID == asked.UID {
 		return b.podSpec, nil
@@ -117,7 +117,7 @@ func isNoPod(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
 
-// requestOf returns the request by which the kubelet has published a mounted volume of a pod.
+// requestOf returns the request with which the kubelet published a mounted volume of a pod.
 func (b *binding) requestOf(podSpec *pod.Spec) (*Request, *failure) {
 	id, target := b.entry.id, b.entry.target
 	_, name := targetParts(b.shared.opts.KubeletDir, target)
@@ -139,18 +139,17 @@ func (b *binding) requestOf(podSpec *pod.Spec) (*Request, *failure) {
 	}, nil
 }
 
-// kubeletsID is the form of the ids that the kubelet gives inline volumes.
+// kubeletsID is the form of the IDs that the kubelet gives to inline volumes.
 var kubeletsID = regexp.MustCompile(`^csi-[0-9a-f]{64}$`)
 
-// inlineID returns the id that the kubelet gives a pod's inline volume. With it the mount's
-// source and its target name the same volume: one that was bound to another pod's target never
-// shows what that pod may have.
+// inlineID returns the ID that the kubelet gives to a pod's inline volume. It proves that the source and the target of a mount belong to
+// the same volume. So a volume that was bind-mounted to another pod's target never shows what that pod may read.
 func inlineID(pod volume.Pod, name string) string {
 	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(string(pod.UID)+name)))
 }
 
-// bind sees to it that a request is parsed, resolved and registered, once. What is refused stays so until something else is
-// wanted. isNew says that the volume was bound to what asks for other files. urgent says that a publish waits.
+// bind parses a request, resolves it, and prepares the volume's rights. It does this once per request. An invalid request stays invalid
+// until another request comes. isNew means that the volume was bound to a request for other files. urgent means that a publish waits.
 func (b *binding) bind(ctx context.Context, request *Request, urgent bool) (isNew bool, f *failure) {
 	if b.request == request {
 		return false, b.invalid
@@ -161,7 +160,7 @@ func (b *binding) bind(ctx context.Context, request *Request, urgent bool) (isNe
 		}
 		found, f := b.parseRequest(ctx, request, urgent)
 		if f != nil && (f.waits || f.retry) {
-			return false, f // there may be another answer
+			return false, f // a later try may have another result
 		}
 		b.unbind()
 		b.spec, b.invalid, isNew = found, f, f == nil
@@ -171,7 +170,7 @@ func (b *binding) bind(ctx context.Context, request *Request, urgent bool) (isNe
 		return false, b.invalid
 	}
 	if isNew {
-		// The index is there before the first answer is read, so none is overlooked.
+		// Add the volume to the index before the first answer is read, so that no change is overlooked.
 		b.entry.follow(b.spec.refs)
 		b.rights = rights{shared: b.shared, entry: b.entry, request: request, spec: b.spec, token: request.Token, isProven: request.Derived}
 	}
@@ -179,13 +178,13 @@ func (b *binding) bind(ctx context.Context, request *Request, urgent bool) (isNe
 	return isNew, nil
 }
 
-// parseRequest returns what a request asks for.
+// parseRequest validates, parses and resolves a request.
 func (b *binding) parseRequest(ctx context.Context, request *Request, urgent bool) (*spec, *failure) {
 	if err := request.validate(&b.shared.opts); err != nil {
 		return nil, final(ReasonInvalid, "%w", err)
 	}
 	options := []volume.Option{volume.DefaultSpread(b.shared.opts.DefaultSpread)}
-	if b.shared.opts.CrossNamespace || b.entry.isMounted() { // of what is mounted, answers refuse them
+	if b.shared.opts.CrossNamespace || b.entry.isMounted() { // for a mounted volume, the answers refuse objects of other namespaces
 		options = append(options, volume.AcrossNamespaces())
 	}
 	var parsed *volume.Spec
@@ -217,8 +216,8 @@ func (b *binding) parseRequest(ctx context.Context, request *Request, urgent boo
 	return s, nil
 }
 
-// resolve adds what the pod's own spec says to what a volume takes from there. What a spec says never changes in the life of
-// a pod.
+// resolve adds to a volume's spec what the volume takes from the pod's own spec. A pod's spec never changes in these parts during the pod's
+// life.
 func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.Spec, urgent bool) (*spec, *failure) {
 	at := parsed.NeedsPod()
 	if at == "" && !b.shared.opts.NodeRights {
@@ -226,7 +225,7 @@ func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.
 	}
 	at = cmp.Or(at, "with --identity=node a volume shows only what its pod's spec names")
 	podSpec, err := b.readPod(request.Pod, urgent)
-	if err == nil && podSpec.Mirror { // its UID does not matter: anybody may have written it
+	if err == nil && podSpec.Mirror { // a static pod's UID proves nothing: anybody may have written the mirror pod
 		err = fmt.Errorf("read pod %s: %w", request.Pod, pod.ErrStatic)
 	}
 	if err != nil {
@@ -243,7 +242,7 @@ func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.
 	}
 	s.leftOut = few(leftOut)
 	if err == nil && b.shared.opts.NodeRights {
-		// The node may read what a neighbour names, and no volume must depend on its neighbours.
+		// The node may also read objects that other pods name. A volume must not depend on other pods.
 		err = unnamed(slices.Concat(parsed.LocalRefs(request.Pod), parsed.CrossNamespaceRefs(request.Pod)), podSpec.Refs)
 	}
 	if err != nil {
@@ -252,8 +251,8 @@ func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.
 	return s, nil
 }
 
-// unreadPod returns the failure to read a pod whose spec says what a volume shows. As the node a refusal may pass: the API
-// server's authorizer may know of a pod a moment later than the kubelet.
+// unreadPod returns the failure to read a pod whose spec says what the volume shows. With the node's rights a refusal may pass: the API
+// server's authorizer may learn about a pod a moment later than the kubelet.
 func (b *binding) unreadPod(err error) *failure {
 	switch {
 	case errors.Is(err, pod.ErrStatic):
@@ -266,7 +265,7 @@ func (b *binding) unreadPod(err error) *failure {
 	return waiting(err)
 }
 
-// unnamed refuses objects that a pod's own spec, which names refs, does not name.
+// unnamed returns an error for the objects that the pod's own spec does not name. refs are the objects that it names.
 func unnamed(uses []volume.Reference, refs []volume.Ref) error {
 	var errs []error
 	for _, use := range uses {
@@ -279,10 +278,10 @@ func unnamed(uses []volume.Reference, refs []volume.Ref) error {
 	return utilerrors.NewAggregate(errs)
 }
 
-// keepObjects says that the volume is mounted: its objects are kept whatever they take.
+// keepObjects marks the volume as mounted. Its objects are then kept, whatever memory they take.
 func (b *binding) keepObjects() { b.shared.opts.Objects.Keep(b.request.Pod, b.entry.id) }
 
-// release has the objects of a volume read no more, and its token used no more. It is idempotent.
+// release unregisters the objects of a volume and drops its token. It is idempotent.
 func (b *binding) release() {
 	b.entry.unfollow(b.spec.refs)
 	b.shared.opts.Objects.UnregisterPod(b.request.Pod, b.entry.id)
@@ -301,7 +300,7 @@ func (b *binding) unbind() {
 	*b = binding{shared: b.shared, entry: b.entry, hint: b.hint, hintErr: b.hintErr, failingSince: b.failingSince}
 }
 
-// read has the objects read that the pod may have: of the others nothing is asked.
+// read registers the objects that the pod may read. Nothing is requested about the other objects.
 func (b *binding) read(may []volume.Ref) {
 	if slices.Equal(may, b.registered) {
 		return
@@ -313,8 +312,8 @@ func (b *binding) read(may []volume.Ref) {
 	}
 }
 
-// refresh has the state of the objects asked for again when that is due, and returns when it is next: at the resync, of which
-// each volume has its own moment, or earlier while a publish waits.
+// refresh refreshes the objects when that is due, and returns when it is due next. A mounted volume is refreshed at each resync, at its own
+// random offset. While a publish waits, its volume is refreshed more often.
 func (b *binding) refresh() time.Time {
 	now := time.Now()
 	switch {
@@ -335,5 +334,5 @@ func (b *binding) refresh() time.Time {
 	return b.refreshAt
 }
 
-// refreshAnew has refresh begin anew, once the volume is mounted.
+// refreshAnew restarts the schedule of refresh, once the volume is mounted.
 func (b *binding) refreshAnew() { b.refreshAt = time.Time{} }

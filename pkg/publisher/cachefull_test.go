@@ -7,7 +7,7 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 )
 
-// An object that isn't cached fails a publish at once, whatever else is not known, and leaves nothing.
+// An object that isn't cached fails a publish at once, even if other objects are unknown. Nothing of the volume remains.
 func TestAPublishWithoutRoomForItsObjects(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.failWith(configMap("app"), fmt.Errorf("app: %w", manager.ErrNotSynced))
@@ -20,7 +20,7 @@ func TestAPublishWithoutRoomForItsObjects(t *testing.T) {
 		e.wantEvents(r.Pod.String() + ": VolumeUpdateFailed: " + text)
 		full.Others = 302
 		e.wantReason(e.p.Publish(e.ctx, r), ReasonCacheFull, fmt.Sprintf(format, 302))
-		e.wantEvents("VolumeUpdateFailed") // which client-go merges
+		e.wantEvents("VolumeUpdateFailed") // client-go merges the others
 		e.wantNothing()
 		e.objects.put(configMap("app"), "a", "1")
 		e.objects.put(secret("db"), "b", "2")
@@ -32,7 +32,7 @@ func TestAPublishWithoutRoomForItsObjects(t *testing.T) {
 	})
 }
 
-// The objects of a mounted volume may take any room: from when it is mounted, and after a restart from the begin.
+// The objects of a mounted volume may use any memory: from the moment it is mounted, and after a restart from the start.
 func TestTheObjectsOfMountedVolumesAreKept(t *testing.T) {
 	inBubble(t, func(e *env) {
 		r := e.request("v1", "configMap", "app")

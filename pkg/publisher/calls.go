@@ -10,15 +10,15 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 )
 
-// graceTime is how long the last reconcile of a publish may take at its deadline.
+// graceTime limits the last reconcile of a publish after its deadline.
 const graceTime = time.Second
 
-// maxPodVolumes bounds the volumes of a pod, each of which keeps a list of what it shows.
+// maxPodVolumes limits the volumes of a pod. Each of them keeps a list of what it shows.
 const maxPodVolumes = 128
 
-// Publish makes a volume visible at its target once all its files are written. It waits for required objects and keys that
-// don't exist yet, for at most Options.PublishWait. If the volume is mounted, Publish takes the request, with its token,
-// or fails with ReasonExists if it differs; nothing else can newly fail. After an error nothing is left of a new volume.
+// Publish makes a volume visible at its target when all its files are written. It waits for required objects and keys that don't exist yet,
+// for at most Options.PublishWait. If the volume is already mounted, Publish accepts the request with its token, or fails with ReasonExists
+// if the request differs. No other new failure is possible then. After an error nothing remains of a new volume.
 func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	e, err := p.want(&request, p.isLost(ctx, &request))
 	if e == nil {
@@ -32,14 +32,14 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	return err
 }
 
-// isLost says whether a volume that should be mounted is not. Of a call's system calls this alone is not the worker's: it
-// touches no file, and a republish must not wait for a write that hangs.
+// isLost reports whether a volume that should be mounted is not. This is the only system call that a CSI call makes itself, and not the
+// worker: it touches no file, and a republish must not wait for a write that hangs.
 func (p *Publisher) isLost(ctx context.Context, request *Request) bool {
 	return p.table.isMountedAt(request.VolumeID, request.Target) &&
 		errors.Is(p.opts.Mounts.Check(ctx, request.VolumeID, request.Target), mount.ErrNotMounted)
 }
 
-// isMountedAt says whether a volume is mounted at a target, as far as the table knows.
+// isMountedAt reports whether a volume is mounted at a target, according to the table.
 func (t *table) isMountedAt(volumeID, target string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -47,7 +47,7 @@ func (t *table) isMountedAt(volumeID, target string) bool {
 	return e != nil && e.phase == mounted && e.target == target
 }
 
-// want notes what is wanted, and returns the volume if that is to be waited for.
+// want stores a request. It returns the entry if the caller must wait for the volume, or nil.
 func (p *Publisher) want(request *Request, lost bool) (*entry, error) {
 	t := p.table
 	t.mu.Lock()
@@ -85,24 +85,24 @@ func (p *Publisher) want(request *Request, lost bool) (*entry, error) {
 	return e, nil
 }
 
-// isBusyFor says whether another call has to end before a request is taken. The caller holds mu.
+// isBusyFor reports whether another call must end before the request can be accepted. The caller holds mu.
 func (e *entry) isBusyFor(request *Request) bool {
 	isLeaving := e.target != request.Target && e.phase != mounted
 	return e.wanted.going || e.wanted.waits || isLeaving
 }
 
-// isAsked says whether the kubelet itself has said what it wants of a mounted volume. The caller holds mu.
+// isAsked reports whether the kubelet itself has sent a request for a mounted volume. The caller holds mu.
 func (e *entry) isAsked() bool {
 	return e.phase == mounted && e.wanted.request != nil && !e.wanted.request.Derived
 }
 
-// isUnclear says whether a request lacks what a new volume would need.
+// isUnclear reports whether a request lacks something that a new volume needs.
 func (p *Publisher) isUnclear(request *Request) bool {
 	return request.PodErr != nil || request.TokenErr != nil && p.opts.Identity != nil
 }
 
-// await returns when a volume is mounted, or won't be: by a failure that no answer ends, at the deadline, or at the end of
-// ctx. At the deadline, and when the plugin stops, the worker has one more look, so the answer is that of this moment.
+// await waits until a volume is mounted, or cannot be mounted: after a final failure, at the deadline, or at the end of ctx. At the
+// deadline, and when the plugin stops, the volume is reconciled once more, so that the answer is up to date.
 func (p *Publisher) await(ctx context.Context, e *entry) error {
 	deadline := time.NewTimer(p.opts.PublishWait)
 	defer deadline.Stop()
@@ -131,7 +131,7 @@ func (p *Publisher) await(ctx context.Context, e *entry) error {
 	}
 }
 
-// lastRound has a volume reconciled once more, and returns the number of that round.
+// lastRound wakes the worker for one more reconcile and returns the number of that round.
 func (e *entry) lastRound() int {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
@@ -139,8 +139,8 @@ func (e *entry) lastRound() int {
 	return e.rounds + 1
 }
 
-// published says whether a publish is done. last is the number of the round that has the last word, 0 for none yet, and why
-// is why it is the last one.
+// published reports whether a publish is done. last is the number of the round that decides, or 0 if that is not set. why says why it is
+// the last one.
 func (e *entry) published(last int, why error) (changed <-chan struct{}, done bool, err error) {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
@@ -157,12 +157,12 @@ func (e *entry) published(last int, why error) (changed <-chan struct{}, done bo
 	return e.changed, false, nil
 }
 
-// hasFailed says whether a publish has failed for good. The caller holds mu.
+// hasFailed reports whether a publish has failed for good. The caller holds mu.
 func (e *entry) hasFailed() bool {
 	return e.failure != nil && !e.failure.waits && e.phase != attaching
 }
 
-// hasSaid says whether a round has ended, and knows. The caller holds mu.
+// hasSaid reports whether a round has ended with an answer. The caller holds mu.
 func (e *entry) hasSaid(round int) bool {
 	return e.rounds >= round && e.worker.current != e && (e.failure == nil || !e.failure.unanswered)
 }
@@ -172,13 +172,13 @@ func (e *entry) giveUp(why error) error {
 	defer e.table.mu.Unlock()
 	if e.phase == mounted && !e.wanted.lost && !e.wanted.going {
 		e.wanted.waits = false
-		return nil // it has come meanwhile
+		return nil // it was mounted meanwhile
 	}
 	return e.giveUpLocked(why)
 }
 
-// giveUpLocked ends a publish: what is not mounted then goes. What is being attached may be mounted in a moment, so the
-// answer must not be final. The caller holds mu.
+// giveUpLocked ends a publish. A volume that is not mounted is then forgotten. While the volume is being attached it may be mounted in a
+// moment, so the error must not be final. The caller holds mu.
 func (e *entry) giveUpLocked(why error) error {
 	e.wanted.waits = false
 	e.wakeLocked(time.Now())
@@ -195,9 +195,9 @@ func (e *entry) giveUpLocked(why error) error {
 	return fail(ReasonUnavailable, "volume %s: %w", e.id, errPodBusy)
 }
 
-// Unpublish removes a volume's mount and target directory, and releases its objects. It needs no API server and no
-// knowledge of the volume; a volume that isn't there is success. A publish that waits is ended, and a second unpublish joins
-// the first. What it asks for happens also after it gave up.
+// Unpublish unmounts a volume, removes its target directory, and releases its objects. It needs neither the API server nor any knowledge of
+// the volume, and it succeeds if the volume does not exist. It ends a publish that waits. A second unpublish joins the first. If ctx ends,
+// Unpublish returns ReasonUnavailable, and the work continues.
 func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) error {
 	if err := checkForm(p.opts.KubeletDir, target); err != nil {
 		return fail(ReasonInvalid, "target_path: %w", err)
@@ -218,13 +218,13 @@ func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) erro
 	}
 }
 
-// unwant notes that a volume is to go, and returns it with the number of tries to unmount it until now.
+// unwant marks a volume for unmounting. It returns the entry and the number of tries to unmount it so far.
 func (t *table) unwant(volumeID, target string) (e *entry, tries int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := volumeID
 	if e := t.entries[key]; e != nil && e.target != target {
-		key = leftoverKey(volumeID, target) // the volume at the other target stays; here there can only be leftovers
+		key = leftoverKey(volumeID, target) // the volume at the other target stays; at this target there can only be leftovers
 	}
 	if e = t.entries[key]; e == nil {
 		e = t.add(key, volumeID, target)
@@ -232,7 +232,7 @@ func (t *table) unwant(volumeID, target string) (e *entry, tries int) {
 	if !e.wanted.going {
 		e.wanted.going = true
 		if e.worker.current == e {
-			e.worker.cancel(errUnpublished) // its own: a sibling's may be half-way through files that are rewritten in place
+			e.worker.cancel(errUnpublished) // cancel only this volume's reconcile: another one may be in the middle of a rewrite in place
 		}
 		e.notify()
 	}
@@ -240,7 +240,7 @@ func (t *table) unwant(volumeID, target string) (e *entry, tries int) {
 	return e, e.unmounts.tries
 }
 
-// unpublished says whether an unpublish is done.
+// unpublished reports whether an unpublish is done.
 func (e *entry) unpublished(tries int) (changed <-chan struct{}, done bool, err error) {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 // gate blocks a method until it is opened.
 type gate struct{ entered, opened chan struct{} }
 
-// gateAt lets the next calls of a method of the mounts wait until the gate opens.
+// gateAt blocks the next calls of a method of the mounts until the gate opens.
 func (e *env) gateAt(method string) *gate {
 	g := &gate{entered: make(chan struct{}, 100), opened: make(chan struct{})}
 	e.mounts.on(method, func() error {
@@ -19,7 +19,7 @@ func (e *env) gateAt(method string) *gate {
 	return g
 }
 
-// It waits for an object or for its pod.
+// The publish waits for an object or for its pod.
 func TestUnpublishCancelsAWaitingPublish(t *testing.T) {
 	for _, sources := range []string{"[{configMap: {name: app}}]", podEnvSources} {
 		inBubble(t, func(e *env) {
@@ -82,7 +82,7 @@ func TestASecondCallIsRefused(t *testing.T) {
 		go func() { second <- e.p.Unpublish(e.ctx, r.VolumeID, r.Target) }()
 		e.wantWaiting(second)
 		other := e.request("v2")
-		e.publish(other) // another volume is not concerned
+		e.publish(other) // another volume is not affected
 		close(gate.opened)
 		for _, result := range []chan error{unpublish, second} {
 			if err := <-result; err != nil {

@@ -15,29 +15,29 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// tokenTime is how long after a restart a volume may be without a token before that counts
-// as a fault: the kubelet publishes again within one and a half minutes.
+// tokenTime is how long after a restart a volume may lack a token before that counts as a fault. The kubelet publishes again within one and
+// a half minutes.
 const tokenTime = 3 * time.Minute
 
-// rights are what is known of a pod's rights to what a volume is bound to, and of its token.
+// rights are a pod's rights to the objects of a bound volume, and the pod's token.
 type rights struct {
 	shared  *shared
 	entry   *entry
 	request *Request
 	spec    *spec
-	// isAdmitted says that the pod had all its rights when its publish asked.
+	// isAdmitted means that the pod had all its rights when its publish asked.
 	isAdmitted bool
-	// token is the last one that a request brought, and isProven says that the pod is of the account that it claims.
+	// token is the last one that a request brought. isProven means that the pod is proven to use the account that it claims.
 	token    volume.Token
 	isProven bool
 }
 
-// admit returns nil once the pod of a new volume, whose publish began at a time, may have all objects that it needs a right
-// to. It asks for what is not known, and all answers are waited for, so that a refusal names all objects. A refusal is
-// final, and has the same text whether the object exists or not: nothing was asked of it yet.
+// admit returns nil when the pod of a new volume may read all objects that need a right. began is when its publish began. admit asks the
+// missing questions and waits for all answers, so that a refusal names all refused objects. A refusal is final. Its text is the same
+// whether or not the object exists, because the object has not been requested yet.
 func (r *rights) admit(began time.Time) *failure {
 	if r.isAdmitted {
-		return nil // it may wait for an object for long
+		return nil // the publish may wait for an object for a long time
 	}
 	if f := r.prove(began); f != nil {
 		return f
@@ -69,7 +69,7 @@ func (r *rights) admit(began time.Time) *failure {
 	return f
 }
 
-// unreviewed returns why a right is not known, nil for nil.
+// unreviewed returns why a right is not known, or nil if err is nil.
 func (r *rights) unreviewed(err error) *failure {
 	switch {
 	case err == nil:
@@ -80,10 +80,9 @@ func (r *rights) unreviewed(err error) *failure {
 	return unreviewed(err)
 }
 
-// prove sees to it that the pod is of the account which its request names, where objects are read with pods' tokens. What
-// a request says of a pod is not enough where objects are shared by all pods of an account: without podInfoOnMount it is
-// what the pod's author wrote, and without tokenRequests the token is. So a question is sent with that very token, and
-// its answer has it used.
+// prove checks that the pod uses the account that its request names, if objects are read with pods' tokens. The request alone is no proof,
+// and all pods of an account share the objects. Without podInfoOnMount the pod's author wrote what the request says, and without
+// tokenRequests the author also wrote the token. So a question is sent with this token. The token is used after it was answered.
 func (r *rights) prove(began time.Time) *failure {
 	identity := r.shared.opts.Identity
 	if identity == nil || len(r.spec.consents) == 0 || r.isProven {
@@ -107,7 +106,7 @@ func (r *rights) prove(began time.Time) *failure {
 	return nil
 }
 
-// offer takes the token that a republish brought. It can't fail: without a new one the volume goes on with the one before.
+// offer takes the token of a republish. It cannot fail: without a new token the volume continues with the old one.
 func (r *rights) offer(ctx context.Context, request *Request) {
 	r.request = request
 	identity := r.shared.opts.Identity
@@ -116,7 +115,7 @@ func (r *rights) offer(ctx context.Context, request *Request) {
 	}
 	r.token = request.Token
 	if !r.isProven {
-		return // what comes next proves it
+		return // prove checks it
 	}
 	if err := identity.Check(request.Pod, request.Token); err != nil {
 		klog.FromContext(ctx).Error(err, "The token of a republish is not used")
@@ -125,7 +124,7 @@ func (r *rights) offer(ctx context.Context, request *Request) {
 	r.use(request.Token)
 }
 
-// use has a token used for requests of the pod's account. Whatever waited for one goes on.
+// use makes a token usable for requests of the pod's account. Requests that waited for a token continue.
 func (r *rights) use(token volume.Token) {
 	account := r.request.Pod.Account()
 	r.shared.opts.Identity.Put(r.request.Pod, r.entry.id, token)
@@ -134,8 +133,8 @@ func (r *rights) use(token volume.Token) {
 	r.shared.access.Renewed(account)
 }
 
-// mayKeep returns whether the pod of a mounted volume may have an object, by answers of half a resync. Unknown and Suspected
-// come with the reason.
+// mayKeep returns whether the pod of a mounted volume may read an object. Answers up to half a resync old count. Unknown and Suspected come
+// with the reason.
 func (r *rights) mayKeep(ref volume.Ref) (access.Verdict, *failure) {
 	if !r.spec.consent[ref] {
 		return access.Allowed, nil
@@ -147,17 +146,17 @@ func (r *rights) mayKeep(ref volume.Ref) (access.Verdict, *failure) {
 	return verdict, r.unreviewed(err)
 }
 
-// isSwitchedOff says whether an object is of another namespace and these were switched off since the publish.
+// isSwitchedOff reports whether an object is in another namespace and such objects were disabled after the publish.
 func (r *rights) isSwitchedOff(ref volume.Ref) bool {
 	return !r.shared.opts.CrossNamespace && ref.Namespace != r.request.Pod.Namespace
 }
 
-// refusal names refused objects, nil if there is none. Its text does not say whether they exist.
+// refusal returns a failure that names the refused objects, or nil if there are none. Its text does not reveal whether they exist.
 func (r *rights) refusal(refused map[volume.Ref]bool) *failure {
 	if len(refused) == 0 {
 		return nil
 	}
-	needs := "get" // where reviews were switched off since the publish, nobody is asked
+	needs := "get" // there are no reviews if they were disabled after the publish
 	if r.shared.opts.Reviews != nil {
 		needs = authz.Phrase(r.shared.opts.Reviews.Verbs)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// refusals are the answers of an API server that lets who asks know nothing.
+// refusals are the answers of an API server that tells the caller nothing about an object.
 func refusals(ref volume.Ref) map[string]error {
 	return map[string]error{
 		"forbidden":    apierrors.NewForbidden(resourceOf(ref), ref.Name, errors.New("no more")),
@@ -17,7 +17,7 @@ func refusals(ref volume.Ref) map[string]error {
 	}
 }
 
-// A new volume is refused what may not be read any more, though it is known.
+// A new volume cannot show an object that may not be read any more, even if its state is known.
 func TestPublishOfWhatIsDenied(t *testing.T) {
 	for name, denied := range refusals(configMap("app")) {
 		t.Run(name, func(t *testing.T) { testPublishOfWhatIsDenied(t, denied) })

@@ -9,7 +9,7 @@ import (
 	"github.com/refvol/refvol/pkg/pod"
 )
 
-// TestTheRequestIsDerived has a later publish by the kubelet find nothing that differs.
+// TestTheRequestIsDerived: a later publish by the kubelet finds no difference.
 func TestTheRequestIsDerived(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -42,8 +42,8 @@ func TestTheRequestIsDerived(t *testing.T) {
 	})
 }
 
-// TestNothingElseIsDerived has a volume wait for the kubelet where the pod's spec does not say
-// what was asked for. Its files stay, and its unpublish works.
+// TestNothingElseIsDerived: a volume waits for the kubelet if the pod's spec does not show what was requested. Its files stay, and an
+// unpublish works.
 func TestNothingElseIsDerived(t *testing.T) {
 	inline := func(change func(*pod.InlineVolume)) func(e *env, r Request) {
 		return func(e *env, r Request) {
@@ -91,8 +91,7 @@ func TestNothingElseIsDerived(t *testing.T) {
 	}
 }
 
-// TestOneVolumeHoldsUpNoOther has volumes that can't be taken over, and pods that may not be
-// read, keep no other from being current.
+// TestOneVolumeHoldsUpNoOther: volumes that cannot be taken over, and pods that may not be read, don't delay other volumes.
 func TestOneVolumeHoldsUpNoOther(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -127,7 +126,7 @@ func TestOneVolumeHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// TestAMountElsewhere has the id of a volume that is mounted stand for that volume.
+// TestAMountElsewhere: the ID of a mounted volume stands for that volume.
 func TestAMountElsewhere(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -143,8 +142,7 @@ func TestAMountElsewhere(t *testing.T) {
 	})
 }
 
-// TestAPublishComesFirst has the kubelet's own request decide, also one that comes while the
-// API server is asked.
+// TestAPublishComesFirst: the kubelet's own request decides, even if it comes while the API server is asked.
 func TestAPublishComesFirst(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -165,8 +163,8 @@ func TestAPublishComesFirst(t *testing.T) {
 	})
 }
 
-// TestTheIDNamesTheTarget: a mount is taken over if its id, where that is of the kubelet's form,
-// is that of the target's pod and volume. Another volume's mount there stays as it is.
+// TestTheIDNamesTheTarget: a mount is taken over only if its ID, if it has the kubelet's form, belongs to the target's pod and volume.
+// Another volume's mount there stays as it is.
 func TestTheIDNamesTheTarget(t *testing.T) {
 	for name, shown := range map[string]string{"settings": "2", "other": "1"} {
 		t.Run(name, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestDocumentedLimits: docs/limits.md has the numbers of a pod's share and of receipts.
+// TestDocumentedLimits: docs/limits.md has the right numbers for a pod's share and for receipts.
 func TestDocumentedLimits(t *testing.T) {
 	text, err := os.ReadFile("../../docs/limits.md")
 	if err != nil {

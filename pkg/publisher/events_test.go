@@ -11,7 +11,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// fakeEvents keeps what a pod's author would be told.
+// fakeEvents keeps the events for a pod's author.
 type fakeEvents struct {
 	mu     sync.Mutex
 	told   []string
@@ -25,15 +25,14 @@ func (f *fakeEvents) Warn(pod volume.Pod, reason, message string) {
 	f.leaked = errors.Join(f.leaked, leak.Check("an event", reason+": "+message))
 }
 
-// leaks returns an error if a value was told.
+// leaks returns an error if an event has a value.
 func (f *fakeEvents) leaks() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.leaked
 }
 
-// wantEvents fails the test unless there was one event with each text, in this
-// order, since the last call.
+// wantEvents fails the test unless there was one event with each text, in this order, since the last call.
 func (e *env) wantEvents(texts ...string) {
 	e.Helper()
 	synctest.Wait()
@@ -50,8 +49,7 @@ func (e *env) wantEvents(texts ...string) {
 	e.events.told = nil
 }
 
-// A pod's author is told at once what its publish waits for, each time that changes,
-// and nothing once it waits no more.
+// A pod's author gets an event at once for what the publish waits for, and again after each change. There is none after the publish.
 func TestEventsOfAPublishThatWaits(t *testing.T) {
 	inBubble(t, func(e *env) {
 		r := e.request("v1", "sources", "[{configMap: {name: app, items: [{key: a, path: a}]}}, {secret: {name: db}}]")
@@ -74,8 +72,7 @@ func TestEventsOfAPublishThatWaits(t *testing.T) {
 	})
 }
 
-// While a volume is mounted there is one event per change of its condition, however
-// often a reconcile or a resync finds it so.
+// While a volume is mounted there is one event per change of its condition, however many reconciles or resyncs find it.
 func TestEventsOfALiveVolume(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(secret("db"), "password", canary)
@@ -107,7 +104,7 @@ func TestEventsOfALiveVolume(t *testing.T) {
 	})
 }
 
-// A publish that is refused for what its pod's spec can't tell has an event too.
+// A publish that is refused for a reason that is not visible in the pod's spec also has an event.
 func TestEventsOfARefusedPublish(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = o.MaxVolumeSize }, func(e *env) {
 		e.objects.put(configMap("large"), "a", pages(200))

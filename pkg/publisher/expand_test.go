@@ -8,7 +8,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// expandSources writes a Secret's password into a ConfigMap's text, which has a version beside it.
+// expandSources writes a Secret's password into a ConfigMap's text, and has a versions file.
 const expandSources = `
 - expand:
     path: conf/app.yaml
@@ -17,10 +17,10 @@ const expandSources = `
 - versions: {path: v}
 `
 
-// unfit is what is told of a value that can't be written.
+// unfit is the message about a value that cannot be written.
 const unfit = "sources[0].expand: the value of variable PASSWORD is not UTF-8, which escape: json needs: store a text, or set escape: url or none"
 
-// wantFile compares one file of a volume, "" for none.
+// wantFile compares one file of a volume. "" means that there must be none.
 func (e *env) wantFile(r Request, path, want string) {
 	e.Helper()
 	if got := e.mounts.files(r.Target)[path]; got != want {
@@ -28,7 +28,7 @@ func (e *env) wantFile(r Request, path, want string) {
 	}
 }
 
-// TestExpandWaitsForAValue that its text can hold: a first publish waits, and then fails; later the files stay.
+// TestExpandWaitsForAValue that the text can hold: a first publish waits and then fails; later the files stay.
 func TestExpandWaitsForAValue(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "text", `p: "$(PASSWORD)"`)
@@ -72,7 +72,7 @@ func TestExpandWaitsForAValue(t *testing.T) {
 	})
 }
 
-// TestReceiptsOfExpand: the file is one of all its objects, and so are its receipt and what the status says.
+// TestReceiptsOfExpand: the file belongs to all its objects, and so do its receipt and the status.
 func TestReceiptsOfExpand(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		app, db := configMap("app"), secret("db")
@@ -102,7 +102,7 @@ func TestReceiptsOfExpand(t *testing.T) {
 	})
 }
 
-// TestExpandOfADeletedSecret stays, unless the volume says that it is to go.
+// TestExpandOfADeletedSecret: the file stays, unless the volume has onDelete Remove.
 func TestExpandOfADeletedSecret(t *testing.T) {
 	for policy, want := range map[string]string{"Keep": "1", "Remove": ""} {
 		inBubble(t, func(e *env) {
@@ -122,7 +122,7 @@ func TestExpandOfADeletedSecret(t *testing.T) {
 	}
 }
 
-// TestExpandWithoutConsent: the file goes with the right to one of its objects, also of the text.
+// TestExpandWithoutConsent: the file is removed with the right to one of its objects, including the text's.
 func TestExpandWithoutConsent(t *testing.T) {
 	for _, strategy := range []string{"Atomic", "InPlace"} {
 		acrossInBubble(t, func(e *env, access *fakeAccess, _ Request) {

@@ -12,13 +12,12 @@ import (
 	"github.com/refvol/refvol/pkg/pod"
 )
 
-// Reason says what kind of failure an Error is, so that the caller can choose an
-// answer without reading its text.
+// Reason says what kind of failure an Error is, so that the caller can choose an answer without reading the text.
 type Reason int
 
-// The reasons. Errors of none of them are internal.
+// The reasons. An error without a reason is an internal error.
 const (
-	// ReasonInvalid: the request can't be met as it is.
+	// ReasonInvalid: the request cannot be met as it is.
 	ReasonInvalid Reason = iota + 1
 	// ReasonNotFound: a required object or key, or the volume, does not exist.
 	ReasonNotFound
@@ -28,17 +27,17 @@ const (
 	ReasonExists
 	// ReasonTooLarge: the files exceed the volume's limit.
 	ReasonTooLarge
-	// ReasonNodeFull: the files exceed what is left of the node's total, or of the pod's share.
+	// ReasonNodeFull: the files need more than what is left of the node's total or of the pod's share.
 	ReasonNodeFull
-	// ReasonBusy: another call on the volume runs.
+	// ReasonBusy: another call for the volume is running.
 	ReasonBusy
-	// ReasonUnavailable: something that the call needs is out of reach for now.
+	// ReasonUnavailable: something that the call needs is not available now.
 	ReasonUnavailable
-	// ReasonCacheFull: the objects exceed what is left for those of the node, or of a pod.
+	// ReasonCacheFull: the objects need more than what is left for the cached objects of the node or of a pod.
 	ReasonCacheFull
 )
 
-// Error is a failure with a reason. Its text holds no value of an object.
+// Error is a failure with a reason. Its text never holds an object's value.
 type Error struct {
 	Reason Reason
 	Err    error
@@ -63,7 +62,7 @@ func fail(reason Reason, format string, args ...any) error {
 	return &Error{Reason: reason, Err: fmt.Errorf(format, args...)}
 }
 
-// The reasons of events.
+// The reasons of events on the pod.
 const (
 	eventRefNotFound        = "RefNotFound"
 	eventRefKeyNotFound     = "RefKeyNotFound"
@@ -73,33 +72,34 @@ const (
 	eventInvalidNames       = "InvalidEnvironmentVariableNames"
 )
 
-// failure is why a volume does not show what it should, with all that follows from it. It is made where it arises, and does
-// not change. nil is success.
+// failure says why a volume does not show what it should, and what follows from that. It is created where the problem occurs and never
+// changes. nil means success.
 type failure struct {
 	err error
-	// reason decides the code of a CSI call; 0 stands for an internal error.
+	// reason decides the gRPC code of a CSI call. 0 is an internal error.
 	reason Reason
-	// event is the reason of the event on the pod, or a Condition that needs none.
+	// event is the reason of the event on the pod, or a Condition that needs no event.
 	event string
-	// kind distinguishes failures. The same failure often has another text at each try, with the name of a new
-	// generation or what other volumes take just then.
+	// kind distinguishes failures. The text cannot: it often differs at each try, because it names a new generation or the memory that
+	// other volumes hold.
 	kind string
-	// waits has a publish go on waiting: a change of an object, or an answer, can end the failure.
+	// waits means that a publish continues to wait: a change of an object, or an answer, can end the failure.
 	waits bool
-	// retry has the volume reconciled again, later each time. Without it only a change or the resync does that.
+	// retry means that the volume is reconciled again, with growing delays. Without it only a change or the resync does that.
 	retry bool
-	// silent says that it is no fault of the files, so no event reports it.
+	// silent means that no event reports the failure, because the files have no fault.
 	silent bool
-	// unanswered says that a question about rights, or about the pod, is under way, or a moment close: it says nothing else.
+	// unanswered means that an answer about rights or about the pod is still due, or that a short delay is running. The failure carries no
+	// other information.
 	unanswered bool
-	// until is when a change that waits for its pod's moment is due; zero for none.
+	// until is when a spread change is due, or zero.
 	until time.Time
 }
 
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// public returns what a call answers.
+// public returns the error that a call answers with.
 func (f *failure) public() error {
 	if f.reason == 0 || ReasonOf(f.err) != 0 {
 		return f.err
@@ -107,52 +107,51 @@ func (f *failure) public() error {
 	return &Error{Reason: f.reason, Err: f}
 }
 
-// isUnlogged says that there is no need to log it: an answer comes in a moment.
+// isUnlogged reports whether the failure needs no log entry, because an answer comes in a moment.
 func (f *failure) isUnlogged() bool {
 	return f.unanswered || errors.As(f.err, new(*manager.PendingError))
 }
 
-// broken is a failure of the node, or of this program: it is tried again.
+// broken returns a failure of the node or of this program. It is retried.
 func broken(err error) *failure {
 	var errno syscall.Errno
 	errors.As(err, &errno)
 	return &failure{err: err, event: eventVolumeUpdateFailed, retry: true, kind: fmt.Sprint("errno ", int(errno))}
 }
 
-// unavailable is a failure that may pass: it is tried again.
+// unavailable returns a failure that may pass. It is retried.
 func unavailable(format string, args ...any) *failure {
 	f := broken(fmt.Errorf(format, args...))
 	f.reason = ReasonUnavailable
 	return f
 }
 
-// full is a failure for want of room: it is tried again.
+// full returns a failure for lack of room. It is retried.
 func full(reason Reason, format string, args ...any) *failure {
 	f := broken(fmt.Errorf(format, args...))
 	f.reason, f.kind = reason, fmt.Sprint("full ", reason)
 	return f
 }
 
-// final is a failure that no retry ends.
+// final returns a failure that no retry can end.
 func final(reason Reason, format string, args ...any) *failure {
 	return &failure{err: fmt.Errorf(format, args...), reason: reason, event: eventVolumeUpdateFailed, kind: fmt.Sprint("final ", reason)}
 }
 
-// forbidden is a failure for want of a right. passes says that it may pass although no right changes.
+// forbidden returns a failure for lack of a right. passes means that it may pass although no right changes.
 func forbidden(err error, passes bool) *failure {
 	return &failure{err: err, reason: ReasonForbidden, event: eventRefForbidden, kind: "forbidden", waits: passes}
 }
 
-// waiting is why a volume can't go on yet: whoever has the answer wakes it.
+// waiting returns the reason why a volume cannot continue yet. The part that gets the answer wakes the volume.
 func waiting(err error) *failure {
 	unanswered := errors.Is(err, access.ErrPending) || errors.Is(err, pod.ErrPending) || errors.Is(err, errPutOff)
 	return &failure{err: err, reason: ReasonUnavailable, waits: true, silent: true, unanswered: unanswered, kind: "waiting"}
 }
 
-// kindUnreviewed is the kind of unreviewed.
 const kindUnreviewed = "unreviewed"
 
-// unreviewed is why a pod's right to an object is not known: no question about it was answered.
+// unreviewed returns the failure of a right that is not known, because no question about it was answered.
 func unreviewed(err error) *failure {
 	return &failure{
 		err: fmt.Errorf("access could not be reviewed: %w", err), reason: ReasonUnavailable,
@@ -160,19 +159,19 @@ func unreviewed(err error) *failure {
 	}
 }
 
-// stale is why what is known of an object can't be kept current, for another reason than a denial.
+// stale returns the failure of an object that cannot be kept current, for another reason than a denial.
 func stale(err error) *failure {
 	return &failure{err: fmt.Errorf("stale answer: %w", err), event: eventVolumeUpdateFailed, waits: true, kind: "stale"}
 }
 
-// crowded is why a volume waits for its render.
+// crowded returns the failure of a volume that waits for its turn to be rendered.
 func crowded() *failure {
 	f := waiting(errCrowded)
 	f.retry = true
 	return f
 }
 
-// rank is the order in which failures that belong together count.
+// rank orders failures by how grave they are; 0 is the gravest.
 func (f *failure) rank() int {
 	switch {
 	case f.event == eventRefForbidden:
@@ -193,8 +192,8 @@ func (f *failure) rank() int {
 	return 6
 }
 
-// together returns one failure for several that belong together, nil for none: the gravest decides what follows, and the text
-// has all.
+// together combines failures that belong together, or returns nil if there are none. The gravest one decides what follows. The text names
+// all of them.
 func together(all []*failure) *failure {
 	if len(all) == 0 {
 		return nil
@@ -207,14 +206,13 @@ func together(all []*failure) *failure {
 		errs = append(errs, f.err)
 	}
 	one := *worst
-	if len(all) > 1 && (worst.waits || worst.rank() != 1) { // else what is not known yet changes nothing
+	if len(all) > 1 && (worst.waits || worst.rank() != 1) { // otherwise the other failures change nothing
 		one.err = errors.Join(errs...)
 	}
 	return &one
 }
 
-// also adds a failure to another one that has nothing to do with it: what one of them needs, a retry or an event, the other
-// does not take away. nil is none.
+// also combines two independent failures. If one of them needs a retry or an event, the result needs it too. nil means no failure.
 func also(f, more *failure) *failure {
 	switch {
 	case f == nil:
@@ -239,31 +237,31 @@ func also(f, more *failure) *failure {
 	return &both
 }
 
-// bothError is two failures that have nothing to do with each other.
+// bothError combines two independent errors.
 type bothError struct{ first, second error }
 
 func (e *bothError) Error() string   { return e.first.Error() + "; " + e.second.Error() }
 func (e *bothError) Unwrap() []error { return []error{e.first, e.second} }
 
 var (
-	// errBusy is why a call is refused.
+	// errBusy refuses a call while another one for the volume is running.
 	errBusy = errors.New("another call on this volume runs")
-	// errUnpublished is why a publish ends that an unpublish came after.
+	// errUnpublished ends a publish after which an unpublish came.
 	errUnpublished = errors.New("the volume was unpublished meanwhile")
-	// errStopping is why a wait ends early.
+	// errStopping ends a wait when the plugin stops.
 	errStopping = errors.New("the plugin is stopping")
-	// errPodBusy is why a call waits for its pod.
+	// errPodBusy says that a call waits for another volume of its pod.
 	errPodBusy = errors.New("another volume of the pod is being written")
-	// errCrowded is why a volume waits for its render.
+	// errCrowded says that a volume waits for its turn to be rendered.
 	errCrowded = errors.New("the volumes that are rendered just now take all the memory there is for that")
-	// errHangs is why a reconcile ended after reconcileTimeout.
+	// errHangs ends a reconcile after reconcileTimeout.
 	errHangs = errors.New("changes of the volume's directories take too long; does a container hold delegations on them?")
-	// errPanicked is a panic, reported as an error.
+	// errPanicked reports a panic.
 	errPanicked = errors.New("the plugin panicked; its log has the stack")
-	// errPutOff is why an update waits for readers; the volume is due again then.
+	// errPutOff delays an update for the readers of the last change. The volume becomes due again when that time is over.
 	errPutOff = errors.New("put off for the readers of the change before")
-	// errNobody is why a volume that is not mounted is not made.
+	// errNobody says that a volume is not mounted because no publish waits for it.
 	errNobody = errors.New("nobody waits for the volume any more")
-	// errLost is why nothing is written to a volume.
+	// errLost says that nothing is written because the volume is not mounted any more.
 	errLost = errors.New("the volume is no longer mounted")
 )

@@ -8,7 +8,7 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 )
 
-// TestWhatCounts of failures that belong together.
+// TestWhatCounts tests failures that belong together.
 func TestWhatCounts(t *testing.T) {
 	unsynced := waiting(manager.ErrNotSynced)
 	refused := waiting(fmt.Errorf("as the node: %w", manager.ErrNotSynced))

@@ -51,7 +51,7 @@ func (h *fakeMount) StillAt(target string) bool {
 	return h.mounts.attached[target] == h.fsys
 }
 
-// Close releases the handle, and with it a file system that was never attached.
+// Close closes the handle, and with it a file system that was never attached.
 func (h *fakeMount) Close() error {
 	fault := h.mounts.begin("Close")
 	h.mounts.mu.Lock()

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// targets returns at which targets something is mounted.
+// targets returns the targets with a mount.
 func (m *fakeMounts) targets() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -34,8 +34,8 @@ func (m *fakeMounts) leftovers() []string {
 	return left
 }
 
-// files returns the content of each file that a reader of the mount at target finds
-// under the names that users see; nil if nothing is mounted.
+// files returns the content of each file that a reader of the mount at target finds under the names that users see. It returns nil if
+// nothing is mounted.
 func (m *fakeMounts) files(target string) map[string]string {
 	dir := m.directory(target)
 	if dir == "" {
@@ -44,7 +44,7 @@ func (m *fakeMounts) files(target string) map[string]string {
 	return readFiles(m.t, dir)
 }
 
-// directory returns where the files of the mount at target are, "" if there is none.
+// directory returns where the files of the mount at target are, or "".
 func (m *fakeMounts) directory(target string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -18,34 +18,33 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 )
 
-// fakeMounts has a directory for each file system, and a table of what is attached
-// where. It is safe for concurrent use, and notes misuse: a volume that is written
-// by two at once, or unmounted while it is written.
+// fakeMounts has a directory for each file system, and a table of mounts. It is safe for concurrent use. It records misuse: a volume that
+// two goroutines write at the same time, or that is unmounted during a write.
 type fakeMounts struct {
 	t   testing.TB
 	dir string
 	mu  sync.Mutex
 	// attached is the file system at each target.
 	attached map[string]*fakeTmpfs
-	// notOpened holds targets at which Open fails, and hanging those at which it waits until the channel is closed.
+	// notOpened has targets at which Open fails. hanging has targets at which it waits until the channel is closed.
 	notOpened map[string]bool
 	hanging   map[string]chan struct{}
-	// unreadable has Open return a root of which nothing can be read.
+	// unreadable makes Open return a root from which nothing can be read.
 	unreadable bool
-	// hooks is called at the begin of a method; its error is the method's.
+	// hooks are called at the start of a method. Their error becomes the method's.
 	hooks  map[string]func() error
 	calls  map[string]int
 	made   int
 	misuse []string
 }
 
-// fakeTmpfs is one file system; open counts the handles on it.
+// fakeTmpfs is one file system. open is the number of its handles.
 type fakeTmpfs struct {
 	volumeID, dir string
 	open          int
-	// size and inodes are the largest that were asked for.
+	// size and inodes are the largest requested values.
 	size, inodes int64
-	// held is what files take that readers have open and that are in no directory any more.
+	// held is the memory of deleted files that readers have open.
 	held int64
 }
 
@@ -59,7 +58,7 @@ func newFakeMounts(t testing.TB) *fakeMounts {
 	}
 }
 
-// tmpfsDir makes a directory on tmpfs where there is one: on a disk, attributes may be short.
+// tmpfsDir creates a directory on tmpfs if there is one, because a disk may limit attributes.
 func tmpfsDir(t testing.TB) string {
 	t.Helper()
 	path, err := os.MkdirTemp("/dev/shm", "refvol-publisher-")
@@ -73,17 +72,17 @@ func tmpfsDir(t testing.TB) string {
 	return path
 }
 
-// on sets what happens at the begin of a method, nil for nothing.
+// on sets what happens at the start of a method, or nothing for nil.
 func (m *fakeMounts) on(method string, hook func() error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.hooks[method] = hook
 }
 
-// failAt lets a method fail with err until it is nil.
+// failAt makes a method fail with err until err is nil.
 func (m *fakeMounts) failAt(method string, err error) { m.on(method, func() error { return err }) }
 
-// begin counts a call and runs its hook, without the lock.
+// begin counts a call and runs its hook without the lock.
 func (m *fakeMounts) begin(method string) error {
 	m.mu.Lock()
 	m.calls[method]++
@@ -230,8 +229,8 @@ func (m *fakeMounts) usageLocked(fsys *fakeTmpfs) mount.Usage {
 	return mount.Usage{Capacity: fsys.size, Used: used + fsys.held, InodesUsed: inodes}
 }
 
-// usedBelow returns how many bytes the files of dir take, in pages, each once however many
-// links it has, and how many inodes, of which each link takes one.
+// usedBelow returns how many bytes the files of dir use, in pages, each file once whatever its number of links, and how many inodes, with
+// one for each link.
 func usedBelow(t testing.TB, dir string) (used, inodes int64) {
 	var seen []fs.FileInfo
 	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
@@ -252,8 +251,7 @@ func usedBelow(t testing.TB, dir string) (used, inodes int64) {
 	return used, inodes
 }
 
-// vanish unmounts behind the Publisher's back and returns the directory, which stays
-// as a target that is not mounted would.
+// vanish unmounts without the Publisher's knowledge. It returns the directory, which stays like a target that is not mounted.
 func (m *fakeMounts) vanish(target string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -262,14 +260,14 @@ func (m *fakeMounts) vanish(target string) string {
 	return dir
 }
 
-// hold has readers of a volume hold so many bytes of files that have gone.
+// hold makes readers of a volume hold so many bytes of deleted files.
 func (m *fakeMounts) hold(target string, bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.attached[target].held = bytes
 }
 
-// failOpen has Open fail at the targets of some requests, and at no other.
+// failOpen makes Open fail at the targets of these requests only.
 func (m *fakeMounts) failOpen(requests []Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -279,14 +277,14 @@ func (m *fakeMounts) failOpen(requests []Request) {
 	}
 }
 
-// setUnreadable has nothing be read of what is mounted, or everything again.
+// setUnreadable makes mounted volumes unreadable, or readable again.
 func (m *fakeMounts) setUnreadable(unreadable bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.unreadable = unreadable
 }
 
-// hangs has Open at a target hang until release.
+// hangs makes Open at a target hang until release is called.
 func (m *fakeMounts) hangs(target string) (release func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -295,7 +293,7 @@ func (m *fakeMounts) hangs(target string) (release func()) {
 	return func() { close(hanging) }
 }
 
-// setAttribute sets an attribute of what a path leads to, which begins with a target.
+// setAttribute sets an attribute of the file at a path, which starts with a target.
 func (m *fakeMounts) setAttribute(path, name, value string) {
 	m.t.Helper()
 	m.mu.Lock()

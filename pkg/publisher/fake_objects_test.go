@@ -18,31 +18,31 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// fakeObjects is a manager that knows everything at once. All its methods are safe
-// for concurrent use; the subscriber is called without the lock.
+// fakeObjects is a manager that knows everything at once. All its methods are safe for concurrent use. The subscriber is called without the
+// lock.
 type fakeObjects struct {
 	t  testing.TB
 	mu sync.Mutex
-	// subscriber is who hears of changes.
+	// subscriber is called after changes.
 	subscriber func(volume.ServiceAccount, volume.Ref)
 	objects    map[volume.Ref]*volume.Object
-	// failures is what Lookup returns for a ref, whatever the object is.
+	// failures has the errors that reads of a ref return, whatever the object is.
 	failures map[volume.Ref]error
-	// denials is what Denied returns for a ref.
+	// denials has the errors that Denied returns for a ref.
 	denials    map[volume.Ref]error
 	registered map[string][]volume.Ref
-	// kept holds the registrations for which Keep was called.
+	// kept has the registrations for which Keep was called.
 	kept map[string]bool
 	// registrationsMade counts the calls of RegisterPod.
 	registrationsMade int
 	reads             map[volume.Ref][]time.Time
 	refreshes         map[volume.Ref][]time.Time
 	version           int
-	// rollouts holds the annotation that each object gets.
+	// rollouts has the annotation that each object gets.
 	rollouts map[volume.Ref]string
-	// known is what was read of each object by a manager that does not watch: it hears of a change at a refresh. nil: it watches.
+	// known has what a manager without watches has read of each object. It learns about a change at a refresh. nil means watches.
 	known map[volume.Ref]*volume.Object
-	// onRegister is called at the begin of RegisterPod, without the lock.
+	// onRegister is called at the start of RegisterPod, without the lock.
 	onRegister func()
 }
 
@@ -101,7 +101,7 @@ func (o *fakeObjects) Keep(pod volume.Pod, volumeID string) {
 	o.kept[registrationKey(pod, volumeID)] = true
 }
 
-// isKept says whether a volume counts as mounted.
+// isKept reports whether a volume counts as mounted.
 func (o *fakeObjects) isKept(pod volume.Pod, volumeID string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -131,7 +131,7 @@ func (o *fakeObjects) GetObject(_ volume.Pod, ref volume.Ref) (*volume.Object, e
 	return object, nil
 }
 
-// poll has changes be heard of at refreshes only.
+// poll makes changes known at refreshes only.
 func (o *fakeObjects) poll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -144,7 +144,7 @@ func (o *fakeObjects) Denied(_ volume.Pod, ref volume.Ref) error {
 	return o.denials[ref]
 }
 
-// deny takes the right to an object away, or gives it back with nil.
+// deny removes the right to an object. A nil error restores it.
 func (o *fakeObjects) deny(ref volume.Ref, err error) {
 	o.set(ref, func() { o.denials[ref] = err })
 }
@@ -170,7 +170,7 @@ func (o *fakeObjects) Refresh(_ volume.Pod, refs []volume.Ref) {
 	}
 }
 
-// takeRefreshes returns when an object was refreshed, and forgets it.
+// takeRefreshes returns when an object was refreshed, and forgets that.
 func (o *fakeObjects) takeRefreshes(ref volume.Ref) []time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -192,7 +192,7 @@ func resourceOf(ref volume.Ref) schema.GroupResource {
 	return schema.GroupResource{Resource: strings.ToLower(string(ref.Kind)) + "s"}
 }
 
-// put creates or updates an object; pairs are of key and value.
+// put creates or updates an object. pairs are keys and values.
 func (o *fakeObjects) put(ref volume.Ref, pairs ...string) {
 	data := map[string][]byte{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -220,7 +220,7 @@ func (o *fakeObjects) get(ref volume.Ref) *volume.Object {
 
 func (o *fakeObjects) remove(ref volume.Ref) { o.set(ref, func() { delete(o.objects, ref) }) }
 
-// failWith lets reads of an object fail, until err is nil.
+// failWith makes reads of an object fail, until err is nil.
 func (o *fakeObjects) failWith(ref volume.Ref, err error) {
 	o.set(ref, func() { o.failures[ref] = err })
 }
@@ -237,7 +237,7 @@ func (o *fakeObjects) set(ref volume.Ref, change func()) {
 	tell(volume.ServiceAccount{}, ref)
 }
 
-// takeReads returns when an object was read, and forgets it.
+// takeReads returns when an object was read, and forgets that.
 func (o *fakeObjects) takeReads(ref volume.Ref) []time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -246,14 +246,14 @@ func (o *fakeObjects) takeReads(ref volume.Ref) []time.Time {
 	return at
 }
 
-// registrations returns who has registered what.
+// registrations returns what each pod has registered.
 func (o *fakeObjects) registrations() map[string][]volume.Ref {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return maps.Clone(o.registered)
 }
 
-// forgetPods is the end of the manager's process.
+// forgetPods simulates the end of the manager's process.
 func (o *fakeObjects) forgetPods() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

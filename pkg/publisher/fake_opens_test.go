@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeOpens stands for the kernel, which needs root to watch files. Its volumes are directories of one file system, so a watch
-// hears of all files that are asked for through it. It is safe for concurrent use.
+// fakeOpens replaces the kernel, which needs root to watch files. Its volumes are directories of one file system, so a watch receives the
+// opens of all files whose IDs were requested through it. It is safe for concurrent use.
 type fakeOpens struct {
 	mu      sync.Mutex
 	watches map[*fakeWatch]bool
 	ignored map[string]bool
 	pending []func()
 	refuses bool
-	// reads is how many drains there were, and slow has the next ones fail.
+	// reads is the number of drains. slow makes the next ones fail.
 	reads uint64
 	slow  bool
 	// onID is called at the end of ID.
@@ -60,7 +60,7 @@ func (o *fakeOpens) ID(dir int, path string) (string, error) {
 	return id, err
 }
 
-// identity also tells a file from a later one with its number.
+// identity distinguishes a file from a later one with the same number.
 func identity(dir int, path string) (string, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(dir, path, unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
@@ -80,14 +80,14 @@ func (o *fakeOpens) setIgnored(file int, to bool) error {
 	return err
 }
 
-// Reads counts the drains: nobody else reads.
+// Reads returns the number of drains, because nothing else reads.
 func (o *fakeOpens) Reads() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.reads
 }
 
-// Drain tells of the opens that are queued.
+// Drain reports the queued opens.
 func (o *fakeOpens) Drain(time.Duration) error {
 	o.mu.Lock()
 	if o.slow {
@@ -104,7 +104,7 @@ func (o *fakeOpens) Drain(time.Duration) error {
 	return nil
 }
 
-// open has a file opened that is at a path of the host, without links.
+// open opens a file at a path of the host, without links.
 func (o *fakeOpens) open(file string) error {
 	id, err := identity(unix.AT_FDCWD, file)
 	if err != nil {
@@ -120,7 +120,7 @@ func (o *fakeOpens) open(file string) error {
 	return nil
 }
 
-// forget stands for the end of a process.
+// forget simulates the end of a process.
 func (o *fakeOpens) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -129,7 +129,7 @@ func (o *fakeOpens) forget() {
 	o.pending = nil
 }
 
-// lose stands for an overflow of the queue.
+// lose simulates an overflow of the queue.
 func (o *fakeOpens) lose() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -142,7 +142,7 @@ func (o *fakeOpens) watched() int {
 	return len(o.watches)
 }
 
-// end stands for Opens that ends all watches.
+// end simulates that Opens ends all watches.
 func (o *fakeOpens) end(why error) {
 	o.mu.Lock()
 	var ended []*fakeWatch
@@ -156,14 +156,14 @@ func (o *fakeOpens) end(why error) {
 	}
 }
 
-// set changes how it behaves.
+// set changes the behaviour.
 func (o *fakeOpens) set(change func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	change()
 }
 
-// isIgnored says whether a file at a path of the host is ignored.
+// isIgnored reports whether a file at a path of the host is ignored.
 func (o *fakeOpens) isIgnored(file string) bool {
 	id, err := identity(unix.AT_FDCWD, file)
 	o.mu.Lock()

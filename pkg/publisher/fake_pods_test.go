@@ -15,30 +15,30 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// fakePods is an API server that knows the pods whose volumes were published, and the
-// environment of every container. Its methods are safe for concurrent use.
+// fakePods is an API server with the pods whose volumes were published, and the environment of every container. Its methods are safe for
+// concurrent use.
 type fakePods struct {
 	mu      sync.Mutex
 	pods    map[types.UID]*pod.Spec
 	removed map[types.UID]bool
-	// refused holds pods that may not be read.
+	// refused has the pods that may not be read.
 	refused map[types.UID]bool
 	env     volume.Env
 	leftOut []string
 	// named are the objects that every pod's spec names.
 	named []volume.Ref
-	// shown is what the volumes of every pod show.
+	// shown has what the volumes of every pod show.
 	shown map[string][]volume.Source
-	// err is that of a read, unusable that of what was read.
+	// err is the error of a read, unusable that of a pod that was read.
 	err, unusable error
 	reads         []string
-	// hang has reads wait for the end of their context.
+	// hang makes reads wait for the end of their context.
 	hang bool
 	// slow is how long a read takes.
 	slow time.Duration
 }
 
-// add makes a pod known, with the volume of a request.
+// add adds a pod with the volume of a request.
 func (f *fakePods) add(r Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -51,7 +51,7 @@ func (f *fakePods) add(r Request) {
 	}}
 }
 
-// refuse has a pod not be read.
+// refuse makes a pod unreadable.
 func (f *fakePods) refuse(r Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,7 +61,7 @@ func (f *fakePods) refuse(r Request) {
 	f.refused[r.Pod.UID] = true
 }
 
-// remove makes a pod unknown.
+// remove removes a pod.
 func (f *fakePods) remove(r Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -143,28 +143,28 @@ func (f *fakePods) set(env volume.Env, err error, leftOut ...string) {
 	f.env, f.err, f.leftOut = env, err, leftOut
 }
 
-// show has a volume of every pod show something.
+// show sets what a volume of every pod shows.
 func (f *fakePods) show(name string, sources ...volume.Source) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.shown = map[string][]volume.Source{name: sources}
 }
 
-// name has every pod's spec name some objects.
+// name adds objects that every pod's spec names.
 func (f *fakePods) name(refs ...volume.Ref) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.named = refs
 }
 
-// spoil has what was read of pods be of no use.
+// spoil makes the pods that were read unusable.
 func (f *fakePods) spoil(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.unusable = err
 }
 
-// takeReads returns which pods were asked for, and forgets it.
+// takeReads returns which pods were requested, and forgets that.
 func (f *fakePods) takeReads() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -14,16 +14,16 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// errFault is what an injected fault returns.
+// errFault is the error of an injected fault.
 var errFault = errors.New("injected fault")
 
 // faultyWrites decides which writes of a test fail. It is safe for concurrent use.
 type faultyWrites struct {
 	mu sync.Mutex
-	// fault is called before each write; late after it.
+	// fault is called before each write, late after it.
 	fault, late func() error
 	at          []time.Time
-	// hangs holds what a file's content has its write wait for, hanging counts the writes that wait.
+	// hangs has, by the content of a file, what its write waits for. hanging counts the writes that wait.
 	hangs   map[string]chan struct{}
 	hanging int
 }
@@ -34,7 +34,7 @@ func (f *faultyWrites) set(fault, late func() error) {
 	f.fault, f.late = fault, late
 }
 
-// hangAt has each write of a file of that content hang, until the returned function is called.
+// hangAt makes each write of a file with this content hang, until the returned function is called.
 func (f *faultyWrites) hangAt(content string) (release func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -46,7 +46,7 @@ func (f *faultyWrites) hangAt(content string) (release func()) {
 	return func() { close(released) }
 }
 
-// hang waits where the tree has a file whose write hangs.
+// hang waits if the tree has a file whose write hangs.
 func (f *faultyWrites) hang(tree *volume.Payload) {
 	for i := range tree.Files {
 		f.mu.Lock()
@@ -71,7 +71,7 @@ func (f *faultyWrites) howManyHang() int {
 	return f.hanging
 }
 
-// times returns when each write was tried, the earlier ones forgotten.
+// times returns when each write was tried since the last call.
 func (f *faultyWrites) times() []time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,7 +87,7 @@ func (f *faultyWrites) begin() (fault, late func() error) {
 	return f.fault, f.late
 }
 
-// testWriter is the real writer, which leaves owners alone: the tests need no root.
+// testWriter is the real writer, but leaves owners unchanged, so that the tests need no root.
 type testWriter struct {
 	treeWriter
 	faults *faultyWrites
@@ -128,7 +128,7 @@ func (b *logBuffer) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// with returns the lines that hold all the parts.
+// with returns the lines that contain all parts.
 func (b *logBuffer) with(parts ...string) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

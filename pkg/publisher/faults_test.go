@@ -15,7 +15,7 @@ func TestAPublishThatPanicsLeavesNothingInTheWay(t *testing.T) {
 				e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, "volume v1: "+errPanicked.Error())
 				e.mounts.on(method, nil)
 				synctest.Wait()
-				if method != "Attached" { // else the next call finds the volume
+				if method != "Attached" { // otherwise the next call finds the volume
 					if left := e.objects.registrations(); len(left) > 0 || e.used() != 0 {
 						t.Errorf("left registered: %v, %d bytes counted", left, e.used())
 					}
@@ -32,8 +32,7 @@ func TestAPublishThatPanicsLeavesNothingInTheWay(t *testing.T) {
 	}
 }
 
-// A change between the look at the objects and the moment at which the volume is
-// live must not be lost, whenever it comes.
+// A change between the read of the objects and the moment at which the volume is mounted must not be lost.
 func TestAChangeDuringAPublishIsNotLost(t *testing.T) {
 	for _, method := range []string{"Create", "Attach", "Close"} {
 		t.Run(method, func(t *testing.T) {

@@ -15,36 +15,35 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// maxKept is how many handles are kept at most, of two descriptors each.
+// maxKept limits the kept handles. Each of them has two descriptors.
 const maxKept = 512
 
-// files are what is in a volume. The pod's worker owns them. They know versions of objects, and nothing of who asked.
+// files are the files in a volume. The pod's worker owns them. They know versions of objects, and must not know who asked for them.
 type files struct {
 	shared *shared
 	entry  *entry
-	// writes is how writer writes.
+	// writes are the options of writer.
 	writes writer.Options
 	writer treeWriter
-	// handle is one on the volume's mount that is kept, nil for none.
+	// handle is a kept handle on the volume's mount, or nil.
 	handle Mount
-	// record is that of a volume which was found, until its objects are known. shown is what the files show.
+	// record is the record of a mounted volume of an earlier process, kept until its objects are known. shown is what the files show.
 	record string
 	shown  record.Versions
-	// withdrawn holds the refused objects of which this process has seen to it that no file is there.
+	// withdrawn holds the refused objects for which this process has made sure that no file exists.
 	withdrawn map[volume.Ref]bool
-	// verified says that this process wrote or compared the files at shown.
+	// verified means that this process wrote the files at shown, or compared them.
 	verified bool
-	// torn says that a rewrite in place has not ended, so some files may be older than shown.
+	// torn means that a rewrite in place has not finished, so some files may be older than shown.
 	torn        bool
 	generations generations
-	// measuredAt is when it was measured what the file system holds.
+	// measuredAt is when the file system's use was last measured.
 	measuredAt time.Time
-	// skipped is what was last reported of the variables that the env files lack.
+	// skipped is the last reported text about variables that the env files lack.
 	skipped string
 }
 
-// bind says how the files are written, and of which objects they are. Of a volume that was found, the record says now what
-// they show.
+// bind sets how the files are written and which objects they show. For a mounted volume of an earlier process, the record is decoded now.
 func (f *files) bind(opts writer.Options, refs []volume.Ref) {
 	if f.writer == nil {
 		f.writes, f.writer = opts, f.shared.newWriter(opts)
@@ -54,14 +53,14 @@ func (f *files) bind(opts writer.Options, refs []volume.Ref) {
 	}
 }
 
-// find notes what is known of a mounted volume that this process has not written: its record, and its generation.
+// find stores what is known about a mounted volume that this process has not written: its record and its generation.
 func (f *files) find(text, generation string) {
 	f.record, f.torn = text, writer.IsTorn(text)
 	f.generations.find(generation, f.entry.since)
 	f.measuredAt = time.Now()
 }
 
-// forget forgets everything: what is at the target is looked at.
+// forget forgets all state, because the target is about to be examined.
 func (f *files) forget() error {
 	err := f.closeHandle()
 	*f = files{shared: f.shared, entry: f.entry, writer: nil}
@@ -73,10 +72,10 @@ func (f *files) reset() {
 	*f = files{shared: f.shared, entry: f.entry, writes: f.writes, writer: f.writer}
 }
 
-// has says whether the files show, or showed, an object.
+// has reports whether the files show an object, or showed it.
 func (f *files) has(ref volume.Ref) bool { return f.shown[ref].UID != "" }
 
-// showsAny says whether files of one of refused are, or may be, there.
+// showsAny reports whether files of a refused object exist, or may exist.
 func (f *files) showsAny(refused map[volume.Ref]bool) bool {
 	for ref := range refused {
 		if !f.withdrawn[ref] {
@@ -86,13 +85,13 @@ func (f *files) showsAny(refused map[volume.Ref]bool) bool {
 	return false
 }
 
-// isCurrent says whether the files are known to show the objects as they are.
+// isCurrent reports whether the files are known to show the objects at their newest known versions.
 func (f *files) isCurrent(got *answers) bool {
 	return f.entry.isMounted() && f.verified && got.unknown == nil && maps.Equal(f.shown, got.at) && maps.Equal(f.withdrawn, got.refused)
 }
 
-// isOlder returns an object whose version is older than what the files show of it. An API server may answer so after a
-// restart of this process, while it catches up.
+// isOlder returns an object whose version is older than the one in the files. An API server that is catching up may answer so after a
+// restart of this process.
 func (f *files) isOlder(at record.Versions) (volume.Ref, bool) {
 	for ref, version := range at {
 		shown := f.shown[ref]
@@ -107,8 +106,8 @@ func (f *files) isOlder(at record.Versions) (volume.Ref, bool) {
 	return volume.Ref{}, false
 }
 
-// isUrgent says whether what differs between the files and the answers does not wait: files that are not those of the record,
-// objects that the pod may have again, and those that are deleted and whose files are to go.
+// isUrgent reports whether a difference between the files and the answers must not wait. That is so for files that don't match their
+// record, for objects that the pod may read again, and for deleted objects whose files are to be removed.
 func (f *files) isUrgent(got *answers, removeDeleted bool) bool {
 	if maps.Equal(f.shown, got.at) || f.torn {
 		return true
@@ -123,8 +122,8 @@ func (f *files) isUrgent(got *answers, removeDeleted bool) bool {
 	return false
 }
 
-// write makes the files show a tree, of answers. On an error they stay as they were, or are current and some link is not;
-// another write mends that.
+// write makes the files show a tree that was rendered from the answers. After an error the files are as they were, or they are current and
+// some link is not. The next write repairs that.
 func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, got *answers) (writer.Result, error) {
 	f.verified = false
 	result, err := f.writer.Write(ctx, mnt.Root(), tree)
@@ -137,15 +136,15 @@ func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, got 
 		size := writer.Measure(tree)
 		f.entry.set(func() { f.entry.memory.tree = memoryOf(size.Bytes, size.Inodes+overhead(tree.Record)) })
 	case result.Changed:
-		// Some files may still be those of before, where they are rewritten in place. So nothing older
-		// may follow, and the status goes on to report what was shown by all files.
+		// With a rewrite in place, some files may still have the old content. No older version may follow, and the status continues to
+		// report the versions that all files showed.
 		f.shown, f.withdrawn, f.torn = got.at, nil, f.writes.InPlace
 	}
 	return result, err
 }
 
-// withdraw takes the files of refused objects away, and all earlier generations. A file that had others too is not there then,
-// so the files are not those of the record.
+// withdraw removes the files of refused objects, and all earlier generations. A file that several objects share is removed too, so the
+// files then differ from the record.
 func (f *files) withdraw(ctx context.Context, mnt Mount, refused map[volume.Ref]bool) (writer.Result, error) {
 	shown := maps.Clone(f.shown)
 	for ref := range refused {
@@ -165,20 +164,20 @@ func (f *files) withdraw(ctx context.Context, mnt Mount, refused map[volume.Ref]
 	return result, err
 }
 
-// pruneIfDue removes the generations whose readers have had their time, if that is due.
+// pruneIfDue removes the generations whose pruneTime has passed, if that is due.
 func (f *files) pruneIfDue(mnt Mount, removing func(file int)) {
 	if now := time.Now(); isDue(f.generations.pruneAt, now) {
 		f.prune(mnt, now.Add(-pruneTime), removing)
 	}
 }
 
-// pruneAll removes all superseded generations, and measures what is left.
+// pruneAll removes all superseded generations and measures what is left.
 func (f *files) pruneAll(mnt Mount, removing func(file int)) error {
 	f.prune(mnt, time.Now(), removing)
 	return f.measure(mnt)
 }
 
-// prune removes the generations that were superseded at before or earlier.
+// prune removes the generations that were superseded at or before a time.
 func (f *files) prune(mnt Mount, before time.Time, removing func(file int)) {
 	left, err := writer.Prune(mnt.Root(), func(name string) bool { return f.generations.endOf(name).After(before) }, removing)
 	if err != nil {
@@ -187,7 +186,7 @@ func (f *files) prune(mnt Mount, before time.Time, removing func(file int)) {
 	f.generations.pruned(left, before, err)
 }
 
-// measure counts what the volume's file system holds, also for those who have old files open: the kernel says so.
+// measure asks the kernel how much the volume's file system holds, including old files that readers have open.
 func (f *files) measure(mnt Mount) error {
 	usage, err := mnt.Usage()
 	if err != nil {
@@ -199,12 +198,12 @@ func (f *files) measure(mnt Mount) error {
 	defer f.entry.table.mu.Unlock()
 	f.entry.charge(size)
 	if !f.generations.isAnyLeft() {
-		f.entry.memory.tree = min(f.entry.memory.tree, size) // of a volume that was found, less than was known
+		f.entry.memory.tree = min(f.entry.memory.tree, size) // for a volume of an earlier process this is less than was assumed
 	}
 	return nil
 }
 
-// measureAt returns when a volume is measured again that holds more than its files take: its readers may have closed old ones.
+// measureAt returns when a volume is measured again that holds more than its files need: readers may have closed old files.
 func (f *files) measureAt(interval time.Duration) time.Time {
 	if !f.entry.holdsOld() || f.generations.isAnyLeft() {
 		return time.Time{}
@@ -212,9 +211,9 @@ func (f *files) measureAt(interval time.Duration) time.Time {
 	return f.measuredAt.Add(interval)
 }
 
-// through calls do with a handle on the volume's mount. If that is not proven to be the volume's, nothing is written, and the
-// error is errLost. The handle is kept until the last generation that is to go has gone: to open one costs as much as a small
-// write, and to close one has the kernel wait for all processors.
+// through calls do with a handle on the volume's mount. If the mount is not proven to be the volume's, do is not called and the error is
+// errLost. The handle is kept until the last superseded generation is removed. Opening one costs as much as a small write, and closing one
+// makes the kernel wait for all processors.
 func (f *files) through(ctx context.Context, do func(Mount) error) (err error) {
 	mnt, err := f.open(ctx)
 	switch {
@@ -238,7 +237,7 @@ func (f *files) through(ctx context.Context, do func(Mount) error) (err error) {
 	return err
 }
 
-// open takes the handle that is kept, if its volume is still what is mounted at the target, or opens one.
+// open returns the kept handle if its volume is still mounted at the target, or opens a new one.
 func (f *files) open(ctx context.Context) (Mount, error) {
 	if kept := f.handle; kept != nil {
 		if kept.StillAt(f.entry.target) {
@@ -253,7 +252,7 @@ func (f *files) open(ctx context.Context) (Mount, error) {
 	return f.shared.opts.Mounts.Reopen(ctx, f.entry.id, f.entry.target)
 }
 
-// closeHandle closes the handle that is kept, if there is one.
+// closeHandle closes the kept handle, if there is one.
 func (f *files) closeHandle() error {
 	kept := f.handle
 	if kept == nil {

@@ -7,38 +7,35 @@ import (
 )
 
 const (
-	// readTime after a switch ..data does not switch again: so where there is no room for earlier
-	// generations, readers have that long. A change that comes alone is never held up; of a burst, the
-	// latest state counts.
+	// readTime is the minimum time between two switches of ..data. Readers have that long even if there is no room for earlier generations.
+	// A single change is never delayed. In a burst of changes, the latest state is written.
 	readTime = 25 * time.Millisecond
-	// pruneTime after it was superseded a generation is removed: what it
-	// shows may have been revoked.
+	// pruneTime is when a superseded generation is removed, because what it shows may have been revoked.
 	pruneTime = time.Second
 )
 
-// generations are the ages of those of a volume. They are times of this process, never those in the names: the wall clock may
-// be set back. What an earlier process left counts as superseded since this one found it.
+// generations knows when each generation of a volume was superseded. The times are measured by this process and not taken from the names,
+// because the wall clock may be set back. Generations of an earlier process count as superseded when this one found them.
 type generations struct {
-	// current is the name of the present one, foundAt when this process found the volume, and ends when generations were
-	// superseded since then, by name.
+	// current is the name of the present generation. foundAt is when this process found the volume. ends has the time at which each
+	// generation was superseded since then, by name.
 	current string
 	foundAt time.Time
 	ends    map[string]time.Time
-	// lastSwitch is when files that are visible were last changed.
+	// lastSwitch is when visible files last changed.
 	lastSwitch time.Time
-	// pruneAt is when the next superseded one has had its time; zero for none. leftover is why one could not be removed, which
-	// ails the volume until it is known to be gone.
+	// pruneAt is when the next superseded generation is to be removed, or zero. leftover says why one could not be removed. It is reported
+	// as a failure of the volume until that generation is gone.
 	pruneAt  time.Time
 	leftover error
 }
 
-// find begins with the generations of a volume that was found. The earlier process may have been killed before it pruned.
+// find starts with the generations of a mounted volume. The earlier process may have been killed before it pruned.
 func (g *generations) find(current string, at time.Time) {
 	*g = generations{current: current, foundAt: at, pruneAt: time.Now().Add(pruneTime)}
 }
 
-// note notes that files have changed, which are in a generation now: where they are visible, their readers then have their
-// time.
+// note records that files have changed and which generation they are in. If they are visible, the time of their readers starts.
 func (g *generations) note(name string, isVisible bool) {
 	now := time.Now()
 	if isVisible {
@@ -67,20 +64,20 @@ func (g *generations) endOf(name string) time.Time {
 	return g.foundAt
 }
 
-// pruned notes how many are left of the superseded generations, which ended after a time, and why one could not be removed.
+// pruned records a prune of the generations that ended at or before a time: how many are left, and why one could not be removed.
 func (g *generations) pruned(left int, before time.Time, err error) {
 	now := time.Now()
 	maps.DeleteFunc(g.ends, func(_ string, end time.Time) bool { return !end.After(before) })
 	g.pruneAt, g.leftover = time.Time{}, err
 	switch {
 	case err != nil:
-		g.pruneAt = now // it is tried again
-	case left > 0: // of a volume that changes often, several go at once, and not with its next change
+		g.pruneAt = now // it is retried
+	case left > 0: // a random delay: several generations of a busy volume are removed together, and not at its next change
 		g.pruneAt = now.Add(pruneTime + rand.N(pruneTime))
 	default:
 		g.ends = nil
 	}
 }
 
-// isAnyLeft says whether there may be a superseded generation.
+// isAnyLeft reports whether a superseded generation may exist.
 func (g *generations) isAnyLeft() bool { return !g.pruneAt.IsZero() || g.leftover != nil }

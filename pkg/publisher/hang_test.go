@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// volumesFor publishes volumes of one pod, which show an object named like the pod.
+// volumesFor publishes volumes of one pod, which show an object with the pod's name.
 func (e *env) volumesFor(pod string, volumes int) []Request {
 	e.Helper()
 	e.objects.put(configMap(pod), "a", "1")
@@ -20,7 +20,7 @@ func (e *env) volumesFor(pod string, volumes int) []Request {
 	return all
 }
 
-// wantWorkers fails the test unless so many pods have a worker.
+// wantWorkers fails the test unless this many pods have a worker.
 func (e *env) wantWorkers(want int) {
 	e.Helper()
 	e.p.table.mu.Lock()
@@ -30,7 +30,7 @@ func (e *env) wantWorkers(want int) {
 	}
 }
 
-// A write that hangs holds up the volumes of its pod, and no other pod.
+// A write that hangs delays the volumes of its pod, and no other pod.
 func TestHangingWrites(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -63,8 +63,7 @@ func TestHangingWrites(t *testing.T) {
 	})
 }
 
-// A write ends after reconcileTimeout, at the end of the call that hangs then, and its volume tells why. The
-// volume is tried again as after any failure.
+// A write ends after reconcileTimeout, when the hanging call ends, and its volume reports why. The volume is retried as after any failure.
 func TestAHangWithoutEnd(t *testing.T) {
 	inBubble(t, func(e *env) {
 		r := e.volumesFor("hostile", 1)[0]
@@ -81,7 +80,7 @@ func TestAHangWithoutEnd(t *testing.T) {
 	})
 }
 
-// What waits for a pod whose write hangs can give up, and goes on after it.
+// A call that waits for a pod whose write hangs can give up, and the work continues afterwards.
 func TestCallsBesideAHang(t *testing.T) {
 	inBubble(t, func(e *env) {
 		all := e.volumesFor("hostile", 2)
@@ -113,7 +112,7 @@ func TestCallsBesideAHang(t *testing.T) {
 	})
 }
 
-// The end waits a little for a sync that hangs.
+// The end of Run waits for a short time for a reconcile that hangs.
 func TestTheEndBesideAHang(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.volumesFor("hostile", 3)

@@ -32,16 +32,16 @@ const (
 	testResync    = time.Minute
 	testWait      = 100 * time.Second
 	mebibyte      = 1 << 20
-	// refusalTime and admitAge are those of package access.
+	// refusalTime and consentAge are the values of refusalTime and admitAge in package access.
 	refusalTime = 5 * time.Second
 	consentAge  = 5 * time.Second
 )
 
-// canary stands for a value that must not get anywhere but into the volume's files.
+// canary stands for a value that may only get into the volume's files.
 const canary = leak.Value
 
-// env is a Publisher on fakes of all that it stands on but the file system. Its
-// methods fail the test from the test's own goroutine.
+// env is a Publisher with fakes for everything below it, except the file system. Its methods fail the test, and must be called from the
+// test's own goroutine.
 type env struct {
 	*testing.T
 	ctx     context.Context
@@ -53,13 +53,13 @@ type env struct {
 	writes  *faultyWrites
 	logs    *logBuffer
 	p       *Publisher
-	// bubble says that time is fake.
+	// bubble means that time is fake.
 	bubble bool
-	// stop ends Run, and is nil while it does not run.
+	// stop ends Run; nil while it is not running.
 	stop func()
 }
 
-// inBubble runs a test on fake time, with the Publisher running.
+// inBubble runs a test with fake time and a running Publisher.
 func inBubble(t *testing.T, test func(e *env)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -70,7 +70,7 @@ func inBubble(t *testing.T, test func(e *env)) {
 	})
 }
 
-// inStoppedBubble is inBubble with other options and without Run.
+// inStoppedBubble is like inBubble, with other options and without Run.
 func inStoppedBubble(t *testing.T, change func(*Options), test func(e *env)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,11 +80,11 @@ func inStoppedBubble(t *testing.T, change func(*Options), test func(e *env)) {
 	})
 }
 
-// newEnv makes a Publisher that does not run yet; change may change its options.
+// newEnv returns a Publisher that is not running yet. change may change its options.
 func newEnv(t *testing.T, change func(*Options)) *env {
 	t.Helper()
 	logs := &logBuffer{}
-	logger := leaklog.New(t, logs) // searched when all below has ended
+	logger := leaklog.New(t, logs) // the log is searched when everything below has ended
 	e := &env{
 		T:       t,
 		ctx:     klog.NewContext(context.WithoutCancel(t.Context()), logger), // the clean-up needs it too
@@ -98,7 +98,7 @@ func newEnv(t *testing.T, change func(*Options)) *env {
 	e.opts = Options{
 		Objects:         e.objects,
 		Mounts:          e.mounts,
-		AttributePrefix: "user.refvol.", // which needs no root
+		AttributePrefix: "user.refvol.", // this one needs no root
 		Events:          e.events,
 		Pods:            e.pods,
 		NodeName:        testNode,
@@ -121,8 +121,7 @@ func newEnv(t *testing.T, change func(*Options)) *env {
 	return e
 }
 
-// searchAll fails the test if a value was told to a pod's author. The logs are searched at
-// the end of the test.
+// searchAll fails the test if an event has a value. The logs are searched at the end of the test.
 func (e *env) searchAll() {
 	e.Helper()
 	if err := e.events.leaks(); err != nil {
@@ -130,7 +129,7 @@ func (e *env) searchAll() {
 	}
 }
 
-// start makes the Publisher, as a process does at its start.
+// start creates the Publisher, as a process does at its start.
 func (e *env) start() {
 	e.Helper()
 	p, err := New(e.opts)
@@ -143,7 +142,7 @@ func (e *env) start() {
 	e.p = p
 }
 
-// run lets the Publisher's goroutines run.
+// run starts the Publisher's goroutines.
 func (e *env) run() {
 	ctx, cancel := context.WithCancel(e.ctx)
 	ended := make(chan struct{})
@@ -154,7 +153,7 @@ func (e *env) run() {
 	e.stop = func() { cancel(); <-ended }
 }
 
-// halt ends the Publisher, as the end of the process does.
+// halt stops the Publisher, as the end of the process does.
 func (e *env) halt() {
 	if e.stop != nil {
 		e.stop()
@@ -163,8 +162,7 @@ func (e *env) halt() {
 	e.p.StopWaiting()
 }
 
-// restart replaces the Publisher by one of a new process: the mounts, and the API server's
-// objects and pods stay, nothing else does.
+// restart replaces the Publisher with one of a new process. Mounts, and the API server's objects and pods, stay. Everything else is lost.
 func (e *env) restart() {
 	e.Helper()
 	e.halt()
@@ -176,16 +174,15 @@ func (e *env) restart() {
 	e.run()
 }
 
-// lookup returns a volume that is known, or nil.
+// lookup returns a known volume, or nil.
 func (e *env) lookup(volumeID string) *entry {
 	e.p.table.mu.Lock()
 	defer e.p.table.mu.Unlock()
 	return e.p.table.entries[volumeID]
 }
 
-// request asks for a volume of its own pod, for which the kubelet has made a
-// directory. attributes come in pairs; without any, the volume shows the ConfigMap
-// "app".
+// request returns a request for a volume of its own pod, for which the kubelet has made a directory. attributes come in pairs. Without any,
+// the volume shows the ConfigMap "app".
 func (e *env) request(id string, attributes ...string) Request {
 	e.Helper()
 	uid := "uid-" + id
@@ -206,7 +203,7 @@ func (e *env) request(id string, attributes ...string) Request {
 	return r
 }
 
-// inOnePod is request for many volumes of one pod.
+// inOnePod returns requests for n volumes of one pod.
 func (e *env) inOnePod(id string, n int, attributes ...string) (all []Request) {
 	e.Helper()
 	for i := range n {
@@ -219,7 +216,7 @@ func (e *env) inOnePod(id string, n int, attributes ...string) (all []Request) {
 	return all
 }
 
-// makeTarget makes the directory of a target, as the kubelet does.
+// makeTarget creates the directory of a target, as the kubelet does.
 func (e *env) makeTarget(r Request) {
 	e.Helper()
 	if err := os.MkdirAll(filepath.Dir(r.Target), 0o755); err != nil {
@@ -241,7 +238,7 @@ func (e *env) publish(r Request) {
 		e.Fatalf("Publish %s: %v", r.VolumeID, err)
 	}
 	if e.bubble {
-		synctest.Wait() // its sync ends a moment later
+		synctest.Wait() // its reconcile ends a moment later
 	}
 }
 
@@ -253,7 +250,7 @@ func (e *env) unpublish(r Request) {
 	}
 }
 
-// publishing starts a publish; the result comes on the channel.
+// publishing starts a publish. The result arrives on the channel.
 func (e *env) publishing(r Request) <-chan error {
 	e.pods.add(r)
 	result := make(chan error, 1)
@@ -261,8 +258,7 @@ func (e *env) publishing(r Request) <-chan error {
 	return result
 }
 
-// wantReason fails the test unless err has the reason and, where text is not empty,
-// that text.
+// wantReason fails the test unless err has the reason and, if text is not "", that text.
 func (e *env) wantReason(err error, reason Reason, text string) {
 	e.Helper()
 	switch {
@@ -278,7 +274,7 @@ func (e *env) wantReason(err error, reason Reason, text string) {
 	}
 }
 
-// wantWaiting fails the test if a call has returned; all others must be blocked.
+// wantWaiting fails the test if a call has returned. All other goroutines must be blocked.
 func (e *env) wantWaiting(result <-chan error) {
 	e.Helper()
 	synctest.Wait()
@@ -289,8 +285,7 @@ func (e *env) wantWaiting(result <-chan error) {
 	}
 }
 
-// wantFiles compares what the mount at the request's target shows; pairs are of path
-// and content.
+// wantFiles compares what the mount at the request's target shows. pairs are paths and contents.
 func (e *env) wantFiles(r Request, pairs ...string) {
 	e.Helper()
 	want := map[string]string{}
@@ -302,10 +297,10 @@ func (e *env) wantFiles(r Request, pairs ...string) {
 	}
 }
 
-// wantProblem compares the volume's condition: it has one of the parts, or is "".
+// wantProblem compares the volume's condition: it contains one of the parts, or is "".
 func (e *env) wantProblem(r Request, parts ...string) {
 	e.Helper()
-	problem := "" // also of a volume that is not known
+	problem := "" // also for an unknown volume
 	if v := e.lookup(r.VolumeID); v != nil {
 		e.p.table.mu.Lock()
 		if v.report.condition != "" {
@@ -323,11 +318,10 @@ func (e *env) wantProblem(r Request, parts ...string) {
 	}
 }
 
-// wantNothing fails the test if anything is left of any volume: in the maps, in the
-// count, in the manager, mounted or open.
+// wantNothing fails the test if anything remains of any volume: in the maps, in the counts, in the manager, mounted or open.
 func (e *env) wantNothing() {
 	e.Helper()
-	synctest.Wait() // what nobody waits for goes by itself
+	synctest.Wait() // volumes without a waiting publish are forgotten by themselves
 	e.p.table.mu.Lock()
 	if t := e.p.table; len(t.entries)+len(t.byRef) > 0 || t.used != 0 {
 		e.Errorf("left: %d volumes, %d refs, %d bytes counted", len(t.entries), len(t.byRef), t.used)
@@ -347,22 +341,21 @@ func (e *env) wantNothing() {
 	}
 }
 
-// used returns what is counted for all volumes.
+// used returns the counted memory of all volumes.
 func (e *env) used() int64 {
 	e.p.table.mu.Lock()
 	defer e.p.table.mu.Unlock()
 	return e.p.table.used
 }
 
-// settle waits until nothing moves any more, also no change that was put off for
-// the readers of the one before.
+// settle waits until nothing happens any more, including a change that was delayed for readers.
 func (e *env) settle() {
 	synctest.Wait()
 	after(readTime)
 	synctest.Wait()
 }
 
-// rest waits until readers have had their time, and nothing moves any more.
+// rest waits until readers have had their time, and nothing happens any more.
 func (e *env) rest() {
 	after(3 * pruneTime)
 	e.settle()
@@ -371,7 +364,7 @@ func (e *env) rest() {
 // after waits on the bubble's clock.
 func after(d time.Duration) { <-time.After(d) }
 
-// recorded returns what the volume's own record says of its objects.
+// recorded returns the versions in the volume's record.
 func (e *env) recorded(r Request) record.Versions {
 	e.Helper()
 	return e.recordedIn(e.mounts.directory(r.Target), r)
@@ -391,8 +384,7 @@ func (e *env) recordedIn(dir string, r Request) record.Versions {
 	return record.Decode(text, e.lookup(r.VolumeID).vol.(*vol).binding.spec.refs)
 }
 
-// restartUnread is restart while the API server knows no pod, so that only a publish tells
-// what was asked for.
+// restartUnread is like restart, but the API server has no pods, so that only a publish shows what was requested.
 func (e *env) restartUnread() {
 	e.Helper()
 	e.pods.removeAll()

@@ -14,9 +14,9 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// hold returns the answers with what the files go on to show of the objects that are held. A version that changes no file is
-// not held, so the newest rendering is compared with the files. These say which objects they are of: nothing else is remembered,
-// and a restart decides the same. The decision is kept as long as no version changes.
+// hold returns the answers, with the held objects at the versions that the files show. A version that changes no file is not held, so the
+// newest rendering is compared with the files. The files themselves say which objects they show. So nothing needs to be remembered, and a
+// restarted plugin decides the same. The decision is kept as long as no version changes.
 func (v *vol) hold(ctx context.Context, got *answers) (*answers, *failure) {
 	before, waiting := v.held, v.waiting(got)
 	v.held = held{}
@@ -33,7 +33,7 @@ func (v *vol) hold(ctx context.Context, got *answers) (*answers, *failure) {
 	if f != nil && (errors.Is(f.err, errCrowded) || ctx.Err() != nil) {
 		return got, f
 	}
-	found, err := v.compare(ctx, next) // what can't be rendered is held too
+	found, err := v.compare(ctx, next) // if rendering failed, next is nil and the objects are held too
 	switch {
 	case err != nil:
 		return got, v.filesFailed(fmt.Errorf("compare the files of volume %s: %w", v.entry.id, err))
@@ -58,8 +58,7 @@ func (v *vol) hold(ctx context.Context, got *answers) (*answers, *failure) {
 	return got.holding(at, found.files), nil
 }
 
-// waiting returns the objects of which the pod may not take the newest version. Torn files show no version: there is nothing to
-// hold.
+// waiting returns the objects whose newest version the pod may not take. Torn files show no version, so nothing can be held then.
 func (v *vol) waiting(got *answers) (refs []volume.Ref) {
 	if !v.entry.isMounted() || v.files.torn {
 		return nil
@@ -75,8 +74,8 @@ func (v *vol) waiting(got *answers) (refs []volume.Ref) {
 	return refs
 }
 
-// isAtOnce says whether a difference between the files and the answer about an object waits for nothing: the object is refused,
-// allowed again or deleted, or required, and the files show nothing of it.
+// isAtOnce reports whether a difference between the files and the answer about an object is written at once. That is so if the object is
+// refused, allowed again or deleted, or if it is required and the files show nothing of it.
 func (v *vol) isAtOnce(ref volume.Ref, got *answers) bool {
 	switch has, is := v.files.has(ref), got.at[ref].UID != ""; {
 	case got.refused[ref]:
@@ -87,17 +86,17 @@ func (v *vol) isAtOnce(ref volume.Ref, got *answers) bool {
 	return false
 }
 
-// comparison is what of the files another rendering would change.
+// comparison says which files another rendering would change.
 type comparison struct {
-	// isThere says that there is something to keep: files.
+	// isThere means that the volume has files to keep.
 	isThere bool
 	files   []volume.File
-	// before has the objects of each file that is shown, and changing those of each that would change, in either version.
+	// before has the objects of each file that is shown. changing has the objects of each file that would change, in either version.
 	before, changing [][]volume.Ref
 }
 
-// compare compares the files with a rendering, nil for one that nobody knows, which may change any file. The versions file is of
-// no object: it is always written anew.
+// compare compares the files with a rendering. A nil rendering is unknown and may change any file. The versions file belongs to no object
+// and is always written again.
 func (v *vol) compare(ctx context.Context, next *payload.Rendering) (found comparison, err error) {
 	err = v.files.through(ctx, func(mnt Mount) error {
 		changing := map[string][]volume.Ref{}
@@ -122,10 +121,10 @@ func (v *vol) compare(ctx context.Context, next *payload.Rendering) (found compa
 	return found, err
 }
 
-// add adds the objects of the files, by the paths that differ from the next rendering.
+// add adds the objects of the files. differs has the paths that differ from the next rendering.
 func (c *comparison) add(differs map[string][]volume.Ref, next *payload.Rendering, s *spec) {
 	stays := map[string]bool{}
-	if next == nil { // whatever is made of the same objects may change
+	if next == nil { // any file that is made of the same objects may change
 		c.changing = append(c.changing, s.together()...)
 	} else {
 		for i := range next.Files {
@@ -147,8 +146,8 @@ func (c *comparison) add(differs map[string][]volume.Ref, next *payload.Renderin
 	c.changing = slices.AppendSeq(c.changing, maps.Values(differs))
 }
 
-// shownFiles returns the files of objects that the volume shows, each to keep. The error is fs.ErrNotExist to errors.Is if it
-// shows none at all.
+// shownFiles returns the files of objects that the volume shows, each marked to be kept. If there are no files at all, the error wraps
+// fs.ErrNotExist.
 func (f *files) shownFiles(mnt Mount, s *spec) (all []volume.File, err error) {
 	g, err := writer.OpenGeneration(mnt.Root(), f.writes, "")
 	if err != nil {
@@ -168,7 +167,7 @@ func (f *files) shownFiles(mnt Mount, s *spec) (all []volume.File, err error) {
 	return all, err
 }
 
-// holding returns the answers with what the files show of some objects, at these versions.
+// holding returns the answers with some objects held at these versions. shown are the files that exist.
 func (got *answers) holding(at record.Versions, shown []volume.File) *answers {
 	next := *got
 	next.at, next.objects = maps.Clone(got.at), maps.Clone(got.objects)
@@ -180,7 +179,8 @@ func (got *answers) holding(at record.Versions, shown []volume.File) *answers {
 	return &next
 }
 
-// whyHeld returns the failure that names the objects which are held, and why. It is a fault if nobody can take one of them.
+// whyHeld returns a failure that names the held objects and the reasons. It counts as a fault if an annotation is not valid, because then
+// no pod can take that object.
 func (v *vol) whyHeld(got *answers, at record.Versions) *failure {
 	place := volume.RolloutPlace(v.entry.worker.uid)
 	refs := slices.DeleteFunc(slices.Clone(v.binding.spec.refs), func(ref volume.Ref) bool { _, is := at[ref]; return !is })

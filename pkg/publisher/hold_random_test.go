@@ -15,8 +15,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// rolloutSources has two groups of objects that share files: o0, o1 and o4, of which o1 and o4 may have a key of the same name,
-// and o2 and o3.
+// rolloutSources has two groups of objects that share files: o0, o1 and o4, where o1 and o4 may have a key of the same name, and o2 and o3.
 const rolloutSources = `[
 	{versions: {path: versions.json}},
 	{configMap: {name: o0}}, {configMap: {name: o1, optional: true}}, {configMap: {name: o2}},
@@ -31,34 +30,35 @@ const rolloutSources = `[
 type rolloutWorld struct {
 	*env
 	dice   *rand.Rand
-	access *fakeAccess // nil: the pod may have all
+	access *fakeAccess // nil: the pod may read all objects
 	r      Request
 	refs   []volume.Ref
-	// groups says which objects share files, by their number.
+	// groups says which objects share files, by number.
 	groups [5]int
-	// history has each object that was ever there.
+	// history has every object that ever existed.
 	history map[volume.Version]*volume.Object
-	// rest is how long it takes until all is as it is to be.
+	// rest is how long it takes until everything is in its final state.
 	rest time.Duration
-	// refused, and what was removed, refused or allowed in a step, by group. torn says that a write in place failed half-way.
+	// refused are the refused objects. atOnce says, by group, whether something was removed, refused or allowed in a step. torn means that
+	// a write in place failed half-way.
 	refused map[volume.Ref]bool
 	atOnce  [2]bool
 	torn    bool
-	// wasOpen has the objects that the pod might take at some moment of the step, and open the versions that it might take when
-	// the step began: one that was held with another object of its group may be shown for a moment, once that one is open.
+	// wasOpen has the objects that the pod could take at some moment of the step, and open the versions that it could take at the start of
+	// the step. A version that was held with another object of its group may be shown for a moment, once that one is open.
 	wasOpen map[volume.Ref]bool
 	open    record.Versions
-	// due says that a refusal of before is to take a text away, or to bring it back, and owed that a deletion of before could not be
-	// shown yet, by group.
+	// due means that an earlier refusal still has to remove a text or bring it back. owed means, by group, that an earlier deletion could
+	// not be shown yet.
 	due  bool
 	owed [2]bool
-	// counts has how often what was seen.
+	// counts says how often each event was seen.
 	counts map[string]int
 }
 
-// TestRandomRollouts: whatever happens, the files are those of the versions in the record; what the pod may not take yet is not
-// shown, unless it has to; and nothing else is held. The schedule has changes, steps, deletions, refusals, failed writes and
-// restarts; node identity, polling and spread.
+// TestRandomRollouts: whatever happens, the files match the versions in the record; versions that the pod may not take yet are only shown
+// if necessary; and nothing else is held. The schedule has changes, steps, deletions, refusals, failed writes and restarts, and uses node
+// identity, polling and spread.
 func TestRandomRollouts(t *testing.T) {
 	seeds := uint64(60)
 	if os.Getenv("REFVOL_LONG") != "" {
@@ -138,7 +138,7 @@ func (w *rolloutWorld) put(i int, share string, pairs ...string) {
 	}
 }
 
-// change changes an object, or its share, or removes it.
+// change changes an object or its share, or removes it.
 func (w *rolloutWorld) change() {
 	i := w.dice.IntN(len(w.refs))
 	ref, old := w.refs[i], w.objects.get(w.refs[i])
@@ -169,7 +169,7 @@ func (w *rolloutWorld) change() {
 	w.put(i, share, pairs...)
 }
 
-// step has something happen, and looks at the volume when all has settled.
+// step makes something happen, and checks the volume when everything has settled.
 func (w *rolloutWorld) step() {
 	before, isDue := w.recorded(w.r), w.due
 	w.atOnce, w.due, w.owed = w.owed, false, [2]bool{}
@@ -222,7 +222,7 @@ func (w *rolloutWorld) step() {
 	w.check(before, refusedBefore)
 }
 
-// refuse takes a right away, or gives it back.
+// refuse removes a right, or restores it.
 func (w *rolloutWorld) refuse() {
 	ref := w.refs[4]
 	w.atOnce[w.groups[4]] = true
@@ -242,7 +242,7 @@ func (w *rolloutWorld) count(what string, is bool) {
 	}
 }
 
-// render returns what the volume is to show of objects at versions, each file with its objects if asked for.
+// render returns what the volume must show for objects at given versions, and each file with its objects if requested.
 func (w *rolloutWorld) render(at record.Versions, refused map[volume.Ref]bool, withRefs bool) map[string]string {
 	w.Helper()
 	objects := payload.Objects{}
@@ -269,7 +269,7 @@ func (w *rolloutWorld) render(at record.Versions, refused map[volume.Ref]bool, w
 	return files
 }
 
-// changesFiles says whether another version of one object changes files, but for the versions file.
+// changesFiles reports whether another version of one object changes files, apart from the versions file.
 func (w *rolloutWorld) changesFiles(at record.Versions, ref volume.Ref, version volume.Version) bool {
 	next := maps.Clone(at)
 	next[ref] = version
@@ -279,7 +279,7 @@ func (w *rolloutWorld) changesFiles(at record.Versions, ref volume.Ref, version 
 	return now == nil || !maps.Equal(before, now)
 }
 
-// check compares the volume with what it has to be.
+// check compares the volume with what it must show.
 func (w *rolloutWorld) check(before record.Versions, refusedBefore map[volume.Ref]bool) {
 	w.Helper()
 	shown, status := w.recorded(w.r), w.status()
@@ -310,7 +310,7 @@ func (w *rolloutWorld) check(before record.Versions, refusedBefore map[volume.Re
 	canBeShown := w.render(newest, w.refused, false) != nil
 	for i, ref := range w.refs {
 		isGone, isNew := before[ref].UID != "" && shown[ref].UID == "", before[ref].UID == "" && shown[ref].UID != ""
-		if isGone || isNew && (i == 0 || i == 2) { // also of a deletion that could not be shown before
+		if isGone || isNew && (i == 0 || i == 2) { // also for a deletion that could not be shown before
 			w.atOnce[w.groups[i]] = true
 		}
 	}
@@ -335,13 +335,13 @@ func (w *rolloutWorld) check(before record.Versions, refusedBefore map[volume.Re
 			w.Errorf("%s is held, and changes no file: it is at %v, and not at %v", ref, shown[ref], now.Version)
 		}
 	}
-	w.torn = w.torn && isFailed // what can't be rendered leaves the files torn
+	w.torn = w.torn && isFailed // if rendering fails, the files stay torn
 	if !isFailed && (late[0] || late[1]) != (status.Condition == ConditionHeld) {
 		w.Errorf("%s, and %v is not the newest", status.Condition, late)
 	}
 }
 
-// isAlone says whether all other objects of its group are shown as they are.
+// isAlone reports whether all other objects of its group are shown at their newest versions.
 func (w *rolloutWorld) isAlone(i int, shown record.Versions) bool {
 	for j, ref := range w.refs {
 		now := w.objects.get(ref)
@@ -352,8 +352,7 @@ func (w *rolloutWorld) isAlone(i int, shown record.Versions) bool {
 	return true
 }
 
-// compareFiles compares the files with the record. A refused object of which nothing was shown takes its text away with the next
-// update that can be made.
+// compareFiles compares the files with the record. If a refused object was not shown, its text is removed by the next possible update.
 func (w *rolloutWorld) compareFiles(shown record.Versions, status VolumeStatus) {
 	w.Helper()
 	want, got := w.render(shown, w.refused, false), w.mounts.files(w.r.Target)
@@ -361,7 +360,7 @@ func (w *rolloutWorld) compareFiles(shown record.Versions, status VolumeStatus) 
 		w.Errorf("what the record has can't be shown: %v", shown)
 	}
 	if isStuck := strings.Contains(status.Reason, "not found") || strings.Contains(status.Reason, "key"); isStuck && w.access != nil {
-		if w.r.Attributes["writeStrategy"] == "InPlace" { // what was withdrawn is empty
+		if w.r.Attributes["writeStrategy"] == "InPlace" { // withdrawn files are empty
 			maps.DeleteFunc(got, func(_, text string) bool { return text == "" })
 		}
 		w.due = true
@@ -371,7 +370,7 @@ func (w *rolloutWorld) compareFiles(shown record.Versions, status VolumeStatus) 
 	if now := w.objects.get(w.refs[1]); got["s"] == "" && now != nil && now.Version != shown[w.refs[1]] {
 		other := w.history[shown[w.refs[4]]]
 		if other == nil || other.Data["s"] == nil {
-			delete(want, "s") // that of o1 was behind that of o4, which is gone: see rollout.held
+			delete(want, "s") // the file of o1 was hidden by that of o4, which is gone: see rollout.held
 		}
 	}
 	for path, text := range want {

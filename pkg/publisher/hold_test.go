@@ -16,7 +16,7 @@ import (
 
 var errKilled = errors.New("killed half-way")
 
-// putShare is put with the annotation of a rollout.
+// putShare is put with a rollout annotation.
 func (o *fakeObjects) putShare(ref volume.Ref, share string, pairs ...string) {
 	o.mu.Lock()
 	o.rollouts[ref] = share
@@ -24,7 +24,7 @@ func (o *fakeObjects) putShare(ref volume.Ref, share string, pairs ...string) {
 	o.put(ref, pairs...)
 }
 
-// shares returns one that leaves the pod of a request out, by a percent, and the next one.
+// shares returns a share that excludes the pod of a request by one percent, and the next one.
 func shares(r Request) (out, in string) {
 	place := volume.RolloutPlace(r.Pod.UID)
 	return fmt.Sprintf("%d%%", place-1), fmt.Sprintf("%d%%", place)
@@ -58,7 +58,7 @@ func (e *env) generation(r Request) string {
 	return name
 }
 
-// TestRollout: a pod keeps what it shows until the share reaches its place, over a restart, and renders nothing meanwhile.
+// TestRollout: a pod keeps what it shows until the share reaches its place, also after a restart, and renders nothing meanwhile.
 func TestRollout(t *testing.T) {
 	for _, strategy := range []string{"Atomic", "InPlace"} {
 		t.Run(strategy, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestRollout(t *testing.T) {
 				r := e.request("v1", "configMap", "app", "writeStrategy", strategy)
 				out, in := shares(r)
 				e.objects.putShare(app, "0%", "a", "1")
-				e.publish(r) // a new pod has the newest state
+				e.publish(r) // a new pod gets the newest state
 				e.wantFiles(r, "a", "1")
 				e.wantCondition(ConditionCurrent)
 				first := e.objects.get(app).Version
@@ -100,7 +100,7 @@ func TestRollout(t *testing.T) {
 				e.settle()
 				e.wantFiles(r, "a", "3")
 				e.wantCondition(ConditionCurrent)
-				e.objects.putShare(app, "0%", "a", "3") // what changes no file is no change
+				e.objects.putShare(app, "0%", "a", "3") // a version that changes no file is no change
 				e.settle()
 				e.wantCondition(ConditionCurrent)
 				e.wantShown(app, e.objects.get(app).Version)
@@ -118,7 +118,7 @@ func TestRollout(t *testing.T) {
 	}
 }
 
-// A revert costs nothing, also after a restart.
+// A revert needs no write, also after a restart.
 func TestRolloutOfARevert(t *testing.T) {
 	inBubble(t, func(e *env) {
 		app := configMap("app")
@@ -181,7 +181,7 @@ func TestRolloutBesideOthers(t *testing.T) {
 					}
 				}
 				shown := e.objects.get(app).Version
-				e.objects.putShare(app, "0%", "a", "2", "new", "y") // keys go and come
+				e.objects.putShare(app, "0%", "a", "2", "new", "y") // keys disappear and appear
 				e.objects.put(db, "p", "2", "q", "2")
 				e.settle()
 				want("a", "1", "old", "x", "p", "2", "q", "2", "app.env", "", "all", "1\n")
@@ -192,7 +192,7 @@ func TestRolloutBesideOthers(t *testing.T) {
 				if !strings.Contains(text, `"`+shown.ResourceVersion+`"`) || !strings.Contains(text, `"`+e.objects.get(db).ResourceVersion+`"`) {
 					t.Errorf("versions: %s", text)
 				}
-				// ca comes, and its part of all has to wait: so it waits as a whole.
+				// ca appears, and its part of all must wait, so it waits as a whole.
 				e.objects.put(ca, "c", "C")
 				e.settle()
 				want("a", "1", "old", "x", "p", "2", "q", "2", "app.env", "", "all", "1\n")
@@ -216,7 +216,7 @@ func TestRolloutBesideOthers(t *testing.T) {
 	}
 }
 
-// What is held need not be what can be shown: a new version without a required key.
+// A held version may be one that cannot be shown, for example without a required key.
 func TestRolloutOfWhatCannotBeShown(t *testing.T) {
 	inBubble(t, func(e *env) {
 		app := configMap("app")
@@ -236,7 +236,7 @@ func TestRolloutOfWhatCannotBeShown(t *testing.T) {
 	})
 }
 
-// Deletions, and what comes after them; an object of which nothing is shown.
+// Deletions and what follows them; an object of which nothing is shown.
 func TestRolloutOfDeletedAndRecreated(t *testing.T) {
 	for _, onDelete := range []string{"Keep", "Remove"} {
 		t.Run(onDelete, func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestRolloutOfDeletedAndRecreated(t *testing.T) {
 				r := e.request("v1", "onDelete", onDelete, "sources", "[{configMap: {name: app}}, {configMap: {name: db, optional: true}}]")
 				e.objects.putShare(app, "0%", "a", "1")
 				e.publish(r)
-				e.objects.putShare(db, "0%", "p", "1") // is added, to what shows none
+				e.objects.putShare(db, "0%", "p", "1") // it is added, because nothing of it is shown
 				e.settle()
 				e.wantFiles(r, "a", "1")
 				e.wantCondition(ConditionHeld, "shop/db")
@@ -266,7 +266,7 @@ func TestRolloutOfDeletedAndRecreated(t *testing.T) {
 	}
 }
 
-// What is not understood holds everything, and says so, once.
+// An invalid annotation holds every version, and is reported once.
 func TestRolloutOfAMistake(t *testing.T) {
 	inBubble(t, func(e *env) {
 		r := e.request("v1")
@@ -284,7 +284,7 @@ func TestRolloutOfAMistake(t *testing.T) {
 	})
 }
 
-// A link that is missing is made, to what is held. Where there are no files, or those that a rewrite has torn, nothing is held.
+// A missing link is created, to what is held. If there are no files, or only torn ones, nothing is held.
 func TestRolloutOfMissingAndTornFiles(t *testing.T) {
 	for name, want := range map[string]string{"a": "1", "..data": "2"} {
 		inBubble(t, func(e *env) {
@@ -315,7 +315,7 @@ func TestRolloutOfMissingAndTornFiles(t *testing.T) {
 	})
 }
 
-// A withdrawal does not wait, nor does what is allowed again. What shares a file with it does not wait either.
+// A withdrawal does not wait, nor does an object that is allowed again, nor what shares a file with it.
 func TestRolloutOfAWithdrawal(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)
@@ -351,7 +351,7 @@ func TestRolloutOfAWithdrawal(t *testing.T) {
 	})
 }
 
-// With spread the share comes first, and then the moment.
+// With spread, the share is applied first and then the moment.
 func TestRolloutWithSpread(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.putShare(configMap("app"), "0%", "a", "1")
@@ -375,8 +375,8 @@ func TestRolloutWithSpread(t *testing.T) {
 	})
 }
 
-// TestRolloutOfATornRecord: what a killed process has torn takes the newest version, and with spread at once; what is only old
-// after a restart does not.
+// TestRolloutOfATornRecord: files that a killed process left torn get the newest version, at once even with spread. Files that are only old
+// after a restart don't.
 func TestRolloutOfATornRecord(t *testing.T) {
 	for _, isTorn := range []bool{false, true} {
 		inBubble(t, func(e *env) {
@@ -399,12 +399,12 @@ func TestRolloutOfATornRecord(t *testing.T) {
 			e.wantFiles(r, "a", want)
 			e.objects.putShare(configMap("app"), "100%", "a", "3")
 			e.settle()
-			e.wantFiles(r, "a", want) // it is whole again, and waits for its moment
+			e.wantFiles(r, "a", want) // it is whole again and waits for its moment
 		})
 	}
 }
 
-// TestRolloutOfAWithdrawnFile: an env file that went with a refused object comes back without it, though its other object is held.
+// TestRolloutOfAWithdrawnFile: an env file that was removed with a refused object comes back without it, although its other object is held.
 func TestRolloutOfAWithdrawnFile(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		r.Attributes["sources"] = `
@@ -427,8 +427,8 @@ func TestRolloutOfAWithdrawnFile(t *testing.T) {
 	})
 }
 
-// TestRolloutOfWhatIsAtOnce: an optional object that is allowed again comes at once, and one that is deleted goes at once, with
-// what shares a file with it.
+// TestRolloutOfWhatIsAtOnce: an optional object that is allowed again is shown at once, and a deleted one is removed at once, with what
+// shares a file with it.
 func TestRolloutOfWhatIsAtOnce(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)

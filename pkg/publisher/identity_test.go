@@ -14,8 +14,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// fakeIdentity takes every token for the pod's own, and accepts it, unless it has an error. Its methods are safe for
-// concurrent use.
+// fakeIdentity accepts every token as the pod's own, unless it has an error. Its methods are safe for concurrent use.
 type fakeIdentity struct {
 	mu     sync.Mutex
 	err    error
@@ -70,9 +69,9 @@ func (f *fakeIdentity) failWith(err error) {
 	f.err = err
 }
 
-// want compares the tokens that are held, and how often one was proven since the last call.
+// want compares the held tokens, and how often one was proven since the last call.
 func (f *fakeIdentity) want(t *testing.T, proofs int, held ...string) {
-	synctest.Wait() // what nobody waits for goes by itself
+	synctest.Wait() // volumes without a waiting publish are forgotten by themselves
 	t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,15 +86,14 @@ func (f *fakeIdentity) want(t *testing.T, proofs int, held ...string) {
 	f.proofs = 0
 }
 
-// restart is what the process's end does to it.
+// restart simulates the end of the process.
 func (f *fakeIdentity) restart() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	clear(f.held)
 }
 
-// asPods runs a test with a Publisher that reads as the pods, whose accounts may have the
-// ConfigMap app and the Secret db.
+// asPods runs a test with a Publisher that reads with pods' tokens. The accounts may read the ConfigMap app and the Secret db.
 func asPods(t *testing.T, test func(e *env, identity *fakeIdentity, access *fakeAccess)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,7 +110,7 @@ func asPods(t *testing.T, test func(e *env, identity *fakeIdentity, access *fake
 
 const ownSources = `[{configMap: {name: app}}, {secret: {name: db, optional: true, items: [{key: password, path: pw}]}}]`
 
-// tokened is a request of a pod with a token, for a ConfigMap and a Secret.
+// tokened returns a request of a pod with a token, for a ConfigMap and a Secret.
 func (e *env) tokened(id, token string, attributes ...string) Request {
 	e.Helper()
 	if len(attributes) == 0 {
@@ -125,7 +123,7 @@ func (e *env) tokened(id, token string, attributes ...string) Request {
 
 const dbRefused = `sources[1].secret: Forbidden: service account "default" of the pod may not get Secret "shop/db"; whoever owns namespace "shop" consents by a Role and a RoleBinding there`
 
-// What a publish needs and lacks; nothing of it stays behind, tokens included.
+// What a publish needs and lacks. Nothing of it remains, including tokens.
 func TestPodIdentityRefuses(t *testing.T) {
 	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		none := e.tokened("v1", "t1")
@@ -151,7 +149,7 @@ func TestPodIdentityRefuses(t *testing.T) {
 		e.unpublish(forged)
 
 		identity.want(e.T, 2)
-		e.objects.remove(configMap("app")) // whose token it is does not change while it waits
+		e.objects.remove(configMap("app")) // the owner of the token does not change while it waits
 		late := e.tokened("v4", "t4")
 		waiting = e.publishing(late)
 		after(2 * consentAge)
@@ -180,7 +178,7 @@ func TestPodIdentityRefuses(t *testing.T) {
 	})
 }
 
-// What nobody reads any more needs no token.
+// A volume whose objects are not read any more needs no token.
 func TestPinnedVolumesHoldNoToken(t *testing.T) {
 	asPods(t, func(e *env, identity *fakeIdentity, _ *fakeAccess) {
 		r := e.tokened("v1", "t1", "configMap", "app", "updatePolicy", "Pinned")
@@ -193,7 +191,7 @@ func TestPinnedVolumesHoldNoToken(t *testing.T) {
 	})
 }
 
-// A change as one account reads it is no business of another account's volumes.
+// A change that one account reads does not concern another account's volumes.
 func TestChangesOfOtherAccounts(t *testing.T) {
 	asPods(t, func(e *env, _ *fakeIdentity, _ *fakeAccess) {
 		r := e.tokened("v1", "t1", "configMap", "app")
@@ -213,7 +211,7 @@ func TestChangesOfOtherAccounts(t *testing.T) {
 	})
 }
 
-// What only the pod's own spec names needs a right as well, also after a restart.
+// Objects that only the pod's own spec names need a right as well, also after a restart.
 func TestPodIdentityOfAPodEnv(t *testing.T) {
 	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		e.pods.set(podEnv(), nil)

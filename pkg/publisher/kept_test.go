@@ -10,14 +10,14 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 )
 
-// Each generation stays for pruneTime from its own switch on, whatever comes after it, and three times as long at most.
+// Each generation stays for pruneTime after it was replaced, whatever follows, and at most three times as long.
 func TestEachGenerationStaysASecond(t *testing.T) {
 	inBubble(t, func(e *env) {
 		const interval = pruneTime / 5
 		e.objects.put(configMap("app"), "a", "0", "b", "0")
 		r := e.request("v1")
 		e.publish(r)
-		after(time.Nanosecond) // no two generations are born at the same moment
+		after(time.Nanosecond) // no two generations are created at the same moment
 		reader := e.reader(r)
 		var superseded time.Time
 		for i := 1; i <= 20; i++ {
@@ -59,7 +59,7 @@ func (e *env) reader(r Request) *os.Root {
 	return root
 }
 
-// What an earlier process left is stale from the restart on.
+// Generations of an earlier process count as superseded from the restart.
 func TestGenerationsOverARestart(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "0")
@@ -85,7 +85,7 @@ func TestGenerationsOverARestart(t *testing.T) {
 	})
 }
 
-// A change that would exceed the total but for the generation before is written, and that one goes at once.
+// A change that fits into the total only without the last generation is written, and that generation is removed at once.
 func TestAFullNodeKeepsNoGeneration(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
 		e.run()
@@ -101,7 +101,7 @@ func TestAFullNodeKeepsNoGeneration(t *testing.T) {
 	})
 }
 
-// Publishes at the same time may each find room, and together none: the node never shows more than its total.
+// Publishes at the same time may each find room but not all together: the node never shows more than its total.
 func TestPublishesAtOnceStayWithinTheTotal(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
 		e.run()
@@ -125,7 +125,7 @@ func TestPublishesAtOnceStayWithinTheTotal(t *testing.T) {
 	})
 }
 
-// A file that was withdrawn once and that a write has put there again before it failed is withdrawn again.
+// A file that was withdrawn, and that a failed write has created again, is withdrawn again.
 func TestAHalfWrittenFileIsWithdrawn(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		r.Attributes["writeStrategy"] = "InPlace"
@@ -149,7 +149,7 @@ func TestAHalfWrittenFileIsWithdrawn(t *testing.T) {
 	})
 }
 
-// TestAgesAreForgotten: of generations that are gone.
+// TestAgesAreForgotten: the ages of removed generations are forgotten.
 func TestAgesAreForgotten(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "0")

@@ -14,7 +14,7 @@ func TestNoValueLeavesTheVolume(t *testing.T) {
 		e.objects.put(secret("db"), "password", canary+"2")
 		e.settle()
 		e.wantFiles(r, "password", canary+"2")
-		// The failures that come near to values.
+		// The failures whose texts come near to values.
 		e.writes.set(func() error { return errFault }, nil)
 		e.objects.put(secret("db"), "password", canary+"3")
 		e.settle()

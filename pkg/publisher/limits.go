@@ -6,41 +6,38 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// pageSize is what the inodes of a volume are counted by. Where the kernel's pages are larger, there
-// are no fewer.
+// pageSize is the unit in which the inodes of a volume are calculated. On kernels with larger pages the number stays the same.
 const pageSize = 4096
 
-// inodeSize is what an inode counts towards the node's total: the kernel takes about so much
-// for it and for its name, also of an empty file.
+// inodeSize is what an inode counts towards the node's total, in bytes. The kernel needs about that much for an inode and its name, also
+// for an empty file.
 const inodeSize = 1024
 
-// podShare is the part of the node's total that the volumes of one pod may hold together, if that is not less than one volume
-// may have.
+// podShare is the divisor for the share of one pod: the volumes of a pod may together hold an eighth of the node's total, but at least the
+// size of one volume.
 const podShare = 8
 
-// memoryOf returns what pages and inodes count towards the node's total.
+// memoryOf returns how many bytes file contents and inodes count towards the node's total.
 func memoryOf(bytes, inodes int64) int64 { return bytes + inodes*inodeSize }
 
-// limits are those of one volume's file system. A volume may hold two generations
-// while it changes from one to the next, so the file system is made for two. A
-// generation that fits its limit can fail to be written only while readers hold
-// files of an earlier one open, whose pages stay until they are closed.
+// limits are the limits of one volume's file system. A volume may hold two generations while it changes from one to the next, so the file
+// system has room for two. A generation within its limit can only fail to be written while readers hold files of an earlier one open: their
+// pages stay until they are closed.
 type limits struct {
-	// bytes and inodes bound one generation, and files what a volume shows, or its spec lists.
+	// bytes and inodes limit one generation. files limits the files that a volume shows, and the items that its spec lists.
 	bytes, inodes, files int64
 	// mountBytes and mountInodes are the options of the tmpfs.
 	mountBytes, mountInodes int64
 }
 
-// limitsFor derives the limits from the most bytes that a volume may take. A file
-// takes a page unless it is empty, so a quarter of the inodes is enough for files
-// of a page; the rest is for their links, for directories and for empty files. The spare
-// inodes of the file system are for its root and for records: the kernel may take an inode
-// for each KiB of one, and holds up to three, those of two generations and a new one.
+// limitsFor derives the limits from the maximum size of a volume in bytes. A file takes one page unless it is empty, so a quarter of the
+// inodes is enough for files of one page each. The rest is for their links, for directories, and for empty files. The spare inodes of the
+// file system are for its root and for records: the kernel may take an inode for each KiB of a record, and there can be three records,
+// those of two generations and a new one.
 func limitsFor(maxVolumeSize int64) limits {
 	const (
 		spare = 1024
-		// What is derived of more, the kernel could not count.
+		// most is the largest size with which the derived limits still fit.
 		most = 1 << 60
 	)
 	size := min(maxVolumeSize, most)
@@ -50,14 +47,14 @@ func limitsFor(maxVolumeSize int64) limits {
 	return l
 }
 
-// overhead returns how many inodes a volume takes beyond its Footprint, at most: its root, and the
-// attributes of that and of the generation, which newer kernels take from the inodes.
+// overhead returns how many inodes a volume needs at most beyond its Footprint: its root, and the attributes of the root and of the
+// generation. Newer kernels count attributes as inodes.
 func overhead(record string) int64 {
 	const bytesPerInode, rootAttributes = 1024, 1024
 	return 1 + (rootAttributes+int64(len(record))+bytesPerInode-1)/bytesPerInode
 }
 
-// check refuses a tree that no volume may have.
+// check returns a failure if a tree is larger than any volume may be.
 func (l limits) check(size writer.Footprint) *failure {
 	if size.Bytes > l.bytes {
 		return final(ReasonTooLarge, "the files take %d bytes of memory, more than the %d bytes that a volume may have (--max-volume-size)", size.Bytes, l.bytes)
@@ -68,7 +65,7 @@ func (l limits) check(size writer.Footprint) *failure {
 	return nil
 }
 
-// checkItems refuses a spec of too many items. Each volume keeps its list.
+// checkItems returns a failure if a spec has too many items. Each volume keeps its list of items.
 func (l limits) checkItems(n int) *failure {
 	if int64(n) > l.files {
 		return final(ReasonTooLarge, "the volume has %d items, more than %d: one for each page of %d bytes of --max-volume-size", n, l.files, pageSize)

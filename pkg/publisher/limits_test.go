@@ -11,11 +11,11 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// pages returns a value that takes so many pages.
+// pages returns a value that needs n pages.
 func pages(n int) string { return strings.Repeat("x", n*pageSize) }
 
-// taken is what a volume counts, without directories or long names, whose files take so many
-// pages. A file takes an inode, its link another; three are the root's, the generation's and ..data.
+// taken returns what a volume counts whose files need so many pages, without directories or long names. A file needs an inode and its link
+// another. Three are for the root, the generation and ..data.
 func taken(pages, files int) int64 { return int64(pages)*pageSize + int64(3+2*files)*inodeSize }
 
 func TestTheFileSystemHoldsTwoGenerations(t *testing.T) {
@@ -25,8 +25,7 @@ func TestTheFileSystemHoldsTwoGenerations(t *testing.T) {
 		if l.bytes != size || l.mountBytes < 2*l.bytes || l.mountInodes < 2*l.inodes+root {
 			t.Errorf("%d: %+v", size, l)
 		}
-		// As many files of a page as may be must not fail for want of inodes: each
-		// takes one, and its link another.
+		// The largest number of one-page files must not fail for lack of inodes: each needs one, and its link another.
 		if files := size / pageSize; l.inodes < 2*files+2 {
 			t.Errorf("%d: %d inodes for %d files", size, l.inodes, files)
 		}
@@ -77,7 +76,7 @@ func TestAnUpdateOverTheLimitKeepsTheFiles(t *testing.T) {
 		if n := len(e.writes.times()); n > 0 {
 			t.Errorf("%d writes", n)
 		}
-		// Without a change no retry can succeed, so there is but the resync.
+		// Without a change no retry can succeed, so only the resync retries.
 		if n := e.mounts.count("Reopen"); n > 3 {
 			t.Errorf("it was tried %d times", n)
 		}
@@ -102,14 +101,14 @@ func TestTheNodesTotal(t *testing.T) {
 			t.Errorf("%d bytes counted", e.used())
 		}
 
-		// An update counts in place of what it replaces.
+		// An update counts instead of what it replaces.
 		e.objects.put(configMap("large"), "a", pages(250))
-		after(retryMax) // the one may have to wait for what the other one supersedes
+		after(retryMax) // one may have to wait for what the other one supersedes
 		e.settle()
 		e.wantFiles(first, "a", pages(250))
 		e.wantFiles(second, "a", pages(250))
 
-		// One of two updates finds the node full; it is tried until there is room.
+		// One of two updates finds the node full. It is retried until there is room.
 		e.objects.put(configMap("small"), "a", "1")
 		small := e.request("v4", "configMap", "small")
 		e.publish(small)
@@ -131,8 +130,8 @@ func TestTheNodesTotal(t *testing.T) {
 	})
 }
 
-// TestAPodsShare: one pod fills an eighth of the node, and no more. For a new volume what its own volumes keep for readers goes,
-// and not what another pod's do.
+// TestAPodsShare: one pod may fill an eighth of the node. To make room for a new volume, the pod's own volumes drop what they keep for
+// readers, and other pods' volumes don't.
 func TestAPodsShare(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = 16 * mebibyte }, func(e *env) {
 		e.run()
@@ -148,7 +147,7 @@ func TestAPodsShare(t *testing.T) {
 		e.wantReason(e.p.Publish(e.ctx, all[5]), ReasonNodeFull,
 			"the files and their inodes take 417792 bytes of memory, the pod's other volumes 2073600, together more than 2097152 (a pod's share: an eighth of --max-total-size, but at least --max-volume-size)")
 		e.publish(e.request("tenant", "configMap", "large"))
-		e.publish(e.request("fits")) // other pods are not concerned
+		e.publish(e.request("fits")) // other pods are not affected
 
 		// The readers of another pod have their second.
 		e.objects.put(configMap("one"), "a", "2")
@@ -167,8 +166,7 @@ func TestAPodsShare(t *testing.T) {
 	})
 }
 
-// Files without content take inodes of the kernel's memory too: those of volumes being published,
-// updated or left by an earlier process.
+// Empty files also use inodes of the kernel's memory: in volumes that are being published, updated, or left by an earlier process.
 func TestEmptyFilesFillTheNode(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
 		e.run()
@@ -216,8 +214,7 @@ func TestEmptyFilesFillTheNode(t *testing.T) {
 	})
 }
 
-// The count follows what is written, over updates, failures and restarts, and ends
-// at nothing.
+// The count follows what is written, over updates, failures and restarts, and ends at zero.
 func TestTheCountIsExact(t *testing.T) {
 	inBubble(t, func(e *env) {
 		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db, optional: true}}]")
@@ -251,7 +248,7 @@ func TestTheCountIsExact(t *testing.T) {
 	})
 }
 
-// Each volume of a pod keeps a list of what it shows: so they are few, and so are the items of each.
+// Each volume of a pod keeps a list of what it shows, so the number of volumes and of items is limited.
 func TestAPodsVolumesAreBounded(t *testing.T) {
 	inIdentities(t, func(e *env) {
 		volumes := e.volumesOf("v", maxPodVolumes+1)
@@ -286,7 +283,7 @@ func TestAVolumeMayTakeExactlyItsLimit(t *testing.T) {
 	})
 }
 
-// TestAFullNodeIsNoBusyLoop: volumes that find no room have each other measured, and are tried no more often for that.
+// TestAFullNodeIsNoBusyLoop: volumes that find no room make others measure, and are not retried more often for that.
 func TestAFullNodeIsNoBusyLoop(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = 2 * mebibyte }, func(e *env) {
 		e.run()

@@ -12,10 +12,10 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// maxDescribed is how many objects a line of the log names; a volume may have 256.
+// maxDescribed limits the objects that one log line names. A volume may have 256.
 const maxDescribed = 16
 
-// describe says in one line at which versions files show objects.
+// describe returns one line with the versions at which the files show objects.
 func describe(refs []volume.Ref, shown record.Versions) string {
 	return enumerate(refs, func(ref volume.Ref) string {
 		if version := shown[ref].ResourceVersion; version != "" {
@@ -25,7 +25,7 @@ func describe(refs []volume.Ref, shown record.Versions) string {
 	})
 }
 
-// enumerate joins what is said of each object, for the first maxDescribed of them.
+// enumerate joins a text about each object, for the first maxDescribed of them.
 func enumerate(refs []volume.Ref, say func(volume.Ref) string) string {
 	texts := make([]string, 0, min(len(refs), maxDescribed+1))
 	for i, ref := range refs {
@@ -38,7 +38,7 @@ func enumerate(refs []volume.Ref, say func(volume.Ref) string) string {
 	return strings.Join(texts, ", ")
 }
 
-// logPanic logs a panic. What it carried is not repeated, since it could hold a value; the stack holds none.
+// logPanic logs a panic. It leaves out the panic's value, which could hold an object's value. The stack holds none.
 func logPanic(ctx context.Context, cause any) {
 	klog.FromContext(ctx).Error(nil, "Something panicked", "panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
 }

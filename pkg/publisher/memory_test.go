@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 )
 
-// fill has all places of renders taken, until the returned function is called.
+// fill takes all places for renders until the returned function is called.
 func (e *env) fill() (free func()) {
 	e.Helper()
 	if !e.p.renders.TryAcquire(atOnce) {
@@ -21,7 +21,7 @@ func (e *env) wantFree() {
 	e.fill()()
 }
 
-// While there is no place to render, a publish waits. An unpublish, the end of its time or that of the plugin ends the wait.
+// While there is no place to render, a publish waits. The wait ends with an unpublish, at its deadline, or when the plugin stops.
 func TestPublishesWaitTheirTurn(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")

@@ -6,10 +6,10 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 )
 
-// NewMounts returns the Mounts that work on the node.
+// NewMounts returns the real Mounts of the node.
 func NewMounts(mounter *mount.Mounter) Mounts { return realMounts{mounter} }
 
-// realMounts lends a Mounter's methods the result type that Mounts asks for.
+// realMounts adapts the result types of a Mounter's methods to Mounts.
 type realMounts struct{ *mount.Mounter }
 
 func (m realMounts) Create(ctx context.Context, params mount.Params) (Mount, error) {

@@ -16,8 +16,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// asNode is inBubble with a Publisher that reads with the rights of its node, and pods whose
-// specs name the ConfigMap "app".
+// asNode is like inBubble, with a Publisher that reads with its node's rights, and pods whose specs name the ConfigMap "app".
 func asNode(t *testing.T, test func(e *env)) {
 	t.Helper()
 	inStoppedBubble(t, func(o *Options) { o.NodeRights = true }, func(e *env) {
@@ -27,13 +26,13 @@ func asNode(t *testing.T, test func(e *env)) {
 	})
 }
 
-// unrelated is what a node authorizer says.
+// unrelated is the answer of a node authorizer.
 func unrelated(ref volume.Ref) error {
 	return apierrors.NewForbidden(resourceOf(ref), ref.Name, errors.New("no relationship found"))
 }
 
-// A refusal of the node may pass: nothing is said of it until it counts, and a publish waits for
-// its end, and fails with it. It never takes a file.
+// A refusal of the node may pass: it is not reported until it counts, a publish waits for its end and fails with it, and it never removes a
+// file.
 func TestRefusalsOfTheNodePass(t *testing.T) {
 	asNode(t, func(e *env) {
 		app := configMap("app")
@@ -62,7 +61,7 @@ func TestRefusalsOfTheNodePass(t *testing.T) {
 		e.wantEvents("pod-v4: RefForbidden")
 		e.wantProblem(live, "no relationship found")
 		e.wantFiles(live, "a", "1")
-		e.wantWaiting(third) // though it counts now
+		e.wantWaiting(third) // although it counts now
 
 		e.objects.set(app, func() { clear(e.objects.failures); clear(e.objects.denials) })
 		e.objects.put(app, "a", "2")
@@ -75,8 +74,8 @@ func TestRefusalsOfTheNodePass(t *testing.T) {
 	})
 }
 
-// Nothing is asked of an object that the pod's spec does not name, neither for a new volume nor
-// for one from before a restart, whose files stay.
+// An object that the pod's spec does not name is never requested, neither for a new volume nor for one from before a restart, whose files
+// stay.
 func TestUnnamedObjects(t *testing.T) {
 	asNode(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -116,8 +115,8 @@ func TestUnnamedObjects(t *testing.T) {
 	})
 }
 
-// What is mounted already may be what this identity would not publish: a publish, as after a
-// restart of the kubelet, leaves it as it is. A failure would harm the running pod.
+// A mounted volume may be one that this identity would not publish. A publish, as after a restart of the kubelet, leaves it as it is,
+// because a failure would harm the running pod.
 func TestMountedButNotForTheNode(t *testing.T) {
 	static := fmt.Errorf("%w: %w", pod.ErrStatic, errNoPod)
 	for want, test := range map[string]struct {
@@ -148,7 +147,7 @@ func TestMountedButNotForTheNode(t *testing.T) {
 					e.publish(r)
 					after(testResync)
 				}
-				e.wantEvents(want) // at the start or by the first publish
+				e.wantEvents(want) // at the start, or by the first publish
 				e.wantFiles(r, "a", "1")
 				e.unpublish(r)
 				e.wantNothing()
@@ -160,8 +159,7 @@ func TestMountedButNotForTheNode(t *testing.T) {
 	}
 }
 
-// After a restart the pods of many volumes are refused for long. Few requests are sent, and the
-// volumes are current soon after.
+// After a restart the pods of many volumes are refused for a long time. Few requests are sent, and the volumes are current soon after.
 func TestPodsRefusedAfterARestart(t *testing.T) {
 	asNode(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// fakeObserver keeps what it hears.
+// fakeObserver keeps the calls.
 type fakeObserver struct {
 	mu         sync.Mutex
 	writes     []string
@@ -40,7 +40,7 @@ func (o *fakeObserver) Opened(took time.Duration) {
 	o.opened = append(o.opened, took)
 }
 
-// take returns what was heard since the last call.
+// take returns the calls since the last take.
 func (o *fakeObserver) take() (writes []string, bytes int64, propagated []time.Duration) {
 	synctest.Wait()
 	o.mu.Lock()
@@ -50,8 +50,7 @@ func (o *fakeObserver) take() (writes []string, bytes int64, propagated []time.D
 	return writes, bytes, propagated
 }
 
-// TestObserver: the time of a change is that from its event, whatever delays the write, and no time that no
-// change waited.
+// TestObserver: the time of a change starts with its event, whatever delays the write. There is no time if no change waited.
 func TestObserver(t *testing.T) {
 	o := &fakeObserver{}
 	inStoppedBubble(t, func(opts *Options) { opts.Observer = o }, func(e *env) {
@@ -72,7 +71,7 @@ func TestObserver(t *testing.T) {
 
 		e.objects.put(app, "a", "22")
 		want([]string{"changed"}, 2, 0)
-		e.objects.put(app, "a", "333") // readers of the last one have time
+		e.objects.put(app, "a", "333") // readers of the last version have their time
 		after(time.Second)
 		want([]string{"changed"}, 3, readTime)
 

@@ -11,51 +11,52 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// maxUnopened is how many paths without a receipt are reported of an object.
+// maxUnopened limits the paths without a receipt that are reported for an object.
 const maxUnopened = 8
 
-// OpenState says whether an object that a volume shows was opened.
+// OpenState says whether an object that a volume shows has been opened.
 type OpenState string
 
 // The states of receipts.
 const (
-	// OpenYes: each of its files was opened since it shows what it shows.
+	// OpenYes: each of its files was opened after it came to show its present content.
 	OpenYes OpenState = "yes"
-	// OpenNo: at least one was not.
+	// OpenNo: at least one file was not opened.
 	OpenNo OpenState = "no"
-	// OpenUnknown: opens of those that have no receipt may have been missed, or it has no file.
+	// OpenUnknown: opens of files without a receipt may have been missed, or the object has no file.
 	OpenUnknown OpenState = "unknown"
-	// OpenUnsupported: opens can't be watched here.
+	// OpenUnsupported: opens cannot be watched here.
 	OpenUnsupported OpenState = "unsupported"
 )
 
-// OpenStates returns all of them.
+// OpenStates returns all states.
 func OpenStates() []OpenState { return []OpenState{OpenYes, OpenNo, OpenUnknown, OpenUnsupported} }
 
 // Opened describes the receipts of an object's files in a volume.
 type Opened struct {
 	State OpenState
-	// Reason is why opens are not watched, "" where they are.
+	// Reason says why opens are not watched. It is "" if they are.
 	Reason string
-	// At is when the last of them got its receipt, where all have one. Since is when the last one came to show what it shows.
+	// At is when the last file got its receipt, if all have one. Since is when the last file came to show its present content.
 	At, Since time.Time
-	// Unopened are the paths of files without a receipt, at most 8 of them, and Count is how many there are.
+	// Unopened are the paths of files without a receipt, at most 8. Count is the number of all such files.
 	Unopened []string
 	Count    int
 }
 
-// shownFile is a file with one content. A link of it in another generation is the same one.
+// shownFile is a file with one content. Its hard links in other generations are the same file.
 type shownFile struct {
 	writer.Receipt
-	// id is what names it to Opens.
+	// id identifies the file for Opens.
 	id string
-	// missed says that opens may have been missed, as long as it has no receipt.
+	// missed means that opens may have been missed. It counts only while the file has no receipt.
 	missed bool
-	// reported is how many reads of Opens have ended when all opens of before it was ignored are reported; 0: it is not ignored.
+	// reported is the value of Opens.Reads at which all opens from before the file was ignored are reported. 0 means that the file is not
+	// ignored.
 	reported uint64
 }
 
-// add takes in a file.
+// add counts a file of the object.
 func (o *Opened) add(file *shownFile) {
 	if file.Written.After(o.Since) {
 		o.Since = file.Written
@@ -79,8 +80,8 @@ func (o *Opened) add(file *shownFile) {
 	}
 }
 
-// conclude sets the state when all files were added. unwatched is why opens are not watched, unread why the files are not
-// known; nil where they are.
+// conclude sets the state after all files were added. unwatched says why opens are not watched. unread says why the files are not known.
+// Both are nil if there is no such reason.
 func (o *Opened) conclude(unwatched, unread error) {
 	switch {
 	case unwatched != nil && !errors.Is(unwatched, receipts.ErrNoisy):
@@ -96,10 +97,11 @@ func (o *Opened) conclude(unwatched, unread error) {
 	}
 }
 
-// receiptTime is how long receipts wait at most: until generations are pruned, and not while other volumes change.
+// receiptTime is how long receipts wait at most before they are saved. They usually wait until generations are pruned, so that they don't
+// delay the changes of other volumes.
 const receiptTime = 2 * pruneTime
 
-// inbox has what Opens reports of a volume until the volume's worker takes it. It is safe for concurrent use.
+// inbox keeps what Opens reports about a volume until the volume's worker takes it. It is safe for concurrent use.
 type inbox struct {
 	wake func(at time.Time)
 
@@ -108,15 +110,15 @@ type inbox struct {
 	at   time.Time
 }
 
-// opensNews are when files were opened, by their IDs, whether others may have been, and why the watch was ended, nil if it
-// was not.
+// opensNews has the times at which files were opened, by file ID. lost means that other files may have been opened. ended says why the
+// watch has ended, or is nil.
 type opensNews struct {
 	opened map[string]time.Time
 	lost   bool
 	ended  error
 }
 
-// opened notes opens of files. It does not block.
+// opened notes that files were opened. It does not block.
 func (b *inbox) opened(ids []string) {
 	b.mu.Lock()
 	now := time.Now()
@@ -133,7 +135,7 @@ func (b *inbox) opened(ids []string) {
 	b.wake(at)
 }
 
-// lost notes that opens may have been missed, and why the watch was ended, nil if it was not. It does not block.
+// lost notes that opens may have been missed. ended says why the watch has ended, or is nil. It does not block.
 func (b *inbox) lost(ended error) {
 	b.mu.Lock()
 	b.news.lost = true
@@ -145,7 +147,7 @@ func (b *inbox) lost(ended error) {
 	b.wake(at)
 }
 
-// due notes when the worker is to come. The caller holds mu.
+// due notes when the worker must take the news. The caller holds mu.
 func (b *inbox) due(at time.Time) time.Time {
 	b.at = earlier(b.at, at)
 	return b.at
@@ -157,7 +159,7 @@ func (b *inbox) dueAt() time.Time {
 	return b.at
 }
 
-// forget drops the opens of a file. err is why it is not known which these are.
+// forget drops the opens of a file. err says why its ID is not known, or is nil; opens may then have been missed.
 func (b *inbox) forget(id string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,7 +170,7 @@ func (b *inbox) forget(id string, err error) {
 	}
 }
 
-// take returns the news, and has none then.
+// take returns the news and empties the inbox.
 func (b *inbox) take() (news opensNews) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

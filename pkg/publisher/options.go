@@ -14,55 +14,54 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Objects is where the objects come from; *manager.Manager is one. None of its methods
-// may wait for the network.
+// Objects is the source of the objects. *manager.Manager implements it. Its methods must not wait for the network, and must be safe for
+// concurrent use.
 type Objects interface {
-	// RegisterPod declares which objects a pod's volume needs; again with others replaces them.
+	// RegisterPod declares which objects a pod's volume needs. A later call replaces them.
 	RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref)
-	// Keep says that a pod's volume is mounted: its objects are kept whatever they take, until UnregisterPod.
+	// Keep marks a pod's volume as mounted. Its objects are then kept, whatever memory they take, until UnregisterPod.
 	Keep(pod volume.Pod, volumeID string)
-	// UnregisterPod takes that back; it is idempotent.
+	// UnregisterPod undoes RegisterPod and Keep. It is idempotent.
 	UnregisterPod(pod volume.Pod, volumeID string)
-	// GetObject returns the newest state of a registered object that is known for a pod, a NotFound API error if it does not
-	// exist, manager.ErrNotSynced, or for a volume that is not mounted a manager.FullError.
+	// GetObject returns the newest state of a registered object that is known for a pod. The error is a NotFound API error if the object
+	// does not exist, manager.ErrNotSynced if its state is not known, or, for a volume that is not mounted, a manager.FullError.
 	GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, error)
-	// Denied returns why the state that GetObject returns can't be kept current any more, or why it can't be had at all: a
-	// Forbidden API error for want of a right to the object, or an Unauthorized one for want of a token that is accepted. It
-	// returns nil while it can.
+	// Denied returns why the state that GetObject returns cannot be kept current any more, or why it cannot be read at all. The error is a
+	// Forbidden API error if a right to the object is missing, or an Unauthorized one if no token is accepted. It returns nil while the
+	// state is kept current.
 	Denied(pod volume.Pod, ref volume.Ref) error
-	// Renewed says that there is a new token of an account.
+	// Renewed is called when there is a new token for an account.
 	Renewed(account volume.ServiceAccount)
-	// Subscribe names the function to call after each change of what GetObject returns to the
-	// pods of an account, or where this is the zero Account, to all pods.
+	// Subscribe sets the function that is called after each change of what GetObject returns to the pods of an account. With the zero
+	// account, the change concerns all pods.
 	Subscribe(func(volume.ServiceAccount, volume.Ref))
-	// Prioritize has objects asked for before those that no publish waits for.
+	// Prioritize requests objects before those for which no publish waits.
 	Prioritize(pod volume.Pod, refs []volume.Ref)
-	// Refresh has the state of objects asked for again, where nothing reports their
-	// changes by itself. It does not wait for the answer; a change is reported like any.
+	// Refresh requests the state of objects again if their changes are not reported by a watch. It does not wait for the answer. A change
+	// is reported as usual.
 	Refresh(pod volume.Pod, refs []volume.Ref)
 }
 
-// Identity keeps the tokens with which objects are read for pods; *authz.Tokens is one.
+// Identity keeps the tokens with which objects are read for pods. *authz.Tokens implements it.
 type Identity interface {
-	// Check returns nil if a token says that it is the pod's own, else an error that wraps authz.ErrNotThePods.
+	// Check returns nil if a token states that it belongs to the pod, or an error that wraps authz.ErrNotThePods.
 	Check(pod volume.Pod, token volume.Token) error
-	// Put has the token used for the pod's account until Drop, and returns true if there was none of that account.
+	// Put stores the token for the pod's account until Drop. It returns true if the account had no token.
 	Put(pod volume.Pod, volumeID string, token volume.Token) (first bool)
 	// Drop is idempotent.
 	Drop(pod volume.Pod, volumeID string)
-	// Ready returns nil if there is a token of an account that can be used, else why not.
+	// Ready returns nil if an account has a usable token, or else the reason why not.
 	Ready(account volume.ServiceAccount) error
 }
 
-// Pods reads pods' own specs; *pod.Reader is one.
+// Pods reads pods' own specs. *pod.Reader implements it.
 type Pods interface {
-	// Get reads the pod of a namespace, name and UID. The error is a NotFound API error if
-	// no such pod exists, a Forbidden one if it may not be read.
+	// Get reads a pod by namespace, name and UID. It returns a NotFound API error if there is no such pod, and a Forbidden one if it may
+	// not be read.
 	Get(ctx context.Context, pod volume.Pod) (*pod.Spec, error)
 }
 
-// Mounts makes, proves and removes the mounts of volumes; NewMounts returns the
-// real ones. See the methods of mount.Mounter.
+// Mounts creates, proves and removes the mounts of volumes. NewMounts returns the real one. See the methods of mount.Mounter.
 type Mounts interface {
 	Create(ctx context.Context, params mount.Params) (Mount, error)
 	Reopen(ctx context.Context, volumeID, target string) (Mount, error)
@@ -72,7 +71,7 @@ type Mounts interface {
 	List(ctx context.Context) ([]mount.Mounted, error)
 }
 
-// Usage is how much of a volume is used; sizes are in bytes.
+// Usage is how much of a volume is in use. Sizes are in bytes.
 type Usage = mount.Usage
 
 // Mount is a writable handle on one volume's file system.
@@ -80,12 +79,12 @@ type Mount interface {
 	Root() *os.Root
 	StillAt(target string) bool
 	Attach(ctx context.Context, target string) error
-	// Usage says what the file system holds, also of files that readers hold open.
+	// Usage returns what the file system holds, including files that are deleted but still open.
 	Usage() (Usage, error)
 	Close() error
 }
 
-// Events reports to a pod's author what is wrong with the pod's volumes; *events.Recorder is one.
+// Events reports problems with volumes to the author of the pod. *events.Recorder implements it.
 type Events interface {
 	// Warn must return at once.
 	Warn(pod volume.Pod, reason, message string)
@@ -95,21 +94,20 @@ type noEvents struct{}
 
 func (noEvents) Warn(volume.Pod, string, string) {}
 
-// Observer hears what happens to volumes, for metrics; *metrics.Metrics is one. Its methods must
-// return at once, and must be safe for concurrent use.
+// Observer receives what happens to volumes, for metrics. *metrics.Metrics implements it. Its methods must return at once and must be safe
+// for concurrent use.
 type Observer interface {
-	// RecordWrite hears of each try to write a volume's files: whether they changed, how many bytes were
-	// written, and why it failed.
+	// RecordWrite is called for each try to write a volume's files: whether the files changed, how many bytes were written, and why it
+	// failed.
 	RecordWrite(changed bool, bytes int64, err error)
-	// Propagated hears how long it took from the moment at which the process learnt of a change
-	// until a mounted volume showed it.
+	// Propagated is called with the time from when the process learned about a change until a mounted volume showed it.
 	Propagated(took time.Duration)
-	// Opened hears how long it took from the moment at which the files of an object came to show what they show until the last
-	// of them was first opened.
+	// Opened is called with the time from when an object's files came to show their present content until the last one was opened for the
+	// first time.
 	Opened(took time.Duration)
 }
 
-// Opens watches which files other processes open; *receipts.Group is the real one. See its methods.
+// Opens watches which files other processes open. *receipts.Group implements it. See its methods.
 type Opens interface {
 	Watch(dir int, opened func(ids []string), lost func(err error)) (stop func(), err error)
 	Unmark(dir int) error
@@ -130,47 +128,45 @@ func (noObserver) Opened(time.Duration)           {}
 type Options struct {
 	Objects Objects
 	Mounts  Mounts
-	// NotShared says why mounts of this process don't reach pods, nil if they do. Then no volume is made,
-	// and those that are mounted are served as ever. A nil function: they do. It is called for each new
-	// volume, by any goroutine.
+	// NotShared returns why mounts of this process don't reach pods, or nil if they do. While it returns an error, no new volume is made,
+	// and mounted volumes continue to be served. It is called for each new volume, from any goroutine. If the function is nil, mounts reach
+	// pods.
 	NotShared func() error
-	// AttributePrefix starts the names of extended attributes that may be set in a volume;
-	// see mount.Mounter.AttributePrefix.
+	// AttributePrefix is the prefix of the extended attributes that may be set in a volume. See mount.Mounter.AttributePrefix.
 	AttributePrefix string
-	// Pods is asked for what podEnv and volume sources name, and after a restart for what was
-	// asked of mounted volumes.
+	// Pods is used to read what podEnv and volume sources name. After a restart it is used to find out what was requested for mounted
+	// volumes.
 	Pods Pods
 	// Driver is the name of the CSI driver in the pods' specs.
 	Driver string
-	// CrossNamespace lets volumes name objects of other namespaces.
+	// CrossNamespace allows volumes to name objects of other namespaces.
 	CrossNamespace bool
-	// NodeRights says that Objects and Pods read with the rights of this node. Then a volume may
-	// show only what its pod's own spec names, and a refusal may pass: it never takes files away,
-	// and a publish waits for its end.
+	// NodeRights means that Objects and Pods read with the rights of this node. A volume may then show only what its pod's own spec names.
+	// A refusal may pass: it never removes files, and a publish waits for its end.
 	NodeRights bool
-	// Identity, if it is not nil, has objects read with the pods' own tokens.
+	// Identity, if not nil, makes the plugin read objects with the pods' own tokens.
 	Identity Identity
-	// Reviews are asked, at the publish and at each resync, about objects of other namespaces
-	// and, where there is an Identity, about all of them. Required by both.
+	// Reviews answers questions about rights, at the publish and at each resync: for objects of other namespaces and, with Identity, for
+	// all objects. CrossNamespace and Identity require it.
 	Reviews *access.Reviews
-	// Events hears what is wrong with volumes; nil: nobody does.
+	// Events receives problems with volumes. It may be nil.
 	Events Events
-	// Observer hears of writes; nil: nobody does.
+	// Observer receives what happens to volumes. It may be nil.
 	Observer Observer
-	// Opens watches who opens files, for receipts; nil: there are none.
+	// Opens watches who opens files. If it is nil, there are no receipts.
 	Opens Opens
-	// NodeName is the name of the Node, for the variables that name it.
+	// NodeName is the name of the Node, for the variables that refer to it.
 	NodeName string
-	// KubeletDir is the kubelet's root directory; target paths lie below it.
+	// KubeletDir is the kubelet's root directory. Target paths are below it.
 	KubeletDir string
 	// ResyncInterval is how often every volume is compared with its objects.
 	ResyncInterval time.Duration
-	// DefaultSpread is the spread of volumes without the attribute; 0 for none.
+	// DefaultSpread is the spread of volumes without that attribute. 0 means none.
 	DefaultSpread time.Duration
-	// PublishWait bounds how long a publish waits for required objects and keys.
+	// PublishWait limits how long a publish waits for required objects and keys.
 	PublishWait time.Duration
-	// MaxVolumeSize bounds the memory, in bytes, that the files of one volume take, MaxTotalSize
-	// what the file systems of all volumes hold, with their inodes. Those of one pod may hold an eighth of it, or MaxVolumeSize.
+	// MaxVolumeSize limits the memory of one volume's files, in bytes. MaxTotalSize limits what the file systems of all volumes hold, in
+	// bytes, including their inodes. The volumes of one pod may hold an eighth of MaxTotalSize, but at least MaxVolumeSize.
 	MaxVolumeSize, MaxTotalSize int64
 }
 

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// TestAMissedMoment: a change that could not be written at the pod's moment leaves no moment behind that lets a later one
-// through at once, on all pods.
+// TestAMissedMoment: a change that could not be written at the pod's moment does not make a later one appear at once, on all pods.
 func TestAMissedMoment(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -30,8 +29,8 @@ func TestAMissedMoment(t *testing.T) {
 	})
 }
 
-// TestAWithdrawalInPlaceIsNotUrgent: what is withdrawn from files that are rewritten in place makes no change urgent that waits
-// for the pod's moment.
+// TestAWithdrawalInPlaceIsNotUrgent: a withdrawal from files that are rewritten in place does not make a change urgent that waits for the
+// pod's moment.
 func TestAWithdrawalInPlaceIsNotUrgent(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		r.Attributes["sources"], r.Attributes["spread"], r.Attributes["writeStrategy"] = acrossSources, "1h", "InPlace"
@@ -49,8 +48,8 @@ func TestAWithdrawalInPlaceIsNotUrgent(t *testing.T) {
 	})
 }
 
-// TestReadersAfterAClockStep: where the names of generations lie in the future, as the clock was set back, readers have their
-// second all the same.
+// TestReadersAfterAClockStep: if the names of generations are in the future because the clock was set back, readers still have their
+// second.
 func TestReadersAfterAClockStep(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "0")
@@ -90,7 +89,7 @@ func TestReadersAfterAClockStep(t *testing.T) {
 	})
 }
 
-// TestAnOldGenerationGoesAfterARestart, also while nobody knows what is wanted of the volume.
+// TestAnOldGenerationGoesAfterARestart: also while it is not known what is wanted of the volume.
 func TestAnOldGenerationGoesAfterARestart(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(secret("db"), "p", "old")
@@ -109,7 +108,7 @@ func TestAnOldGenerationGoesAfterARestart(t *testing.T) {
 	})
 }
 
-// TestNothingToLookAt: where somebody has removed ..data, a volume that is never written again does not keep a processor busy.
+// TestNothingToLookAt: if somebody has removed ..data, a volume that is never written again does not cause a busy loop.
 func TestNothingToLookAt(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -122,7 +121,7 @@ func TestNothingToLookAt(t *testing.T) {
 		opens.forget()
 		before := e.mounts.count("Reopen")
 		stop := make(chan struct{})
-		go func() { // the bubble's time stands still as long as somebody is busy
+		go func() { // the bubble's time stands still while a goroutine is busy
 			defer close(stop)
 			e.restart()
 			e.rest()
@@ -146,7 +145,7 @@ func TestNothingToLookAt(t *testing.T) {
 	})
 }
 
-// TestTheLimitIsOfOneGeneration: what superseded ones take lets no update through.
+// TestTheLimitIsOfOneGeneration: memory of superseded generations does not let a larger update through.
 func TestTheLimitIsOfOneGeneration(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", pages(200))

@@ -9,8 +9,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// inIdentities is inBubble without and with the rights of the node. The pods have a volume that
-// shows the ConfigMap "app".
+// inIdentities is like inBubble, with and without the node's rights. The pods have a volume that shows the ConfigMap "app".
 func inIdentities(t *testing.T, test func(e *env)) {
 	for name, nodeRights := range map[string]bool{"plugin": false, "node": true} {
 		t.Run(name, func(t *testing.T) {
@@ -25,7 +24,7 @@ func inIdentities(t *testing.T, test func(e *env)) {
 	}
 }
 
-// volumesOf returns requests for many volumes of one pod, which its spec must be read for.
+// volumesOf returns requests for many volumes of one pod whose spec must be read.
 func (e *env) volumesOf(id string, n int) []Request { return e.inOnePod(id, n, "volume", "native") }
 
 // publishingAll starts all publishes.
@@ -54,7 +53,7 @@ func (e *env) wantSuccess(answers []<-chan error) {
 	}
 }
 
-// However many volumes a pod has, publishes at the same time read it once, and so does a restart.
+// However many volumes a pod has, concurrent publishes read it once, and so does a restart.
 func TestAPodsVolumesShareARead(t *testing.T) {
 	inIdentities(t, func(e *env) {
 		volumes := e.volumesOf("v", 100)
@@ -78,7 +77,7 @@ func TestAPodsVolumesShareARead(t *testing.T) {
 	})
 }
 
-// A node's start reads many pods: few at once, but all, and those first for which a publish waits.
+// A node's start reads many pods: few at the same time, those for which a publish waits first, and in the end all.
 func TestReadsOfPodsAreBounded(t *testing.T) {
 	inIdentities(t, func(e *env) {
 		const pods, each = 100, 2

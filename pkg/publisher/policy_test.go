@@ -8,8 +8,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// A pinned volume is written once: no change, resync, restart or adoption rewrites
-// it, and nothing is watched for it.
+// A pinned volume is written once. No change, resync, restart or takeover rewrites it, and nothing is watched for it.
 func TestAPinnedVolumeIsNeverRewritten(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -24,7 +23,7 @@ func TestAPinnedVolumeIsNeverRewritten(t *testing.T) {
 			if n := len(e.objects.registrations()); n != 0 {
 				t.Errorf("%s: %d registrations", when, n)
 			}
-			if n := e.mounts.count("Reopen"); n > 1 { // a restarted process prunes, once
+			if n := e.mounts.count("Reopen"); n > 1 { // a restarted process prunes once
 				t.Errorf("%s: the mount was opened %d times", when, n)
 			}
 		}
@@ -47,8 +46,8 @@ func TestAPinnedVolumeIsNeverRewritten(t *testing.T) {
 	})
 }
 
-// With onDelete: Remove the files of a deleted object go, those of others stay, and
-// they come back with the object. A first publish waits for it all the same.
+// With onDelete: Remove, the files of a deleted object are removed, those of others stay, and they come back with the object. A first
+// publish still waits for it.
 func TestOnDeleteRemove(t *testing.T) {
 	inBubble(t, func(e *env) {
 		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]", "onDelete", "Remove")
@@ -74,7 +73,7 @@ func TestOnDeleteRemove(t *testing.T) {
 	})
 }
 
-// While a volume may have files of two versions, its status doesn't say that it shows the new one.
+// While a volume may have files of two versions, its status doesn't report the new one as shown.
 func TestAHalfWrittenVolumeIsNotShown(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -87,8 +86,8 @@ func TestAHalfWrittenVolumeIsNotShown(t *testing.T) {
 		if s := e.status(); s.Shown[configMap("app")] != first || s.Condition != eventVolumeUpdateFailed {
 			t.Errorf("after a failed write: %s, shown %v, want %v", s.Condition, s.Shown, first)
 		}
-		// The files name the new version before they are rewritten. What keeps a restarted plugin from
-		// making sure must not make a yes of it.
+		// The record names the new version before the files are rewritten. If a restarted plugin cannot verify them, that must not count as
+		// success.
 		e.writes.set(nil, nil)
 		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
 		e.restart()

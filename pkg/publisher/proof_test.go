@@ -10,8 +10,7 @@ import (
 
 var errForeign = fmt.Errorf("%w: shop/default", authz.ErrNotThePods)
 
-// What the API server says of a pod needs no token to be proven: another pod's token of the
-// same account is enough after a restart.
+// What the API server says about a pod needs no token as a proof: after a restart, another pod's token of the same account is enough.
 func TestADerivedRequestIsProven(t *testing.T) {
 	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		r, other := e.tokened("v1", "t1"), e.tokened("v2", "t1")
@@ -31,8 +30,8 @@ func TestADerivedRequestIsProven(t *testing.T) {
 	})
 }
 
-// A republish may bring a token of somebody else, as where the CSIDriver object has lost its
-// tokenRequests and the pod's author wrote one: it is not used, for nobody.
+// A republish may bring a foreign token, for example if the CSIDriver object lost its tokenRequests and the pod's author wrote one. It is
+// never used.
 func TestARepublishWithAForeignToken(t *testing.T) {
 	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		r := e.tokened("v1", "t1")
@@ -51,7 +50,7 @@ func TestARepublishWithAForeignToken(t *testing.T) {
 	})
 }
 
-// A token that comes while the lack of one is being found out is not overlooked.
+// A token that arrives while the lack of one is being detected is not overlooked.
 func TestATokenComesDuringAReview(t *testing.T) {
 	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		r := e.tokened("v1", "t1")

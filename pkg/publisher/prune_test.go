@@ -29,7 +29,7 @@ func (e *env) generations(r Request) int {
 	return n
 }
 
-// What was shown before may have been revoked; nothing may keep it.
+// What was shown before may have been revoked, so nothing may keep it.
 func TestTheGenerationBeforeGoesWhateverComes(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -57,7 +57,7 @@ func TestTheGenerationBeforeGoesWhateverComes(t *testing.T) {
 				e.objects.put(configMap("app"), "a", "1")
 				r := e.request("v1")
 				e.publish(r)
-				after(time.Nanosecond) // no two generations are born at the same moment
+				after(time.Nanosecond) // no two generations are created at the same moment
 				e.objects.put(configMap("app"), "a", "2")
 				synctest.Wait()
 				if n := e.generations(r); n != 2 {

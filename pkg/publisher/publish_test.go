@@ -183,7 +183,7 @@ func TestStopWaiting(t *testing.T) {
 		e.wantNothing()
 
 		e.objects.put(configMap("app"), "a", "1")
-		e.publish(e.request("v3")) // what needs no wait still works
+		e.publish(e.request("v3")) // a volume that needs no wait still works
 		if took := time.Since(begin); took != 0 {
 			t.Errorf("took %v", took)
 		}

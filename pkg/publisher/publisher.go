@@ -1,16 +1,14 @@
-// Package publisher owns the life of published volumes.
+// Package publisher owns the life of published volumes. It must not know about gRPC, about flags, or about how objects reach the process.
 //
-// One function, reconcile, brings a volume to what it should be: a publish, a change, a resync, a restart and a withdrawal
-// all end there. Only the goroutine of the volume's pod calls it, and touches the files. It never waits for the network: who
-// gets an answer wakes it. So only a file system can hang, and it hangs one pod. The package must not know of gRPC, of
-// flags, or of how objects reach the process.
+// One function, reconcile, brings a volume to its wanted state. A publish, a change, a resync, a restart and a withdrawal all use it. Only
+// the goroutine of the volume's pod calls it and touches the files. It never waits for the network: whoever receives an answer wakes it. So
+// only a file system can hang, and it hangs only one pod.
 //
-// A part owns its state, and no other part reaches into it: an entry of the table (what the calls and the worker know
-// together), the binding (what is asked for), the files, the receipts, the spread and the report.
+// Each part owns its state, and no other part reads or changes it: the entry in the table (shared by the calls and the worker), the binding
+// (what is asked for), the files, the receipts, the spread and the report.
 //
-// A file uses files below it only. From the top: run, restart, calls and publisher (what others call), reconcile, show and volume
-// (the steps), worker, then the parts: answers, binding and consent, files and generations, receipts, spread, table, report,
-// failure.
+// A source file uses only files below it. From the top: run, restart, calls and publisher (the public functions), reconcile, show and
+// volume (the steps), worker, and the parts: answers, binding and consent, files and generations, receipts, spread, table, report, failure.
 package publisher
 
 import (
@@ -29,22 +27,23 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// Publisher publishes volumes and keeps them current. All methods are safe for concurrent use.
+// Publisher publishes volumes and keeps them current. All methods are safe for concurrent use, except that Restore and Run are called once,
+// in that order.
 //
-// The goroutines are those of Run: one for each pod that has volumes, and the reads and questions of pods and access. They
-// end with its context, but a reconcile that hangs ends with its system call. All fields are constant after Restore.
+// Run starts all its goroutines: one for each pod that has volumes, and those that read pods and ask about rights. They end with Run's
+// context. A reconcile that hangs ends only with its system call. All fields are constant after Restore.
 type Publisher struct {
 	*shared
 	table *table
-	// stopping is closed when no publish is to wait any more, ended when no worker runs any more.
+	// stopping is closed when publishes must not wait any more. ended is closed when Run has stopped the workers.
 	stopping, ended chan struct{}
 	stopOnce        sync.Once
 	running         sync.WaitGroup
-	// orphans are the volumes that Restore has found of pods that are gone. Run unmounts them.
+	// orphans are mounted volumes whose pods are gone. Restore finds them, and Run unmounts them.
 	orphans []mount.Mounted
 }
 
-// New returns a Publisher that knows of no volume yet: Restore, then Run. It fails if opts are not valid.
+// New returns a Publisher without volumes. Call Restore and then Run. It fails if opts are not valid.
 func New(opts Options) (*Publisher, error) {
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("publisher options: %w", err)
@@ -86,18 +85,17 @@ func New(opts Options) (*Publisher, error) {
 	return p, nil
 }
 
-// StopWaiting ends every publish that waits for an object, with ReasonUnavailable, and lets no later one wait. It is
-// idempotent.
+// StopWaiting ends every publish that waits, with ReasonUnavailable, and later ones don't wait. It is idempotent.
 func (p *Publisher) StopWaiting() { p.stopOnce.Do(func() { close(p.stopping) }) }
 
-// OpensLost notes that opens of files of any volume may have been missed.
+// OpensLost notes that opens of files in any volume may have been missed.
 func (p *Publisher) OpensLost() {
 	for _, e := range p.table.all() {
 		e.vol.opensLost()
 	}
 }
 
-// readPod reads a pod. A panic is an error: nobody else would catch it.
+// readPod reads a pod. It turns a panic into an error, because no caller recovers.
 func (p *Publisher) readPod(ctx context.Context, asked volume.Pod) (spec *pod.Spec, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {

@@ -17,11 +17,10 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// TestRandomCalls lets many volumes live their lives at once, on objects that come,
-// change and go and on mounts and writes that fail now and then, over restarts. A
-// model knows of each volume whether it is published and what it names; whenever all has
-// settled, what is mounted, shown, recorded, registered and counted must agree with the model
-// and the objects. A run that failed is repeated with its seed as the constant.
+// TestRandomCalls runs many volumes at the same time, with objects that appear, change and disappear, mounts and writes that sometimes
+// fail, and restarts. A model knows for each volume whether it is published and what it names. Whenever everything has settled, what is
+// mounted, shown, recorded, registered and counted must agree with the model and the objects. To repeat a failed run, set its seed as the
+// constant.
 func TestRandomCalls(t *testing.T) {
 	const volumes, rounds, steps = 200, 2, 5
 	seed := rand.Uint64()
@@ -63,7 +62,7 @@ type world struct {
 
 	mu   sync.Mutex
 	dice *rand.Rand
-	// before is what each file system showed last.
+	// before has what each file system showed last.
 	before   map[*fakeTmpfs]map[string]int
 	vanished []string
 }
@@ -76,7 +75,7 @@ func (w *world) roll(n int) int {
 	return w.dice.IntN(n)
 }
 
-// misbehave switches the faults on or off.
+// misbehave enables or disables the faults.
 func (w *world) misbehave(on bool) {
 	for _, method := range []string{"Create", "Attach", "Reopen", "Unmount"} {
 		w.mounts.on(method, func() error {
@@ -95,7 +94,7 @@ func (w *world) misbehave(on bool) {
 	}, nil)
 }
 
-// lookBack is called at the end of each write and looks at one of the volumes.
+// lookBack is called at the end of each write, and checks one of the volumes.
 func (w *world) lookBack() error {
 	w.mounts.mu.Lock()
 	mounted := slices.Collect(maps.Values(w.mounts.attached))
@@ -106,9 +105,8 @@ func (w *world) lookBack() error {
 	return nil
 }
 
-// compare looks at one file system: each object has its version as its value, and
-// none may be less than at the last look. A file may be gone for a look that meets a
-// write.
+// compare checks one file system: each object has its version as its value, and no version may be older than at the last check. A file may
+// be absent if the check meets a write.
 func (w *world) compare(fsys *fakeTmpfs) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -131,7 +129,7 @@ func (w *world) compare(fsys *fakeTmpfs) {
 
 func worldObject(i int) string { return fmt.Sprintf("object-%d", i) }
 
-// put gives an object its own version as its value.
+// put sets an object's value to its own version.
 func (w *world) put(i int) {
 	ref := configMap(worldObject(i))
 	w.objects.putWith(ref, func(version string) map[string][]byte { return map[string][]byte{ref.Name: []byte(version)} })
@@ -206,8 +204,7 @@ func (w *world) removeVanished() {
 	}
 }
 
-// model is what a test knows of one volume. It belongs to the goroutine that lives
-// its life.
+// model is what a test knows about one volume. It belongs to the goroutine that uses the volume.
 type model struct {
 	*world
 	request   Request
@@ -225,7 +222,7 @@ func newModel(w *world, i int, seed uint64) *model {
 	return m
 }
 
-// live makes some calls, and ends with one that settles what the volume is.
+// live makes some calls, and ends with one that defines the volume's state.
 func (m *model) live(steps int) {
 	for range steps {
 		switch m.random.IntN(10) {
@@ -265,7 +262,7 @@ func (m *model) callUnpublish() {
 	}
 }
 
-// callBoth has two calls meet. Which wins is open, so an unpublish follows.
+// callBoth makes two calls at the same time. Either may win, so an unpublish follows.
 func (m *model) callBoth() {
 	var running sync.WaitGroup
 	running.Go(func() { _ = m.p.Publish(m.ctx, m.request) })
@@ -276,8 +273,7 @@ func (m *model) callBoth() {
 	}
 }
 
-// loseMount has the volume's mount vanish, which a publish mends. If that fails,
-// nothing may be left of either.
+// loseMount makes the volume's mount vanish, which a publish repairs. If that fails, nothing may remain of either mount.
 func (m *model) loseMount() {
 	if !m.published {
 		return

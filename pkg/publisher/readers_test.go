@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// TestReadersGetTheirTime has changes come faster than a reader can read a
-// generation: the first one shows at once, the next not before readTime is over,
-// and then it is the latest.
+// TestReadersGetTheirTime makes changes faster than a reader can read a generation. The first one shows at once, the next one not before
+// readTime is over, and then with the latest state.
 func TestReadersGetTheirTime(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "0")
@@ -25,7 +24,7 @@ func TestReadersGetTheirTime(t *testing.T) {
 		after(readTime - time.Nanosecond)
 		synctest.Wait()
 		e.wantFiles(r, "a", "1")
-		e.writes.times() // forget those until now
+		e.writes.times() // forget earlier writes
 		after(time.Nanosecond)
 		synctest.Wait()
 		e.wantFiles(r, "a", "3")

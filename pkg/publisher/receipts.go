@@ -16,51 +16,50 @@ import (
 )
 
 const (
-	// maxWatchedFiles bounds the memory that the receipts of a volume take, which nothing counts.
+	// maxWatchedFiles limits the memory for the receipts of a volume. No other limit counts that memory.
 	maxWatchedFiles = 512
-	// A watch that was refused is tried again after rewatchMin, later after up to rewatchMax. One that was ended for its noise
-	// comes back with the next write after such a time.
+	// A watch that could not be started is retried after rewatchMin, and later after up to rewatchMax. A watch that ended because of noise
+	// is started again by the next write after such a delay.
 	rewatchMin = 10 * time.Second
 	rewatchMax = time.Hour
-	// drainTime is how long a rewrite in place waits for the opens of before. Then receipts are unknown: files are not late.
+	// drainTime is how long a rewrite in place waits for earlier opens to be reported. After it, receipts are unknown, but the files are
+	// not late.
 	drainTime = 100 * time.Millisecond
 )
 
-// errTooManyFiles is why a volume has no receipts.
+// errTooManyFiles says why a volume has no receipts.
 var errTooManyFiles = fmt.Errorf("a volume of more than %d files has no receipts", maxWatchedFiles)
 
-// openReceipts are who has opened the files of one volume. The worker owns them; Opens reports to the inbox. Whatever fails
-// here makes receipts unknown and keeps nothing from the files.
+// openReceipts records which files of a volume have been opened. The worker owns it; Opens reports to the inbox. A failure here makes
+// receipts unknown and never affects the files.
 type openReceipts struct {
 	opens  Opens // nil: there are no receipts
 	writes writer.Options
 	inbox  *inbox
-	// versionsPath is that of the file of versions, which is of no object; "" for none.
+	// versionsPath is the path of the versions file, which belongs to no object. "" means none.
 	versionsPath string
 
-	// files are those that are shown, by path, in the generation. unread is why they are not known.
+	// files are the shown files by path, and generation is where they are. unread says why the files are not known.
 	files      map[string]*shownFile
 	generation string
 	unread     error
-	// findAt is when those of a volume that was found are looked at for the first time; zero once they are.
+	// findAt is when the files of a mounted volume are first read after a restart. It is zero afterwards.
 	findAt time.Time
-	// stop ends the watch; nil without one. unwatched is why there is none, and retryAt when a refused one is tried again.
+	// stop ends the watch; it is nil without one. unwatched says why there is no watch. retryAt is when starting it is retried.
 	stop      func()
 	unwatched error
 	retryAt   time.Time
-	// ended counts the watches that could not be had, or were ended for their noise, and noUntil is how long no write brings
-	// another one.
+	// ended counts the watches that could not be started or that ended because of noise. Until noUntil, no write starts another one.
 	ended   int
 	noUntil time.Time
 }
 
-// newReceipts returns the receipts of a volume whose attributes have names that begin with prefix. wake has the volume
-// reconciled at a time.
+// newReceipts returns the receipts of a volume. prefix is the prefix of its attributes' names. wake schedules a reconcile of the volume.
 func newReceipts(opens Opens, prefix string, wake func(at time.Time)) *openReceipts {
 	return &openReceipts{opens: opens, inbox: &inbox{wake: wake}, writes: writer.Options{AttributePrefix: prefix}}
 }
 
-// bind says how the volume is written. It returns the same with what receipts need to hear of.
+// bind sets how the volume is written. It returns these options with the callbacks that receipts need.
 func (r *openReceipts) bind(writes writer.Options, versionsPath string) writer.Options {
 	if r.opens != nil {
 		writes.Rewritten, writes.Removing = r.rewritten, r.removing
@@ -70,14 +69,14 @@ func (r *openReceipts) bind(writes writer.Options, versionsPath string) writer.O
 	return writes
 }
 
-// find has the receipts of a volume that was found looked at, later: while no plugin ran, nobody saw who opened its files.
+// find schedules a read of a mounted volume's receipts. Nobody saw which files were opened while no plugin was running.
 func (r *openReceipts) find(at time.Time) {
 	if r.opens != nil {
 		r.findAt = at
 	}
 }
 
-// dueAt returns when save is due; zero for never.
+// dueAt returns when save is due, or zero for never.
 func (r *openReceipts) dueAt() time.Time {
 	if r.opens == nil {
 		return time.Time{}
@@ -85,7 +84,7 @@ func (r *openReceipts) dueAt() time.Time {
 	return earlier(earlier(r.findAt, r.retryAt), r.inbox.dueAt())
 }
 
-// close ends the watch of a volume whose contents are gone, or nobody's any more. Nothing is due then.
+// close ends the watch of a volume that is unmounted or replaced. Nothing is due afterwards.
 func (r *openReceipts) close() {
 	if r.stop != nil {
 		r.stop()
@@ -94,17 +93,17 @@ func (r *openReceipts) close() {
 	*r = openReceipts{opens: r.opens, inbox: r.inbox, writes: r.writes, versionsPath: r.versionsPath}
 }
 
-// beforeWrite looks at the files of a volume that was found before a write changes them.
+// beforeWrite reads the files of a mounted volume before the first write after a restart changes them.
 func (r *openReceipts) beforeWrite(ctx context.Context, root *os.Root) {
 	if !r.findAt.IsZero() {
 		r.look(ctx, root, true)
 	}
 }
 
-// afterWrite notes the files that are shown after a write that has changed some: those of a tree in a generation, or whatever
-// is there, with a nil tree. visible says that somebody may have opened them by now.
+// afterWrite records the files that are shown after a write that changed some: the files of tree in a generation or, if tree is nil,
+// whatever exists. visible means that somebody may have opened them already.
 func (r *openReceipts) afterWrite(ctx context.Context, root *os.Root, generation string, tree *volume.Payload, visible bool) {
-	isKnown := r.unread == nil && (r.stop != nil || !visible) // all that was there before, and each open since
+	isKnown := r.unread == nil && (r.stop != nil || !visible) // all earlier files are known, and so is each open since then
 	switch {
 	case r.opens == nil:
 	case tree != nil && len(tree.Files) > maxWatchedFiles && r.stop == nil:
@@ -116,7 +115,7 @@ func (r *openReceipts) afterWrite(ctx context.Context, root *os.Root, generation
 	}
 }
 
-// note takes the files of a tree that was just written, without opening them. A file that has another ID than before is new.
+// note records the files of a tree that was just written, without opening them. A file with another ID than before is new.
 func (r *openReceipts) note(ctx context.Context, root *os.Root, generation string, tree *volume.Payload) error {
 	g, err := writer.OpenGeneration(root, r.writes, generation)
 	if err != nil {
@@ -149,7 +148,7 @@ func (r *openReceipts) note(ctx context.Context, root *os.Root, generation strin
 	return nil
 }
 
-// save gives the files that were opened their receipts, and does what else is due.
+// save writes the receipts of files that were opened, and does the other work that is due.
 func (r *openReceipts) save(ctx context.Context, root *os.Root) {
 	if r.opens == nil || r.dueAt().IsZero() {
 		return
@@ -168,7 +167,7 @@ func (r *openReceipts) save(ctx context.Context, root *os.Root) {
 	if news.lost {
 		r.miss()
 	}
-	if err := r.setReceipts(root, opened); err != nil { // they are known as long as this process runs
+	if err := r.setReceipts(root, opened); err != nil { // the receipts stay known while this process runs
 		klog.FromContext(ctx).Error(err, "Can't keep receipts")
 	}
 	if isDue(r.findAt, now) || isDue(r.retryAt, now) {
@@ -176,14 +175,14 @@ func (r *openReceipts) save(ctx context.Context, root *os.Root) {
 	}
 }
 
-// miss notes that each file without a receipt may have been opened.
+// miss notes that every file without a receipt may have been opened.
 func (r *openReceipts) miss() {
 	for _, file := range r.files {
 		file.missed = file.missed || file.Opened.IsZero()
 	}
 }
 
-// setReceipts has files carry their receipts. Then Opens reports them no more.
+// setReceipts writes receipts to files. Opens does not report these files afterwards.
 func (r *openReceipts) setReceipts(root *os.Root, files []*shownFile) error {
 	if len(files) == 0 {
 		return nil
@@ -203,8 +202,8 @@ func (r *openReceipts) setReceipts(root *os.Root, files []*shownFile) error {
 	return err
 }
 
-// look reads which files are shown, and has their opens watched. A file that is known stays what it was. missed says that
-// the others may have been opened before.
+// look reads which files are shown and watches their opens. A known file keeps its state. missed means that the other files may have been
+// opened before.
 func (r *openReceipts) look(ctx context.Context, root *os.Root, missed bool) {
 	r.findAt, r.retryAt, r.unread = time.Time{}, time.Time{}, nil
 	g, err := writer.OpenGeneration(root, r.writes, "")
@@ -219,7 +218,7 @@ func (r *openReceipts) look(ctx context.Context, root *os.Root, missed bool) {
 		r.files = nil
 		r.refuse(ctx, err)
 		r.unmark(ctx, g)
-	case errors.Is(err, fs.ErrNotExist): // somebody has removed it; the next write brings another one
+	case errors.Is(err, fs.ErrNotExist): // somebody has removed it; the next write creates another one
 		r.files, r.unread = nil, err
 	default:
 		r.files, r.unread = nil, err
@@ -228,7 +227,7 @@ func (r *openReceipts) look(ctx context.Context, root *os.Root, missed bool) {
 	}
 }
 
-// read reads which files a generation has. Those of no object need no receipt: the versions file, and what was emptied.
+// read reads the files of a generation. Files of no object need no receipt: the versions file, and emptied files.
 func (r *openReceipts) read(g *writer.Generation, missed bool) error {
 	files := map[string]*shownFile{}
 	err := g.Receipts(func(receipt writer.Receipt, file int) error {
@@ -261,15 +260,15 @@ func (r *openReceipts) read(g *writer.Generation, missed bool) error {
 	return err
 }
 
-// removing has Opens report no more a file that can get no receipt; see writer.Options.Removing. Without it, whoever has the
-// file open could make noise for ever.
+// removing makes Opens ignore a file that can no longer get a receipt; see writer.Options.Removing. Otherwise a process that has the file
+// open could cause noise without end.
 func (r *openReceipts) removing(file int) {
 	if r.stop != nil {
-		_ = r.opens.Ignore(file) // noise then ends the watch
+		_ = r.opens.Ignore(file) // if this fails, noise ends the watch
 	}
 }
 
-// watch watches the file system of a generation whose files are known, if it is not watched and may be.
+// watch starts to watch the file system of a generation, unless it is watched already or must not be yet. The files are known.
 func (r *openReceipts) watch(ctx context.Context, g *writer.Generation) {
 	if r.stop != nil || errors.Is(r.unwatched, receipts.ErrNoisy) && time.Now().Before(r.noUntil) {
 		return
@@ -283,7 +282,7 @@ func (r *openReceipts) watch(ctx context.Context, g *writer.Generation) {
 	r.stop, r.unwatched = stop, nil
 }
 
-// refuse notes why there is no watch. The log has each reason once.
+// refuse notes why there is no watch. Each reason is logged once.
 func (r *openReceipts) refuse(ctx context.Context, err error) {
 	if r.unwatched == nil || r.unwatched.Error() != err.Error() {
 		klog.FromContext(ctx).Info("Opens of a volume's files are not watched", "reason", err.Error())
@@ -292,13 +291,13 @@ func (r *openReceipts) refuse(ctx context.Context, err error) {
 	r.miss()
 }
 
-// retry has what failed tried again, later each time.
+// retry schedules a retry, with growing delays.
 func (r *openReceipts) retry() {
 	r.retryAt = time.Now().Add(min(rewatchMin<<min(r.ended, 10), rewatchMax))
 	r.ended++
 }
 
-// endWatch takes in that Opens has ended the watch. One that was ended for its noise stays so for a while.
+// endWatch handles the end of a watch that Opens reported. After an end because of noise, no watch is started for a while.
 func (r *openReceipts) endWatch(ctx context.Context, root *os.Root, why error) {
 	r.refuse(ctx, why)
 	r.retry()
@@ -329,8 +328,8 @@ func (r *openReceipts) unmark(ctx context.Context, g *writer.Generation) {
 	}
 }
 
-// rewritten notes that a file has another content, and forgets opens of it from before the last byte; see
-// writer.Options.Rewritten. Of a file that was ignored for long enough none is queued.
+// rewritten notes that a file has new content, and forgets opens from before the last byte; see writer.Options.Rewritten. If the file was
+// ignored for long enough, no such open is queued, and there is nothing to wait for.
 func (r *openReceipts) rewritten(path string, file int) {
 	id, err := r.opens.ID(file, "")
 	if known := r.files[path]; known == nil || known.reported == 0 || r.opens.Reads() < known.reported {
@@ -338,10 +337,10 @@ func (r *openReceipts) rewritten(path string, file int) {
 	}
 	err = errors.Join(err, r.opens.Listen(file))
 	r.inbox.forget(id, err)
-	delete(r.files, path) // it is read after the write
+	delete(r.files, path) // it is read again after the write
 }
 
-// states says of each of a volume's objects whether it was opened: each of its files has a receipt, and it has at least one.
+// states returns for each object whether it was opened: it has at least one file, and each of its files has a receipt.
 func (r *openReceipts) states(refs []volume.Ref) map[volume.Ref]*Opened {
 	if r.opens == nil {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/refvol/refvol/pkg/receipts"
 )
 
-// TestANoisyVolume loses its watch, and has it back with a write some time later. What was opened meanwhile is unknown.
+// TestANoisyVolume loses its watch, and gets it back with a write some time later. Whether files were opened meanwhile is unknown.
 func TestANoisyVolume(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		app := configMap("app")
@@ -35,7 +35,7 @@ func TestANoisyVolume(t *testing.T) {
 		after(rewatchMin)
 		e.objects.put(app, "a", "1", "b", "3")
 		e.rest()
-		e.wantOpened(app, OpenUnknown, "b") // who was quick may have opened it before the watch
+		e.wantOpened(app, OpenUnknown, "b") // a fast process may have opened it before the watch
 		e.objects.put(app, "a", "1", "b", "4")
 		e.rest()
 		e.wantOpened(app, OpenNo, "b")
@@ -48,7 +48,7 @@ func TestANoisyVolume(t *testing.T) {
 	})
 }
 
-// TestAWatchThatIsRefused is tried again.
+// TestAWatchThatIsRefused is retried.
 func TestAWatchThatIsRefused(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		app := configMap("app")
@@ -69,7 +69,7 @@ func TestAWatchThatIsRefused(t *testing.T) {
 	})
 }
 
-// TestTooManyFiles: a volume of many files has no receipts, and says why, until it has fewer.
+// TestTooManyFiles: a volume of many files has no receipts, and says why, until it has fewer files.
 func TestTooManyFiles(t *testing.T) {
 	opens := newFakeOpens()
 	inStoppedBubble(t, func(opts *Options) {
@@ -101,7 +101,7 @@ func TestTooManyFiles(t *testing.T) {
 	})
 }
 
-// TestAnObjectWithoutAFile is never said to have been opened.
+// TestAnObjectWithoutAFile is never reported as opened.
 func TestAnObjectWithoutAFile(t *testing.T) {
 	receiptsInBubble(t, func(e *env, _ *fakeOpens, _ *fakeObserver) {
 		e.objects.put(configMap("app"))
@@ -112,7 +112,7 @@ func TestAnObjectWithoutAFile(t *testing.T) {
 	})
 }
 
-// TestFilesThatCantBeRead after a write are unknown, and looked at again.
+// TestFilesThatCantBeRead after a write are unknown, and are read again.
 func TestFilesThatCantBeRead(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		app := configMap("app")
@@ -137,7 +137,7 @@ func TestFilesThatCantBeRead(t *testing.T) {
 	})
 }
 
-// TestWhatCanGetNoReceipt is not reported: a file of versions, and what was superseded, which somebody may have open.
+// TestWhatCanGetNoReceipt is not reported: a versions file, and superseded files that somebody may have open.
 func TestWhatCanGetNoReceipt(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -162,19 +162,19 @@ func TestWhatCanGetNoReceipt(t *testing.T) {
 	})
 }
 
-// TestOpensLostBesideTheWorker may come while the worker closes the receipts.
+// TestOpensLostBesideTheWorker: the call may come while the worker closes the receipts.
 func TestOpensLostBesideTheWorker(t *testing.T) {
 	e := newEnv(t, func(o *Options) { o.Opens = newFakeOpens() })
 	r := e.request("v1")
 	e.p.find(r.VolumeID, r.Target)
 	v, closed := e.lookup("v1").vol, make(chan struct{})
 	go func() { v.(*vol).receipts.close(); close(closed) }()
-	runtime.Gosched() // which is no synchronisation
+	runtime.Gosched() // this is no synchronisation
 	e.p.OpensLost()
 	<-closed
 }
 
-// TestAWriteAfterFilesThatCantBeRead: who has opened its files was not seen, so they are not said to be unopened.
+// TestAWriteAfterFilesThatCantBeRead: opens of its files were not seen, so they are not reported as unopened.
 func TestAWriteAfterFilesThatCantBeRead(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		app := configMap("app")
@@ -192,8 +192,8 @@ func TestAWriteAfterFilesThatCantBeRead(t *testing.T) {
 	})
 }
 
-// TestARewriteWaitsForNoStorm: opens that others have queued hold up no rewrite in place. A file that was opened, and that the
-// kernel has not reported since, can get its receipt for the new content; of another one receipts are unknown.
+// TestARewriteWaitsForNoStorm: queued opens of other processes don't delay a rewrite in place. A file that was opened, and that the kernel
+// has not reported since, can get its receipt for the new content. For other files receipts are unknown.
 func TestARewriteWaitsForNoStorm(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		app := configMap("app")
@@ -202,7 +202,7 @@ func TestARewriteWaitsForNoStorm(t *testing.T) {
 		e.publish(r)
 		e.read(r, opens, "a", "b")
 		after(receiptTime)
-		e.read(r, opens) // what was queued when they came to be ignored is reported
+		e.read(r, opens) // what was queued before they were ignored is reported
 		e.read(r, opens)
 		opens.set(func() { opens.slow = true })
 		e.objects.put(app, "a", "2", "b", "1")
@@ -221,7 +221,7 @@ func TestARewriteWaitsForNoStorm(t *testing.T) {
 	})
 }
 
-// TestAnOpenThatIsStillQueued, from before a file had its receipt, is none of what the file shows after a rewrite.
+// TestAnOpenThatIsStillQueued, from before a file had its receipt, does not count for the content after a rewrite.
 func TestAnOpenThatIsStillQueued(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		app := configMap("app")

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestRandomOpens has files opened, changed, withdrawn from the plugin's sight by kills, and lost by overflows, in random order.
-// A model knows which content of each file was opened. Whatever happens, no object is said to be opened of which a file was
-// not, and none not to be of which each was. A schedule that failed is repeated with its seed as the constant.
+// TestRandomOpens opens and changes files, and hides opens from the plugin by kills and overflows, in random order. A model knows which
+// content of each file was opened. An object is never reported as opened if one of its files was not, nor as unopened if each of them was.
+// To repeat a failed schedule, set its seed as the constant.
 func TestRandomOpens(t *testing.T) {
 	schedules := 60
 	if os.Getenv("REFVOL_LONG") != "" {
@@ -42,7 +42,7 @@ type openModel struct {
 	opens   *fakeOpens
 	dice    *rand.Rand
 	request Request
-	// contents has the number of each file's content, and opened those that were opened, by path and number.
+	// contents has the number of each file's content. opened has those that were opened, by path and number.
 	contents [3]int
 	changes  int
 	opened   map[string]bool
@@ -62,7 +62,7 @@ func (m *openModel) change() {
 	m.objects.put(configMap("app"), pairs...)
 }
 
-// open opens a file, as it is shown now.
+// open opens a file as it is shown now.
 func (m *openModel) open() string {
 	name := fmt.Sprint("f", m.dice.IntN(len(m.contents)))
 	path := m.realPath(m.request, name)
@@ -82,7 +82,7 @@ func (m *openModel) step() {
 	switch m.dice.IntN(12) {
 	case 0:
 		what = "kill"
-		if m.dice.IntN(2) == 0 { // else its end has time to keep what the kernel knows
+		if m.dice.IntN(2) == 0 { // otherwise the end has time to save what the kernel knows
 			m.opens.lose()
 		}
 		m.halt()
@@ -95,7 +95,7 @@ func (m *openModel) step() {
 	case 2, 3, 4:
 		what = "change"
 		m.change()
-	case 5: // both at once
+	case 5: // both at the same time
 		what = "change, " + m.open()
 		m.change()
 	default:

@@ -9,7 +9,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// receiptsInBubble runs a test with opens that are watched.
+// receiptsInBubble runs a test with watched opens.
 func receiptsInBubble(t *testing.T, test func(e *env, opens *fakeOpens, o *fakeObserver)) {
 	t.Helper()
 	opens, o := newFakeOpens(), &fakeObserver{}
@@ -23,7 +23,7 @@ func receiptsInBubble(t *testing.T, test func(e *env, opens *fakeOpens, o *fakeO
 	})
 }
 
-// read has some of a volume's files opened, by their present paths, and waits until nothing moves.
+// read opens some of a volume's files at their present paths, and waits until nothing happens any more.
 func (e *env) read(r Request, opens *fakeOpens, paths ...string) {
 	e.Helper()
 	for _, p := range paths {
@@ -46,7 +46,7 @@ func (e *env) realPath(r Request, name string) string {
 	return path
 }
 
-// wantOpened compares what the status says of an object.
+// wantOpened compares the status of an object.
 func (e *env) wantOpened(ref volume.Ref, state OpenState, unopened ...string) {
 	e.Helper()
 	o := e.status().Opened[ref]
@@ -58,8 +58,7 @@ func (e *env) wantOpened(ref volume.Ref, state OpenState, unopened ...string) {
 	}
 }
 
-// TestReceipts: an object is opened when each of its files is, and a new version of it is not, but for files that did not
-// change.
+// TestReceipts: an object is opened when each of its files is. A new version is not opened, apart from files that did not change.
 func TestReceipts(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, o *fakeObserver) {
 		app, db := configMap("app"), secret("db")
@@ -75,7 +74,7 @@ func TestReceipts(t *testing.T) {
 		e.read(r, opens, "b", "deep/p")
 		e.wantOpened(app, OpenYes)
 		e.wantOpened(db, OpenYes)
-		if len(o.opened) != 2 { // the files' times are no fake ones
+		if len(o.opened) != 2 { // the files' times are not fake
 			t.Errorf("heard %v", o.opened)
 		}
 		e.objects.put(app, "a", "1", "b", "2")
@@ -85,13 +84,13 @@ func TestReceipts(t *testing.T) {
 		e.rest()
 		e.halt()
 		opens.forget()
-		e.restart() // who has a receipt keeps it, and nobody saw who opened the others
+		e.restart() // receipts are kept, but nobody saw who opened the other files
 		e.rest()
 		e.wantOpened(app, OpenUnknown, "b")
 		e.wantOpened(db, OpenYes)
 		e.objects.put(app, "a", "2", "b", "2")
 		e.settle()
-		e.wantOpened(app, OpenNo, "a", "b") // of the new file it is known
+		e.wantOpened(app, OpenNo, "a", "b") // for the new file it is known
 		e.read(r, opens, "a")
 		e.wantOpened(app, OpenUnknown, "b")
 		e.read(r, opens, "b")
@@ -101,7 +100,7 @@ func TestReceipts(t *testing.T) {
 	})
 }
 
-// TestAnOpenBesideASwitch: an open of the generation before counts for a file that was linked, and for no other.
+// TestAnOpenBesideASwitch: an open of the last generation counts for a file that was linked, and for no other.
 func TestAnOpenBesideASwitch(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		app := configMap("app")
@@ -109,7 +108,7 @@ func TestAnOpenBesideASwitch(t *testing.T) {
 		r := e.request("v1")
 		e.publish(r)
 		for _, path := range []string{e.realPath(r, "a"), e.realPath(r, "b")} {
-			if err := opens.open(path); err != nil { // what the kernel has not told yet
+			if err := opens.open(path); err != nil { // the kernel has not reported this one yet
 				t.Fatal(err)
 			}
 		}
@@ -118,7 +117,7 @@ func TestAnOpenBesideASwitch(t *testing.T) {
 		e.read(r, opens)
 		e.wantOpened(app, OpenNo, "b")
 
-		// Who opens the file of before just before the switch has not opened the next one.
+		// A process that opens the old file just before the switch has not opened the new one.
 		e.objects.put(app, "a", "2", "b", "2")
 		e.settle()
 		old := e.realPath(r, "a")
@@ -132,7 +131,7 @@ func TestAnOpenBesideASwitch(t *testing.T) {
 	})
 }
 
-// TestLostOpens: where opens may have been lost, no file without a receipt is said not to have been opened.
+// TestLostOpens: if opens may have been lost, no file without a receipt is reported as unopened.
 func TestLostOpens(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		e.objects.put(configMap("app"), "a", "1", "b", "1")
@@ -148,7 +147,7 @@ func TestLostOpens(t *testing.T) {
 	})
 }
 
-// TestReceiptsOfFilesInPlace: what was opened before the last byte of a file was rewritten is not its receipt.
+// TestReceiptsOfFilesInPlace: an open before the last byte of a file was rewritten gives no receipt.
 func TestReceiptsOfFilesInPlace(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		app := configMap("app")
@@ -156,13 +155,13 @@ func TestReceiptsOfFilesInPlace(t *testing.T) {
 		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
 		e.publish(r)
 		for _, path := range []string{e.realPath(r, "a"), e.realPath(r, "b")} {
-			if err := opens.open(path); err != nil { // what the kernel has not told yet
+			if err := opens.open(path); err != nil { // the kernel has not reported this one yet
 				t.Fatal(err)
 			}
 		}
 		e.objects.put(app, "a", "2", "b", "1", "c", "1")
 		e.rest()
-		e.wantOpened(app, OpenNo, "a", "c") // b was opened as it is
+		e.wantOpened(app, OpenNo, "a", "c") // b was opened with its present content
 		e.read(r, opens, "a", "c")
 		e.wantOpened(app, OpenYes)
 		e.objects.put(app, "a", "3", "b", "1", "c", "1")
@@ -171,7 +170,7 @@ func TestReceiptsOfFilesInPlace(t *testing.T) {
 		e.read(r, opens, "a")
 		e.wantOpened(app, OpenYes)
 
-		// Who opens a rewritten file before the write ends has opened it.
+		// A process that opens a rewritten file before the write ends has opened it.
 		rewritten := e.realPath(r, "a")
 		opens.set(func() { opens.onID = func() error { return opens.open(rewritten) } })
 		e.objects.put(app, "a", "4", "b", "1", "c", "1")
@@ -186,7 +185,7 @@ func TestReceiptsOfFilesInPlace(t *testing.T) {
 	})
 }
 
-// TestTheEndKeepsReceipts: what was opened just before the process ends is known to the next one.
+// TestTheEndKeepsReceipts: the next process knows what was opened just before this one ended.
 func TestTheEndKeepsReceipts(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -204,7 +203,7 @@ func TestTheEndKeepsReceipts(t *testing.T) {
 	})
 }
 
-// TestReceiptsOfARemovedKey: in place its file stays, empty, and is of no object any more.
+// TestReceiptsOfARemovedKey: with InPlace its file stays, is empty, and belongs to no object any more.
 func TestReceiptsOfARemovedKey(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		e.objects.put(configMap("app"), "a", "1", "b", "1")
@@ -219,7 +218,7 @@ func TestReceiptsOfARemovedKey(t *testing.T) {
 	})
 }
 
-// TestAnOpenOfALostVolume: what finds the mount gone has the volume looked at again.
+// TestAnOpenOfALostVolume: work that finds the mount gone makes the volume examine its target again.
 func TestAnOpenOfALostVolume(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -254,7 +253,7 @@ func TestReceiptsThatCantBeHad(t *testing.T) {
 	})
 }
 
-// TestReceiptsOfAPinnedVolume: they come though it is never written again.
+// TestReceiptsOfAPinnedVolume: receipts are written although the files never are.
 func TestReceiptsOfAPinnedVolume(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
 		e.objects.put(configMap("app"), "a", "1")

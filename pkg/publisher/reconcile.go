@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// reconcile brings a volume to what is wanted of it. A publish, a change, a resync, a restart and a withdrawal are this function.
-// It takes the latest state, so the order of events does not matter, and doing it twice is doing it once. In order:
+// reconcile brings a volume to its wanted state. A publish, a change, a resync, a restart and a withdrawal all use it. It reads the latest
+// state, so the order of events does not matter, and a second call changes nothing. The steps:
 //
-//  1. What an unpublish wants away is unmounted, and forgotten.
-//  2. What is mounted is looked at, once. What is not, and nobody waits for, is forgotten.
-//  3. The volume is bound to a request: the kubelet's, or what its pod's spec says.
+//  1. If an unpublish came, the volume is unmounted and forgotten.
+//  2. The target is examined once. If nothing is mounted and no publish waits, the volume is forgotten.
+//  3. The volume is bound to a request: the kubelet's, or one that is derived from the pod's spec.
 //  4. The pod of a new volume is admitted.
-//  5. The answers about the objects are taken.
-//  6. The files show them: see show. If that fails, at least the files of refused objects go.
-//  7. The objects are asked for again, if that is due.
-//  8. Superseded generations are pruned, receipts saved, and what the volume holds is measured, as far as these are due,
-//     whatever came before.
+//  5. The answers about the objects are read.
+//  6. The files show the answers: see show. If that fails, at least the files of refused objects are removed.
+//  7. The objects are refreshed, if that is due.
+//  8. Superseded generations are pruned, receipts are saved, and the memory is measured, as far as these are due. This happens
+//     whatever the other steps returned.
 func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
 	done.request = now.request
 	if now.lost {
@@ -43,7 +43,7 @@ func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
 		f, done.again = also(f, more), earlier(done.again, due)
 	}
 	if hasLooked && !v.seen && v.entry.isMounted() {
-		done.again = time.Now() // the mount was lost meanwhile: what is there then is looked at now
+		done.again = time.Now() // the mount was lost meanwhile: examine the target now
 	}
 	done.failure = f
 	return done
@@ -62,7 +62,7 @@ func (v *vol) update(ctx context.Context, now snapshot, done *result) (f *failur
 		v.takeOver(ctx)
 	}
 	if v.entry.isMounted() && v.binding.spec.Pinned() {
-		v.binding.release() // it is never written again
+		v.binding.release() // the files are never written again
 		return nil
 	}
 	if !v.entry.isMounted() {
@@ -79,11 +79,11 @@ func (v *vol) update(ctx context.Context, now snapshot, done *result) (f *failur
 	default:
 		f = v.show(ctx, got) // 6
 		if f != nil && v.entry.isMounted() && v.files.showsAny(got.refused) {
-			f = also(f, v.withdraw(ctx, got.refused)) // whatever keeps the files from being updated must not keep these
+			f = also(f, v.withdraw(ctx, got.refused)) // even if the files cannot be updated, these must go
 		}
 	}
 	v.reportWithdrawn(got.refused)
-	if f == nil { // what else is wrong is graver
+	if f == nil { // any other failure is graver
 		f = v.held.failure
 	}
 	v.settleChange(f)

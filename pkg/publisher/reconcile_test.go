@@ -89,7 +89,7 @@ func TestStats(t *testing.T) {
 	})
 }
 
-// TestALostMountBesideARefusal is looked at at once, as any other.
+// TestALostMountBesideARefusal is examined at once, as any other.
 func TestALostMountBesideARefusal(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)

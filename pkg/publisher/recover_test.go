@@ -12,7 +12,7 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 )
 
-// One volume's panic is an error of that volume, and tried again.
+// One volume's panic is an error of that volume, and is retried.
 func TestAPanicOfAReconcile(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -31,7 +31,7 @@ func TestAPanicOfAReconcile(t *testing.T) {
 		if len(lines) == 0 || !strings.Contains(lines[0], "stack=") {
 			t.Errorf("logged %q", lines)
 		}
-		// The logs are searched for canary, what it panicked with, at the end of the test.
+		// The logs are searched for canary, the value of the panic, at the end of the test.
 		after(retryMax)
 		e.wantFiles(r, "a", "2")
 		e.wantProblem(r, "")
@@ -41,8 +41,7 @@ func TestAPanicOfAReconcile(t *testing.T) {
 	})
 }
 
-// What the files showed before must go also when the object is deleted meanwhile and the
-// first try to remove it fails.
+// What the files showed before must be removed even if the object is deleted meanwhile and the first try to remove it fails.
 func TestAFailedPruneIsTriedAgain(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")

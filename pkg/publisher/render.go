@@ -7,8 +7,8 @@ import (
 	"github.com/refvol/refvol/pkg/payload"
 )
 
-// render returns what the volume is to show. It waits for a place, which bounds the memory. While the volume is mounted, its
-// spec says what a deleted object means; before, a required object that does not exist was never there.
+// render returns what the volume is to show. It waits for one of a few places, which limits the memory. While the volume is mounted, its
+// spec decides what happens to files of a deleted object. Before that, a missing required object never existed.
 func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering, f *failure) {
 	isMounted, spec := v.entry.isMounted(), v.binding.spec
 	var err error
@@ -19,7 +19,7 @@ func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering
 			Held:           got.held,
 			Pod:            v.binding.request.Pod,
 			NodeName:       v.shared.opts.NodeName,
-			MaxFiles:       int(max(v.shared.limits.files, v.entry.memory.tree/inodeSize)), // what is mounted may go on to hold what it holds
+			MaxFiles:       int(max(v.shared.limits.files, v.entry.memory.tree/inodeSize)), // a mounted volume may keep as many files as it has
 			ForgiveDeleted: isMounted && spec.RemoveDeleted(),
 		})
 	})
@@ -42,7 +42,7 @@ func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering
 	return next, nil
 }
 
-// missing is the failure of objects or keys that don't exist. A change can end it.
+// missing returns the failure for objects or keys that don't exist. A change can end it.
 func (v *vol) missing(err *payload.MissingError) *failure {
 	f := final(ReasonNotFound, "%w", err)
 	f.waits, f.event, f.kind = true, eventRefNotFound, err.Error()

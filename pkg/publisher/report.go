@@ -8,27 +8,26 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Condition says in one word how a volume is.
+// Condition says in one word what state a volume is in.
 type Condition string
 
-// The conditions that are no fault. The others are the reasons of events: see Conditions.
+// The conditions that are no fault. The others are reasons of events: see Conditions.
 const (
 	// ConditionCurrent: the files show the newest known state of the objects.
 	ConditionCurrent Condition = "Current"
-	// ConditionPinned: the files show what they showed first, as was asked for.
+	// ConditionPinned: the files keep their first content, as requested.
 	ConditionPinned Condition = "Pinned"
-	// ConditionPublishing: a publish runs, and nothing is mounted yet.
+	// ConditionPublishing: a publish is running and nothing is mounted yet.
 	ConditionPublishing Condition = "Publishing"
-	// ConditionUnknown: an earlier process has mounted the volume, and this one doesn't know yet
-	// whether its files are current.
+	// ConditionUnknown: an earlier process mounted the volume, and this one does not know yet whether the files are current.
 	ConditionUnknown Condition = "Unknown"
-	// ConditionSpreading: a change is known, and waits for the pod's moment, as was asked for.
+	// ConditionSpreading: a change is known and waits for the pod's moment, as requested.
 	ConditionSpreading Condition = "Spreading"
-	// ConditionHeld: a newer version is known, and the pod is not of the share that may take it, as was asked for.
+	// ConditionHeld: a newer version is known, but the pod does not belong to the share that may take it, as requested.
 	ConditionHeld Condition = "Held"
 )
 
-// Conditions returns every Condition that a volume may have.
+// Conditions returns all conditions that a volume may have.
 func Conditions() []Condition {
 	return []Condition{
 		ConditionCurrent, ConditionPinned, ConditionPublishing, ConditionUnknown, ConditionSpreading, ConditionHeld,
@@ -36,36 +35,35 @@ func Conditions() []Condition {
 	}
 }
 
-// VolumeStatus is what is known of one volume at one moment. It holds no value of an object. Its
-// slice and its map are shared, and must not be changed.
+// VolumeStatus is what is known about one volume at one moment. It holds no value of an object. Its slice and its maps are shared and must
+// not be changed.
 type VolumeStatus struct {
 	VolumeID, Target string
-	// Pod is whom the volume is for. As long as an earlier process's volume does not name it,
-	// only the UID is known.
+	// Pod is the pod that the volume belongs to. For a volume of an earlier process only the UID is known until the pod's name has been
+	// read.
 	Pod volume.Pod
-	// Condition is how the volume is, Reason why, as a text, or "", and Since when that began
-	// or, of a condition from before this process, when this process began with the volume.
+	// Condition is the volume's state. Reason explains it, or is "". Since is when this state began. If it is older than this process,
+	// Since is when this process started with the volume.
 	Condition Condition
 	Reason    string
 	Since     time.Time
-	// Refs are the objects that it names, and Shown the versions of those that its files show;
-	// both are empty for a volume that is not taken over yet.
+	// Refs are the objects that the volume names. Shown has the versions of those that the files show. Both are empty for a volume that has
+	// not been taken over yet.
 	Refs  []volume.Ref
 	Shown record.Versions
-	// Withdrawn are those that the pod may not have any more, and of which no file is left.
+	// Withdrawn are the objects that the pod may no longer read and of which no file remains.
 	Withdrawn map[volume.Ref]bool
-	// Opened says which of the objects were opened, by files that are shown now; nil: not known. OpensWatched is
-	// false where opens are watched on no volume.
+	// Opened says which objects were opened, by the files that are shown now. nil means not known. If opens are watched on no volume,
+	// OpensWatched is false.
 	Opened       map[volume.Ref]*Opened
 	OpensWatched bool
-	// Bytes is the memory that its file system holds, with inodes, and with old files that readers have open.
+	// Bytes is the memory that the file system holds, including inodes and old files that readers have open.
 	Bytes int64
-	// WithoutToken says that its objects are read with its pod's token, and that there is no
-	// usable one of the pod's service account.
+	// WithoutToken means that the objects are read with the pod's token, but the pod's service account has no usable token.
 	WithoutToken bool
 }
 
-// OpenState returns that of an object.
+// OpenState returns whether an object was opened.
 func (s *VolumeStatus) OpenState(ref volume.Ref) OpenState {
 	switch o := s.Opened[ref]; {
 	case !s.OpensWatched:
@@ -77,29 +75,28 @@ func (s *VolumeStatus) OpenState(ref volume.Ref) OpenState {
 	}
 }
 
-// report is what is reported of a volume. Only the worker changes it, with table.mu, so it may read it as it is. Its maps do
-// not change.
+// report is what is reported about a volume. Only the worker changes it, holding table.mu, so the worker may read it without the lock. Its
+// maps never change.
 type report struct {
 	pod    volume.Pod
 	refs   []volume.Ref
 	pinned bool
-	// shown is what all files are known to show. It lags behind the record while files are rewritten in place, and until a
-	// restarted process has made sure of them.
+	// shown is what all files are known to show. It lags behind the record during a rewrite in place, and after a restart until the files
+	// have been verified.
 	shown record.Versions
-	// withdrawn holds the refused objects of which no file is left.
+	// withdrawn holds the refused objects of which no file remains.
 	withdrawn map[volume.Ref]bool
-	// opened says which of the objects were opened.
+	// opened says which objects were opened.
 	opened map[volume.Ref]*Opened
-	// kind distinguishes problems, and condition is "" until something is known, and since is when kind last changed.
+	// kind distinguishes problems. condition is "" until something is known. since is when kind last changed.
 	kind, problem string
 	condition     Condition
 	since         time.Time
 }
 
-// note takes in the end of a reconcile, nil for success, and says whether that is news. The caller holds mu.
+// note records the end of a reconcile, with nil for success, and reports whether that is news. The caller holds mu.
 //
-// Of a volume that is not mounted it reports what can't be seen in the pod's spec: for the rest, the kubelet reports the
-// publish that failed.
+// For a volume that is not mounted, it reports only what the kubelet does not: the kubelet reports a publish that failed.
 func (r *report) note(f *failure, isMounted bool) (news bool) {
 	switch {
 	case f != nil && f.silent && (r.condition != "" || !isMounted):
@@ -120,7 +117,7 @@ func (r *report) note(f *failure, isMounted bool) (news bool) {
 		r.since = time.Now()
 	}
 	if (r.condition == ConditionSpreading || r.condition == ConditionHeld) && f == nil {
-		news = false // the log has the update
+		news = false // the update itself is logged
 	}
 	r.kind, r.problem, r.condition = kind, "", ConditionCurrent
 	if f != nil {
@@ -129,12 +126,12 @@ func (r *report) note(f *failure, isMounted bool) (news bool) {
 	return news
 }
 
-// isReportedBefore says whether a failure is reported of a volume that is not mounted yet.
+// isReportedBefore reports whether a failure is reported for a volume that is not mounted yet.
 func (f *failure) isReportedBefore() bool {
 	return (f.reason == ReasonNotFound || f.reason == ReasonInvalid) && f.waits || f.reason == ReasonForbidden || f.reason == ReasonNodeFull || f.reason == ReasonCacheFull
 }
 
-// withdraw notes that no file shows the objects any more. The caller holds mu.
+// withdraw notes that no file shows these objects any more. The caller holds mu.
 func (r *report) withdraw(gone map[volume.Ref]bool) {
 	r.shown = maps.Clone(r.shown)
 	for ref := range gone {

@@ -40,7 +40,7 @@ func TestRepublishOfALiveVolumeSucceeds(t *testing.T) {
 	}
 }
 
-// A newer plugin may refuse what an older one accepted; not for a volume that lives.
+// A newer plugin may refuse what an older one accepted, but not for a mounted volume.
 func TestRepublishDoesNotParse(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -104,7 +104,7 @@ func TestRepublishIsNeverFinalOverTheMount(t *testing.T) {
 	}
 }
 
-// A pod may be reading it, so its publish can't fail.
+// A pod may be reading it, so its publish must not fail.
 func TestAMountThatCannotBeTakenOverStays(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -133,8 +133,8 @@ func TestAMountThatCannotBeTakenOverStays(t *testing.T) {
 	}
 }
 
-// A volume whose spec an earlier version took stays mounted, and its pod's containers can be restarted:
-// the publish succeeds. Its author and the status are told why it is not updated.
+// A volume whose spec an earlier version accepted stays mounted, and its pod's containers can be restarted: the publish succeeds. Its
+// author and the status are told why it is not updated.
 func TestAMountOfARefusedSpecStays(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")

@@ -7,34 +7,34 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Request asks for a volume to be published.
+// Request is a request to publish a volume.
 type Request struct {
 	VolumeID string
 	// Target is the absolute path at which the volume becomes visible.
 	Target string
-	// Pod is the pod that the volume is for. PodErr says why the request does not name one. Only a
-	// mounted volume takes a request with a PodErr.
+	// Pod is the pod that the volume is for. PodErr says why the request does not name one. Only a mounted volume accepts a request with a
+	// PodErr.
 	Pod    volume.Pod
 	PodErr error
-	// Derived says that the request was derived from the pod's spec, by the pod's UID: the
-	// pod is who it claims to be, and there is no token yet.
+	// Derived means that the request was derived from the spec of the pod with this UID. The pod's identity is then proven, and there is no
+	// token yet.
 	Derived bool
-	// Token is the pod's own. TokenErr says why the request has none. Where objects are read
-	// with pods' tokens, only a mounted volume takes a request with a TokenErr.
+	// Token is the pod's own token. TokenErr says why the request has none. If objects are read with pods' tokens, only a mounted volume
+	// accepts a request with a TokenErr.
 	Token    volume.Token
 	TokenErr error
 	// Attributes are what the pod's author wrote, without the kubelet's own keys.
 	Attributes map[string]string
 	ReadOnly   bool
-	// FSGroup is the group of the volume, nil for none.
+	// FSGroup is the group of the volume, or nil.
 	FSGroup *int64
 
 	// came is when the publish began.
 	came time.Time
 }
 
-// differs names what another request would change of a mounted volume, or returns "". It doesn't
-// compare what the kubelet may change between two calls for one pod.
+// differs names the first difference to another request for a mounted volume, or returns "". It ignores what the kubelet may change between
+// two calls for one pod.
 func (r *Request) differs(other *Request) string {
 	switch {
 	case r.Target != other.Target:
@@ -49,8 +49,8 @@ func (r *Request) differs(other *Request) string {
 	return ""
 }
 
-// renewed returns the request by which a mounted volume lives on after another one, which does not differ. What that one
-// lacks stays.
+// renewed returns the request with which a mounted volume continues after another request that does not differ. What the other request
+// lacks is kept.
 func (r *Request) renewed(other *Request) *Request {
 	next := *other
 	if other.PodErr != nil {
@@ -62,13 +62,13 @@ func (r *Request) renewed(other *Request) *Request {
 	return &next
 }
 
-// isLike says whether another request asks for the same files.
+// isLike reports whether another request asks for the same files.
 func (r *Request) isLike(other *Request) bool {
 	sameGroup := (r.FSGroup == nil) == (other.FSGroup == nil) && (r.FSGroup == nil || *r.FSGroup == *other.FSGroup)
 	return r.Pod == other.Pod && r.differs(other) == "" && sameGroup && r.PodErr == nil && other.PodErr == nil
 }
 
-// validate refuses a request that nothing can be published for, whatever the spec is.
+// validate returns an error if nothing can be published for the request, whatever its attributes say.
 func (r *Request) validate(opts *Options) error {
 	switch {
 	case r.PodErr != nil:

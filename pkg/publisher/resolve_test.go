@@ -18,7 +18,7 @@ import (
 
 var errNoPod = fmt.Errorf("read pod: %w", apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "pod-v1"))
 
-// podEnv has a literal value, which is the pod's own business, and one of a Secret.
+// podEnv has a literal value, which concerns only the pod, and a value from a Secret.
 func podEnv() volume.Env {
 	return volume.Env{
 		Vars: []volume.EnvVar{
@@ -32,8 +32,8 @@ func podEnv() volume.Env {
 
 const podEnvSources = "[{podEnv: {path: a.env, container: main}}, {podEnv: {path: b.env, container: side, format: shell}}]"
 
-// The environment of a pod's own spec is read once by the publish, and again by the
-// first reconcile after a restart, as its values are not recorded.
+// The environment of a pod's own spec is read once by the publish, and again by the first reconcile after a restart, because its values are
+// not recorded.
 func TestPodEnv(t *testing.T) {
 	inBubble(t, func(e *env) {
 		files := func(password string) []string {
@@ -60,7 +60,7 @@ func TestPodEnv(t *testing.T) {
 		}
 		e.wantEvents()
 
-		// What changes while the plugin is down arrives once the pod's spec can be read.
+		// A change while the plugin is down arrives when the pod's spec can be read.
 		e.pods.set(volume.Env{}, errors.New("connection refused"))
 		e.halt()
 		e.objects.put(secret("db"), "password", "p3")
@@ -76,7 +76,7 @@ func TestPodEnv(t *testing.T) {
 		e.settle()
 		e.wantFiles(r, files("p3")...)
 		e.wantProblem(r, "")
-		e.wantEvents("InvalidEnvironmentVariableNames: left out, for a volume can't know them: CPU (resourceFieldRef limits.cpu), MEM (resourceFieldRef limits.memory)") // once more
+		e.wantEvents("InvalidEnvironmentVariableNames: left out, for a volume can't know them: CPU (resourceFieldRef limits.cpu), MEM (resourceFieldRef limits.memory)") // once
 		e.unpublish(r)
 		e.wantNothing()
 	})
@@ -121,8 +121,8 @@ func TestPodEnvFailures(t *testing.T) {
 	})
 }
 
-// After a restart an API server that does not answer keeps pods' specs from being read,
-// and nothing else waits for that: no other volume, no unpublish, not the end.
+// After a restart an API server that does not answer prevents reads of pods' specs. No other volume, no unpublish and no stop waits for
+// that.
 func TestSlowPodsHoldUpNothing(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.pods.set(podEnv(), nil)
@@ -160,7 +160,7 @@ func TestSlowPodsHoldUpNothing(t *testing.T) {
 	})
 }
 
-// What the env files skip is told once per change.
+// Variables that env files leave out are reported once per change.
 func TestSkippedVariables(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "B.x", "1", "A-y", "1", "ok", "1")
@@ -186,7 +186,7 @@ func TestSkippedVariables(t *testing.T) {
 	})
 }
 
-// Where nothing tells of changes, a publish that waits asks again from time to time, and each mounted volume once per resync.
+// If nothing reports changes, a publish that waits refreshes from time to time, and each mounted volume once per resync.
 func TestRefresh(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("there"), "b", "1")
@@ -215,7 +215,7 @@ func TestRefresh(t *testing.T) {
 		if got := len(e.objects.takeRefreshes(configMap("app"))); got < 9 || got > 10 {
 			t.Errorf("%d refreshes in 10 resyncs", got)
 		}
-		for i := range 3 { // the first may find the last resync still due
+		for i := range 3 { // for the first one, the last resync may still be due
 			e.objects.takeRefreshes(configMap("app"))
 			e.objects.put(configMap("app"), "a", strconv.Itoa(i))
 			e.settle()
@@ -226,8 +226,8 @@ func TestRefresh(t *testing.T) {
 	})
 }
 
-// Where nobody can tell whether a volume is mounted, its refusal must not be final: the
-// kubelet would destroy what a running pod may be reading.
+// If it is not known whether a volume is mounted, a refusal must not be final, because the kubelet would destroy what a running pod may be
+// reading.
 func TestARefusalIsNotFinalWhereAMountMayBe(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.pods.set(volume.Env{}, errNoPod)

@@ -13,10 +13,9 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 )
 
-// Restore finds the volumes that an earlier process left mounted. Nobody knows yet what is wanted of them: their pods' specs
-// say that, or the kubelet's next publish. It reads the mount table and looks at no volume, as a look may hang: each pod's
-// goroutine does that. It must return before the first call and before Run, so that no volume is mounted twice. It fails if
-// it can't read the mount table.
+// Restore finds the volumes that an earlier process left mounted. What is wanted of them is found later, in their pods' specs or in the
+// kubelet's next publish. Restore reads the mount table and touches no volume, because that may hang; each pod's goroutine does it later.
+// It must return before the first call and before Run, so that no volume is mounted twice. It fails if the mount table cannot be read.
 func (p *Publisher) Restore(ctx context.Context) error {
 	mounted, err := p.opts.Mounts.List(ctx)
 	if err != nil {
@@ -24,7 +23,7 @@ func (p *Publisher) Restore(ctx context.Context) error {
 	}
 	for _, m := range mounted {
 		switch {
-		case checkForm(p.opts.KubeletDir, m.Target) != nil: // what is mounted anywhere else is nobody's to judge
+		case checkForm(p.opts.KubeletDir, m.Target) != nil: // mounts at other places are not ours to judge
 		case p.podDirectoryGone(m.Target):
 			p.orphans = append(p.orphans, m)
 		default:
@@ -34,7 +33,8 @@ func (p *Publisher) Restore(ctx context.Context) error {
 	return nil
 }
 
-// find notes a mounted volume, unless its id is known already: it is stacked, or bound to a second target.
+// find adds a mounted volume to the table. If the ID is known already, the mount is stacked or bind-mounted to a second target and is
+// ignored.
 func (p *Publisher) find(volumeID, target string) {
 	p.table.mu.Lock()
 	defer p.table.mu.Unlock()
@@ -46,7 +46,7 @@ func (p *Publisher) find(volumeID, target string) {
 	e.wakeLocked(time.Now())
 }
 
-// unmountOrphan unmounts a volume whose pod the kubelet has forgotten, as no unpublish will come.
+// unmountOrphan unmounts a volume whose pod is gone, because the kubelet will send no unpublish for it.
 func (p *Publisher) unmountOrphan(ctx context.Context, m mount.Mounted) {
 	logger := klog.FromContext(ctx).WithValues("volumeID", m.VolumeID, "target", m.Target)
 	if err := p.Unpublish(ctx, m.VolumeID, m.Target); err != nil {
@@ -56,8 +56,7 @@ func (p *Publisher) unmountOrphan(ctx context.Context, m mount.Mounted) {
 	logger.Info("Unmounted a volume whose pod is gone")
 }
 
-// podDirectoryGone says whether the directory of the pod that a target path names
-// does not exist.
+// podDirectoryGone reports whether the directory of the target path's pod does not exist.
 func (p *Publisher) podDirectoryGone(target string) bool {
 	kubeletDir, err := os.OpenRoot(p.opts.KubeletDir)
 	if err != nil {

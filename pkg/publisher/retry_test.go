@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Links that can't be made after the switch fail a write whose files show already.
+// If links cannot be created after the switch, the write fails although its files are visible.
 func TestAWriteThatFailsAfterTheSwitchCounts(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -14,7 +14,7 @@ func TestAWriteThatFailsAfterTheSwitchCounts(t *testing.T) {
 		e.writes.set(nil, func() error { return errFault })
 		e.objects.put(configMap("app"), "a", strings.Repeat("2", 5000))
 		e.settle()
-		// The generation before stays for its readers.
+		// The last generation stays for its readers.
 		if used := e.used(); used != taken(2, 1)+pageSize+2*inodeSize {
 			t.Errorf("%d bytes counted, want what the files take now", used)
 		}

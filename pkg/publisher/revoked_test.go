@@ -12,8 +12,8 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 )
 
-// reviewTime is more than a change of a right may take to count: a resync begins within an
-// interval, at a random moment of the next one, and a refusal has to be confirmed.
+// reviewTime is longer than a change of a right may take to have an effect: a resync starts within an interval, at a random moment of the
+// next one, and a refusal must be confirmed.
 const reviewTime = 2*testResync + 2*refusalTime
 
 // confirm waits until a first refusal has been confirmed.
@@ -23,7 +23,7 @@ func (e *env) confirm() {
 	e.settle()
 }
 
-// A single refusal is no revocation: a server that has just started refuses everybody.
+// A single refusal is not a revocation: a server that has just started refuses everybody.
 func TestARefusalIsConfirmed(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)
@@ -41,7 +41,7 @@ func TestARefusalIsConfirmed(t *testing.T) {
 		e.wantFiles(r, "a", "1", "password", "p2", "app.env", "CA=c1\nOWN=1\n")
 		e.wantEvents()
 
-		// Nor is one after a restart, but nothing is written before it is clear.
+		// Nor is one after a restart, but nothing is written before that is clear.
 		access.grant()
 		e.restart()
 		e.settle()
@@ -57,7 +57,7 @@ func TestARefusalIsConfirmed(t *testing.T) {
 	})
 }
 
-// takeUntil waits, second by second, until done says so.
+// takeUntil waits, second by second, until done returns true.
 func (e *env) takeUntil(done func() bool) {
 	e.Helper()
 	for range 300 {
@@ -70,13 +70,13 @@ func (e *env) takeUntil(done func() bool) {
 	e.Fatal("it never came")
 }
 
-// Whatever keeps a volume from being updated must not keep what was revoked, and leaves the
-// rest as it was. An env file that holds a part of that goes, until an update can be made.
+// Whatever prevents updates of a volume must not keep files whose right was revoked, and the rest stays as it was. An env file with a
+// revoked part is removed, until an update is possible.
 func TestRevokedWhileUpdatesFail(t *testing.T) {
 	for name, test := range map[string]struct {
 		fail  func(e *env)
 		files []string
-		// restart has the plugin restarted between.
+		// restart restarts the plugin in between.
 		restart bool
 	}{
 		"own object deleted":              {fail: func(e *env) { e.objects.remove(configMap("app")) }, files: []string{"a", "1"}},
@@ -115,7 +115,7 @@ func TestRevokedWhileUpdatesFail(t *testing.T) {
 
 var errForbiddenObject = apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "app", errors.New("no"))
 
-// What was granted when a publish began, and is withdrawn while it waits for an object, counts half a resync more.
+// A right that was granted when a publish began, and revoked while it waits for an object, is valid for up to half a resync more.
 func TestRevokedWhileAPublishWaits(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, _ Request) {
 		e.objects.remove(configMap("app"))

@@ -7,40 +7,39 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// shareOf returns the percentage of the pods that may take an object's newest version. isValid says that its annotation is
-// understood: nobody may take what comes with another one.
+// shareOf returns the percentage of the pods that may take an object's newest version. isValid is false if its annotation cannot be parsed:
+// no pod may take that version.
 func shareOf(o *volume.Object) (percent int, isValid bool) {
-	if o.Immutable { // nobody would hear of a larger share
+	if o.Immutable { // its annotation can never be changed to a larger share
 		return 100, true
 	}
 	return volume.ParseShare(o.Rollout)
 }
 
-// held is what a volume does not take yet, as its pod is not of the share in an object's annotation; the zero value is nothing.
+// held is what a volume does not take yet because its pod does not belong to an object's share. The zero value holds nothing.
 type held struct {
-	// newest are the versions for which that was decided, and at what the files go on to show of some.
+	// newest are the versions for which this was decided. at are the versions that the files keep showing of the held objects.
 	newest, at record.Versions
-	// failure says so.
+	// failure reports it.
 	failure *failure
 }
 
-// rollout is what decides which objects a volume goes on to show as they were.
+// rollout decides which objects a volume continues to show at their old versions.
 type rollout struct {
-	// shown are the versions in the files, and newest those that are known.
+	// shown are the versions in the files. newest are the newest known versions.
 	shown, newest record.Versions
-	// waiting are the objects of which the pod may not take the newest version, and atOnce those whose change waits for nothing.
+	// waiting are the objects whose newest version the pod may not take. atOnce are the objects whose change must not wait.
 	waiting []volume.Ref
 	atOnce  map[volume.Ref]bool
-	// before has the objects of each file that is shown, and changing those of each that the newest versions change.
+	// before has the objects of each file that is shown. changing has the objects of each file that the newest versions change.
 	before, changing [][]volume.Ref
 }
 
-// held returns the objects that are held, each with its version in the files: those of which a file would change. Objects of
-// one file are held together, so the record goes on to say what is in each file. If the file must change for one of them, none
-// of them is held.
+// held returns the held objects, each with its version in the files. An object is held if a file of it would change. Objects of one file
+// are held together, so that the record stays true for each file. If the file must change for one of its objects, none of them is held.
 //
-// What the files can't tell: a key of an object that is held may have been behind the same key of another object, in no file.
-// It may be missing once the other key is gone.
+// There is one case that the files cannot show. A key of a held object may be hidden by the same key of another object, and so be in no
+// file. If the other object loses the key, it is missing in the volume.
 func (r *rollout) held() record.Versions {
 	changing := r.changed(r.changing)
 	free, isHeld := map[volume.Ref]bool{}, map[volume.Ref]bool{}
@@ -61,7 +60,7 @@ func (r *rollout) held() record.Versions {
 	return at
 }
 
-// changed returns the objects of each file of which there is another version: the others can be shown in any case.
+// changed returns, for each file, its objects that have another version. The other objects can be shown in any case.
 func (r *rollout) changed(files [][]volume.Ref) [][]volume.Ref {
 	all := make([][]volume.Ref, 0, len(files))
 	for _, refs := range files {
@@ -72,7 +71,7 @@ func (r *rollout) changed(files [][]volume.Ref) [][]volume.Ref {
 	return all
 }
 
-// join adds to a set all of each group that has one in it, over and over.
+// join adds to a set every group that has a member in the set, until nothing changes.
 func join(set map[volume.Ref]bool, groups [][]volume.Ref) {
 	isIn := func(ref volume.Ref) bool { return set[ref] }
 	isOut := func(ref volume.Ref) bool { return !set[ref] }

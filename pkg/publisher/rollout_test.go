@@ -27,7 +27,7 @@ func TestShareOf(t *testing.T) {
 	}
 }
 
-// TestPlaceOf: pods have places all over the percents, and the command computes the same ones.
+// TestPlaceOf: pods' places are spread over all percents, and the command computes the same places.
 func TestPlaceOf(t *testing.T) {
 	for uid, want := range map[types.UID]int{"": 38, "a": 97, "uid-v1": 42} {
 		if got := volume.RolloutPlace(uid); got != want {
@@ -46,7 +46,7 @@ func TestPlaceOf(t *testing.T) {
 	}
 }
 
-// TestHeldTogether: objects are held with those of their files that have changed too, unless one of these can't wait.
+// TestHeldTogether: objects are held with the changed objects of their files, unless one of these must not wait.
 func TestHeldTogether(t *testing.T) {
 	a, b, c, d := configMap("a"), configMap("b"), configMap("c"), configMap("d")
 	version := func(n string) volume.Version { return volume.Version{UID: "u", ResourceVersion: n} }

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// stopTimeout is how long the end of the plugin waits for the reconciles that are under way.
+// stopTimeout is how long Run waits at its end for reconciles that are running.
 const stopTimeout = 5 * time.Second
 
-// Run reconciles volumes until ctx ends. It returns when its goroutines have ended, but waits at most 5 seconds for a
-// reconcile that hangs. It is called once.
+// Run reconciles volumes until ctx ends. It then returns when its goroutines have ended, or after 5 seconds if a reconcile hangs. It must
+// be called once.
 func (p *Publisher) Run(ctx context.Context) {
 	p.table.startWorkers(func(w *worker) { p.running.Go(func() { w.run(ctx, p.opts.Opens) }) })
 	p.running.Go(func() { p.pods.Run(ctx) })

@@ -12,27 +12,27 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// atOnce is how many volumes are parsed, resolved or rendered at once, which bounds the memory of that. A place is held over
-// no system call: what may hang holds none that others wait for.
+// atOnce is how many volumes are parsed, resolved or rendered at the same time, which limits their memory. No system call is made
+// meanwhile, so nothing that hangs can hold a place.
 const atOnce = 4
 
-// shared is what all volumes of a process share beside the table. Its fields are constant, and what they lead to is safe for
-// concurrent use.
+// shared is what all volumes of a process share, apart from the table. Its fields are constant. What they refer to is safe for concurrent
+// use.
 type shared struct {
 	opts   Options
 	limits limits
-	// newWriter makes the writer of one volume.
+	// newWriter returns the writer of one volume.
 	newWriter func(opts writer.Options) treeWriter
-	// access answers for Reviews; nil without them.
+	// access answers questions about rights. It is nil without Options.Reviews.
 	access *access.Access
 	pods   *pod.Reads
-	// renders counts the places of inTurn, and kept the handles that are kept.
+	// renders limits the calls of inTurn. kept limits the kept handles.
 	renders, kept *semaphore.Weighted
 }
 
-// inTurn calls do when there is a place.
+// inTurn calls do when a place is free. It fails if ctx ends first.
 func (s *shared) inTurn(ctx context.Context, do func()) *failure {
-	if !s.renders.TryAcquire(1) { // also of a ctx that has ended
+	if !s.renders.TryAcquire(1) { // this succeeds also if ctx has ended
 		if err := s.renders.Acquire(ctx, 1); err != nil {
 			return crowded()
 		}
@@ -42,7 +42,7 @@ func (s *shared) inTurn(ctx context.Context, do func()) *failure {
 	return nil
 }
 
-// fits returns why a volume may not hold so many bytes beside what the pod's other volumes and the node's hold, nil if it may.
+// fits returns nil if a volume may hold so many bytes beside the pod's other volumes and the node's, or else the failure.
 func (s *shared) fits(e *entry, takes int64) *failure {
 	share := max(s.opts.MaxTotalSize/podShare, s.opts.MaxVolumeSize)
 	switch pod, node := e.held(); {
@@ -54,11 +54,11 @@ func (s *shared) fits(e *entry, takes int64) *failure {
 	return nil
 }
 
-// treeWriter makes a directory show a tree; *writer.Writer is one.
+// treeWriter makes a directory show a tree. *writer.Writer implements it.
 type treeWriter interface {
 	Write(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Result, error)
-	// Compare says whether it does so already, but for the record, and what differs.
+	// Compare reports whether the directory shows the tree already, apart from the record, and which files differ.
 	Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Comparison, error)
-	// Withdraw takes away the files that name one of the objects.
+	// Withdraw removes the files of refused objects.
 	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (writer.Result, error)
 }

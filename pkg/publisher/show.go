@@ -17,8 +17,8 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// show makes the files show the answers. The order of the steps is that of their cost, and nothing is written before all of
-// them are known. What the pod may not have is part of what it returns, whatever comes of the rest.
+// show makes the files show the answers. Cheap steps come first, and nothing is written before all of them have succeeded. A refusal is
+// always part of the result.
 func (v *vol) show(ctx context.Context, got *answers) *failure {
 	refusal := v.binding.rights.refusal(got.refused)
 	if !v.entry.isMounted() {
@@ -57,8 +57,8 @@ func (v *vol) show(ctx context.Context, got *answers) *failure {
 	return also(refusal, got.stale)
 }
 
-// delay returns a failure while a rendering of changed objects has to wait for the pod's moment, nil if it is to be written.
-// What changes no file is written at once, and so is what mends the files.
+// delay returns a failure while a rendering must wait for the pod's moment, or nil if it is to be written now. A change of no file is
+// written at once, and so is a repair of the files.
 func (v *vol) delay(ctx context.Context, next *payload.Rendering, got *answers) *failure {
 	spec := v.binding.spec
 	if spec.Spread == 0 || !v.entry.isMounted() || v.files.isUrgent(got, spec.RemoveDeleted()) {
@@ -79,14 +79,13 @@ func (v *vol) delay(ctx context.Context, next *payload.Rendering, got *answers) 
 	}
 	f := v.spread.delay(v.binding.request.Pod, spec.Spread, time.Now())
 	if f != nil {
-		v.changedAt = f.until // the wait is no part of the propagation
+		v.changedAt = f.until // the delay does not count as propagation time
 	}
 	return f
 }
 
-// reserve says whether the volume may hold a tree, and the pod and the node. What takes no more than its files take passes,
-// also after a limit was lowered. Where there is no room, what the pod's volumes keep for their readers goes, and never what
-// other pods' do.
+// reserve returns nil if the volume, the pod and the node have room for a tree. Updates that don't grow the files are always accepted, also
+// after a limit was lowered. If there is no room, old files of the pod's own volumes are removed, never those of other pods.
 func (v *vol) reserve(ctx context.Context, tree *volume.Payload) *failure {
 	size := writer.Measure(tree)
 	if v.entry.isMounted() && memoryOf(size.Bytes, size.Inodes) <= v.entry.memory.tree {
@@ -120,7 +119,7 @@ func (v *vol) makeRoom(ctx context.Context) {
 	}
 }
 
-// write makes the files show a rendering: in the mount that is there, or in one that becomes visible when it is complete.
+// write makes the files show a rendering, in the existing mount or in a new one.
 func (v *vol) write(ctx context.Context, next *payload.Rendering, got *answers) *failure {
 	if !v.entry.isMounted() {
 		return v.create(ctx, next, got)
@@ -143,7 +142,7 @@ func (v *vol) write(ctx context.Context, next *payload.Rendering, got *answers) 
 	return f
 }
 
-// create makes a volume, and shows it when it is complete.
+// create creates a volume and makes it visible when it is complete.
 func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers) (f *failure) {
 	if v.shared.opts.NotShared != nil {
 		if err := v.shared.opts.NotShared(); err != nil {
@@ -161,7 +160,7 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 	if err != nil {
 		return broken(fmt.Errorf("make the file system of volume %s: %w", v.entry.id, err))
 	}
-	defer func() { // also when something panics
+	defer func() { // also after a panic
 		if !v.entry.isMounted() {
 			v.receipts.close()
 			v.files.reset()
@@ -180,8 +179,7 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 	return v.attach(ctx, mnt)
 }
 
-// attach makes a volume visible. Its begin is the point of no return for the publish that waits: until then that may give
-// up, or an unpublish may come first.
+// attach makes a volume visible. Until it starts, the publish may give up or an unpublish may come first.
 func (v *vol) attach(ctx context.Context, mnt Mount) (f *failure) {
 	e := v.entry
 	e.table.mu.Lock()
@@ -195,13 +193,13 @@ func (v *vol) attach(ctx context.Context, mnt Mount) (f *failure) {
 		f = broken(fmt.Errorf("show volume %s at %s: %w", e.id, e.target, err))
 		v.seen = false
 		if undo := v.shared.opts.Mounts.Unmount(context.WithoutCancel(ctx), e.id, e.target); undo != nil {
-			// It may be there: the kubelet must not believe that it is not.
+			// It may be mounted: a final error would make the kubelet believe that it is not.
 			f = unavailable("%w; undo: %w", f.err, undo)
 		}
 		e.set(func() { e.phase = absent })
 		return f
 	}
-	if v.binding.spec.Pinned() { // it is never written again
+	if v.binding.spec.Pinned() { // the files are never written again
 		v.binding.release()
 	} else {
 		v.binding.keepObjects()
@@ -214,8 +212,8 @@ func (v *vol) attach(ctx context.Context, mnt Mount) (f *failure) {
 	return nil
 }
 
-// writeFiles makes a file system show a rendering, with a record of at which versions. On a failure the files stay as they
-// were, or are current and some link is not; another write mends that. hasChanged says that files were changed.
+// writeFiles makes a file system show a rendering, with a record of the versions. After a failure the files are as they were, or they are
+// current and some link is not. The next write repairs that. hasChanged means that files were changed.
 func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering, got *answers) (hasChanged bool, f *failure) {
 	v.receipts.beforeWrite(ctx, mnt.Root())
 	result, err := v.files.write(ctx, mnt, next.Payload, got)
@@ -242,7 +240,7 @@ func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering
 	return result.Changed, nil
 }
 
-// afterWrite has receipts take in what a write has left: a tree, or whatever is there.
+// afterWrite updates the receipts after a write. A nil tree means that the files are read.
 func (v *vol) afterWrite(ctx context.Context, mnt Mount, result writer.Result, tree *volume.Payload) {
 	if result.Changed {
 		v.receipts.afterWrite(ctx, mnt.Root(), result.Generation, tree, v.entry.isMounted())
@@ -250,8 +248,8 @@ func (v *vol) afterWrite(ctx context.Context, mnt Mount, result writer.Result, t
 	}
 }
 
-// settle counts what a volume holds after a write. A volume that nobody sees yet is not made if the pod or the node holds too
-// much with it, as others may have grown meanwhile; of another one, what is kept for readers goes.
+// settle measures what a volume holds after a write. If the pod or the node now holds too much, because others have grown meanwhile, a new
+// volume is not mounted, and a mounted one removes what it keeps for readers.
 func (v *vol) settle(mnt Mount) *failure {
 	if err := v.files.measure(mnt); err != nil {
 		return broken(err)
@@ -266,8 +264,8 @@ func (v *vol) settle(mnt Mount) *failure {
 	return nil
 }
 
-// withdraw takes the files of refused objects away. It needs nothing but the volume: the files themselves name the objects.
-// The others stay as they were; an env file goes as a whole, until an update can be made.
+// withdraw removes the files of refused objects. It needs only the volume: the files themselves name their objects. The other files stay as
+// they were. An env file is removed as a whole, until an update succeeds.
 func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) *failure {
 	err := v.files.through(ctx, func(mnt Mount) error {
 		before := v.files.shown
@@ -290,7 +288,7 @@ func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) *failur
 	return nil
 }
 
-// logUpdate logs that files of a live volume have changed, and why.
+// logUpdate logs that files of a mounted volume have changed, and why.
 func (v *vol) logUpdate(ctx context.Context, before record.Versions) {
 	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
 		refs := v.binding.spec.refs
@@ -298,7 +296,7 @@ func (v *vol) logUpdate(ctx context.Context, before record.Versions) {
 	}
 }
 
-// whatChanged says in one line which objects differ between the files and an earlier state of them.
+// whatChanged returns one line that says which objects differ between the files and an earlier state.
 func (f *files) whatChanged(refs []volume.Ref, before record.Versions) string {
 	now := f.shown
 	changed := slices.DeleteFunc(slices.Clone(refs), func(ref volume.Ref) bool { return before[ref] == now[ref] })

@@ -7,8 +7,7 @@ import (
 	"github.com/refvol/refvol/pkg/payload"
 )
 
-// skippedText says which variables are not in a volume's env files, "" for none. leftOut names those that a
-// volume can't know.
+// skippedText says which variables a volume's env files lack, or returns "". leftOut names those that a volume cannot know.
 func skippedText(skipped []payload.Skipped, leftOut string) string {
 	var texts []string
 	for i, s := range skipped {
@@ -30,14 +29,14 @@ func skippedText(skipped []payload.Skipped, leftOut string) string {
 	return strings.Join(texts, "; ")
 }
 
-// fewNames is how many names a text for a pod's author has of a list, or files, and nameLength how many
-// bytes of each: the author makes them, with any number of variables, and of any length.
+// fewNames limits the names or files in a text for a pod's author, and nameLength the bytes of each name. Authors choose the variables, so
+// there may be any number of them, and of any length.
 const (
 	fewNames   = 10
 	nameLength = 64
 )
 
-// few returns the first names of a list, and how many more there are.
+// few returns the first names of a list and the number of the others.
 func few(names []string) string {
 	texts := make([]string, 0, fewNames)
 	for _, name := range names[:min(len(names), fewNames)] {
@@ -50,7 +49,7 @@ func few(names []string) string {
 	return text
 }
 
-// short returns the beginning of a name that is long.
+// short returns a name, or the beginning of a long one.
 func short(name string) string {
 	if len(name) <= nameLength {
 		return name

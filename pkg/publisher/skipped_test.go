@@ -9,8 +9,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// An author can have any number of variables left out, each with a long name:
-// what is told of them stays short.
+// An author may have any number of variables left out, each with a long name. The text about them stays short.
 func TestSkippedTextIsShort(t *testing.T) {
 	var names, leftOut []string
 	for i := range 500 {

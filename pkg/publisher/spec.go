@@ -10,17 +10,16 @@ import (
 // spec is what a request asks for.
 type spec struct {
 	*volume.Spec
-	// resolved is the same with what the pod's own spec adds to it, and leftOut names what that sets and a volume can't
-	// know.
+	// resolved is the spec with what the pod's own spec adds. leftOut names the variables that the pod sets and a volume cannot know.
 	resolved *volume.Spec
 	leftOut  string
 	refs     []volume.Ref
-	// consent is the objects that the pod needs a right to, and consents the same with where the spec first names each.
+	// consent has the objects that the pod needs a right to. consents also has the field that first names each of them.
 	consent  map[volume.Ref]bool
 	consents []volume.Reference
 }
 
-// together returns the objects of each source, which makes one file of several.
+// together returns the objects of each source. A source may make one file of several objects.
 func (s *spec) together() (all [][]volume.Ref) {
 	for i := range s.resolved.Sources {
 		all = append(all, refsOf(&s.resolved.Sources[i]))
@@ -35,8 +34,8 @@ func refsOf(source *volume.Source) (refs []volume.Ref) {
 	return refs
 }
 
-// anew returns the objects of each file of several that can't stay as it is: an expanded text of which an object is refused has
-// to go, and a file that the record's versions have has to come. It went with an object that was refused.
+// anew returns the objects of each combined file that must be written again. An expanded text must go when one of its objects is refused. A
+// file that the record's versions imply must come back after it was removed with a refused object.
 func (s *spec) anew(files []volume.File, shown record.Versions, refused map[volume.Ref]bool) (all [][]volume.Ref) {
 	for i := range s.resolved.Sources {
 		source := &s.resolved.Sources[i]
@@ -55,7 +54,7 @@ func (s *spec) anew(files []volume.File, shown record.Versions, refused map[volu
 	return all
 }
 
-// isOptional says whether each source that names an object forgives that it does not exist.
+// isOptional reports whether an object may be missing for every source that names it.
 func (s *spec) isOptional(ref volume.Ref) bool {
 	for i := range s.resolved.Sources {
 		for _, use := range s.resolved.Sources[i].References() {
@@ -67,7 +66,7 @@ func (s *spec) isOptional(ref volume.Ref) bool {
 	return true
 }
 
-// versionsPath returns that of the file of versions, "" for none.
+// versionsPath returns the path of the versions file, or "".
 func (s *spec) versionsPath() string {
 	for i := range s.resolved.Sources {
 		if source := &s.resolved.Sources[i]; source.Versions {

@@ -8,17 +8,17 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// spread is the pod's moment for a change that waits; the zero value is none. It knows nothing else, so whoever finds that no
-// change waits any more has to end it: a moment that passed unwritten is no moment for a later change.
+// spread is the pod's moment for a change that waits. The zero value is no moment. Call end when no change waits any more: otherwise a
+// moment that has passed would apply to a later change.
 type spread struct{ at time.Time }
 
-// isNow says whether the moment has come.
+// isNow reports whether the moment has come.
 func (s *spread) isNow(now time.Time) bool { return isDue(s.at, now) }
 
 // end forgets the moment.
 func (s *spread) end() { s.at = time.Time{} }
 
-// delay returns a failure until the pod's moment, nil once it has come. A later change does not delay it.
+// delay returns a failure until the pod's moment, and nil afterwards. Later changes don't delay it.
 func (s *spread) delay(pod volume.Pod, window time.Duration, now time.Time) *failure {
 	switch {
 	case s.at.IsZero():
@@ -32,8 +32,8 @@ func (s *spread) delay(pod volume.Pod, window time.Duration, now time.Time) *fai
 	}
 }
 
-// spreadMoment returns the first moment of a pod after a time: the clock is cut into windows, and a hash of the pod's UID says
-// when in each. So nothing is stored.
+// spreadMoment returns a pod's first moment after a time. Time is divided into windows, and a hash of the pod's UID gives the offset in
+// each window. So nothing needs to be stored.
 func spreadMoment(pod volume.Pod, window time.Duration, after time.Time) time.Time {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(pod.UID))

@@ -24,7 +24,7 @@ func untilMoment(r Request) {
 	after(time.Until(spreadMoment(r.Pod, testSpread, time.Now())) - time.Millisecond)
 }
 
-// TestSpread: a change waits for the pod's moment, whatever comes meanwhile, and the newest state counts then.
+// TestSpread: a change waits for the pod's moment, whatever comes meanwhile, and then the newest state is written.
 func TestSpread(t *testing.T) {
 	o := &fakeObserver{}
 	inStoppedBubble(t, func(opts *Options) { opts.Observer = o }, func(e *env) {
@@ -44,7 +44,7 @@ func TestSpread(t *testing.T) {
 		}
 		untilMoment(r)
 		e.wantFiles(r, "a", "1")
-		e.objects.put(configMap("app"), "a", "3") // postpones nothing
+		e.objects.put(configMap("app"), "a", "3") // it does not delay the moment
 		e.settle()
 		e.wantFiles(r, "a", "3", "p", "x")
 		e.wantProblem(r, "")
@@ -60,7 +60,7 @@ func TestSpread(t *testing.T) {
 	})
 }
 
-// TestSpreadOfARevert: what is taken back before the moment is not written.
+// TestSpreadOfARevert: a change that is reverted before the moment is not written.
 func TestSpreadOfARevert(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -111,7 +111,7 @@ func TestSpreadSurvivesARestart(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotSpread: files that are missing, a deletion with onDelete: Remove.
+// TestWhatIsNotSpread: missing files, and a deletion with onDelete: Remove.
 func TestWhatIsNotSpread(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -135,8 +135,8 @@ func TestWhatIsNotSpread(t *testing.T) {
 	})
 }
 
-// TestAWithdrawalIsNotSpread: what the pod may not have goes at once, and the change beside it goes on waiting. What it may
-// have again comes at once.
+// TestAWithdrawalIsNotSpread: files that the pod may no longer read are removed at once, and the change beside them continues to wait. What
+// it may read again is shown at once.
 func TestAWithdrawalIsNotSpread(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		r.Attributes["sources"], r.Attributes["spread"] = acrossSources, "1h"
@@ -157,7 +157,7 @@ func TestAWithdrawalIsNotSpread(t *testing.T) {
 	})
 }
 
-// TestSpreadMoments: pods have moments all over the window, each in each window the same.
+// TestSpreadMoments: pods' moments are spread over the window, and a pod has the same moment in each window.
 func TestSpreadMoments(t *testing.T) {
 	const pods, parts = 1000, 10
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

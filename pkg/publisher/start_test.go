@@ -5,8 +5,8 @@ import (
 	"testing/synctest"
 )
 
-// TestAHangingVolumeHoldsUpNoStart: a container that never lets the plugin open its volume delays its own pod only, and once it
-// does, the volume is taken over as any.
+// TestAHangingVolumeHoldsUpNoStart: a container that keeps the plugin from opening its volume delays only its own pod. Once the volume can
+// be opened, it is taken over as usual.
 func TestAHangingVolumeHoldsUpNoStart(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")

@@ -8,8 +8,8 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 )
 
-// Stats returns a volume's use of memory. It fails with ReasonNotFound if the volume is not
-// published at target, or its mount has gone.
+// Stats returns a volume's use of memory. It fails with ReasonNotFound if the volume is not published at target, or if its mount is gone.
+// It is safe for concurrent use.
 func (p *Publisher) Stats(ctx context.Context, volumeID, target string) (Usage, error) {
 	if err := checkForm(p.opts.KubeletDir, target); err != nil {
 		return Usage{}, fail(ReasonNotFound, "volume_path: %w", err)

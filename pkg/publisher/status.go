@@ -6,8 +6,8 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Volumes calls yield for each volume that is mounted or being published, in no order, until yield
-// returns false. It holds no lock meanwhile and waits for no write. It is safe for concurrent use.
+// Volumes calls yield for each volume that is mounted or being published, in no order, until yield returns false. It holds no lock during
+// these calls and waits for no write. It is safe for concurrent use.
 func (p *Publisher) Volumes(yield func(VolumeStatus) bool) {
 	for _, s := range p.moment() {
 		if !yield(s) {
@@ -16,7 +16,7 @@ func (p *Publisher) Volumes(yield func(VolumeStatus) bool) {
 	}
 }
 
-// moment returns all volumes of this moment.
+// moment returns the status of all volumes at this moment.
 func (p *Publisher) moment() []VolumeStatus {
 	all := p.table.statuses()
 	identity, usable := p.opts.Identity, map[volume.ServiceAccount]bool{}
@@ -47,7 +47,7 @@ func (t *table) statuses() []VolumeStatus {
 	return slices.Clip(all)
 }
 
-// status returns what is known of a volume. The caller holds mu.
+// status returns what is known about a volume. The caller holds mu.
 func (e *entry) status() VolumeStatus {
 	r := &e.report
 	s := VolumeStatus{

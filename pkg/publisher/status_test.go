@@ -12,7 +12,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// status returns what the Publisher tells of its only volume.
+// status returns what the Publisher reports about its only volume.
 func (e *env) status() VolumeStatus {
 	e.Helper()
 	synctest.Wait()
@@ -29,7 +29,7 @@ func (e *env) status() VolumeStatus {
 	return all[0]
 }
 
-// wantStatus checks the condition, since when it is, and that the reason has a text; "" stands for no reason.
+// wantStatus checks the condition, since when it exists, and that the reason contains a text. "" means no reason.
 func (e *env) wantStatus(condition Condition, since time.Duration, reason string) VolumeStatus {
 	e.Helper()
 	got := e.status()
@@ -39,8 +39,7 @@ func (e *env) wantStatus(condition Condition, since time.Duration, reason string
 	return got
 }
 
-// TestVolumesAfterARestart: the condition of a mounted volume isn't known before its pod was read, nor before
-// its objects are.
+// TestVolumesAfterARestart: the condition of a mounted volume isn't known before its pod and its objects have been read.
 func TestVolumesAfterARestart(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")

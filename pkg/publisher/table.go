@@ -12,27 +12,27 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// table knows all volumes: by their ids, by the objects that they name, and by their pods. It is safe for concurrent use.
+// table finds volumes by ID, by object and by pod. It is safe for concurrent use.
 //
-// Its one lock, mu, guards its fields and those of the entries and workers that say so. It is never held over a system call
-// or over a lock of another package.
+// Its lock, mu, guards its fields, and the fields of entries and workers that say so. It is never held during a system call or while a lock
+// of another package is taken.
 type table struct {
 	kubeletDir string
-	// newVolume makes what the worker knows of a volume. It is called with mu held.
+	// newVolume returns the worker's part of a volume. It is called with mu held.
 	newVolume func(*entry) reconciler
 
 	mu sync.Mutex
-	// start starts the goroutine of a worker; nil before Run and after its end.
+	// start starts the goroutine of a worker. It is nil before Run and after Run has ended.
 	start   func(*worker)
 	entries map[string]*entry
 	byRef   map[volume.Ref]map[*entry]struct{}
 	workers map[types.UID]*worker
-	// used is the bytes that all volumes hold, and measuredAt when all were last measured for want of room.
+	// used is the number of bytes that all volumes hold. measuredAt is when all were last measured because the node was full.
 	used       int64
 	measuredAt time.Time
 }
 
-// phase is where a volume is in its life. Only the worker changes it.
+// phase is a volume's phase of life. Once the volume is in the table, only the worker changes it.
 //
 //	     Publish             attach                  unmount
 //	────► absent ──► attaching ──► mounted ────────────────► removed
@@ -44,49 +44,48 @@ type table struct {
 type phase int
 
 const (
-	// absent: nothing of it is visible.
+	// absent: nothing is visible.
 	absent phase = iota
-	// attaching: it is just becoming visible, or not.
+	// attaching: the volume is being made visible, and that may still fail.
 	attaching
-	// mounted: it is visible, as far as this process knows.
+	// mounted: the volume is visible, as far as this process knows.
 	mounted
-	// removed: it is not in the table any more.
+	// removed: the volume is no longer in the table.
 	removed
 )
 
-// entry is what the calls and the worker know together of a volume.
+// entry is the part of a volume that calls and worker share.
 type entry struct {
 	table      *table
 	id, target string
-	// since is when this process began with the volume.
+	// since is when this process started with the volume.
 	since  time.Time
 	worker *worker
-	// vol is the worker's own.
+	// vol is used only by the worker.
 	vol reconciler
 
-	// table.mu guards what follows. Only the worker sets phase, size, tree and report, so it reads them as they are.
+	// table.mu guards the fields below. Only the worker sets phase, memory and report, so it may read them without the lock.
 	//
 	// wanted is what the calls want of the volume.
 	wanted wanted
 	phase  phase
-	// failure is why the volume does not show what is wanted.
+	// failure says why the volume is not in the wanted state.
 	failure  *failure
 	unmounts unmounts
-	// rounds counts the reconciles that began.
+	// rounds counts the reconciles that have started.
 	rounds int
-	// changed is closed at each change of the above.
+	// changed is closed at each change of the fields above.
 	changed chan struct{}
 	memory  memory
-	// changedAt is when the first change came that no reconcile has taken up; zero for none.
+	// changedAt is when the first change came that no reconcile has processed; zero for none.
 	changedAt time.Time
 	report    report
 }
 
-// memory is what a volume takes, in bytes: size is what its file system holds, which table.used has, and tree what the files
-// take that are shown.
+// memory is a volume's memory in bytes. size is what its file system holds, and part of table.used. tree is what the shown files need.
 type memory struct{ size, tree int64 }
 
-// unmounts counts the tries to unmount a volume. last is the last one's error.
+// unmounts counts the tries to unmount a volume. last is the error of the last try.
 type unmounts struct {
 	tries int
 	last  error
@@ -94,67 +93,67 @@ type unmounts struct {
 
 // wanted is what the calls want of a volume.
 type wanted struct {
-	// request is nil for a volume that was found, as long as nobody knows what was asked for.
+	// request is nil for a mounted volume of an earlier process until the request is known.
 	request *Request
-	// waits says that a publish waits. A volume that is not mounted lives as long as one does.
+	// waits means that a publish waits. A volume that is not mounted exists only while a publish waits.
 	waits bool
-	// going says that an unpublish wants it away. That ends with the volume, or with an unmount that failed.
+	// going means that an unpublish waits for the unmount. It ends when the volume is unmounted, or when that fails.
 	going bool
-	// lost says that a publish found no mount, so the worker is to look again.
+	// lost means that a publish found no mount, so the worker must examine the target again.
 	lost bool
-	// measure says that the node is full, so what the volume holds is to be measured again.
+	// measure means that the node is full, so the volume must be measured again.
 	measure bool
 }
 
-// worker is the goroutine of a pod. It lives as long as the pod has volumes. table.mu guards its fields.
+// worker is the goroutine of a pod. It exists as long as the pod has volumes. table.mu guards its fields.
 type worker struct {
 	table *table
 	uid   types.UID
 	all   map[*entry]struct{}
-	// due says when volumes are to be reconciled next.
+	// due has the time of the next reconcile of each volume.
 	due map[*entry]time.Time
-	// poke has room for one.
+	// poke has room for one value.
 	poke chan struct{}
-	// current is what is reconciled, and cancel ends that.
+	// current is the volume that is being reconciled, and cancel cancels that.
 	current *entry
 	cancel  context.CancelCauseFunc
 }
 
-// snapshot is what a reconcile takes from the calls at its begin. What comes later makes the volume due again.
+// snapshot is what a reconcile reads from the entry when it starts. Later changes make the volume due again.
 type snapshot struct {
 	wanted
-	// changedAt is when the first change came that no reconcile has taken up; zero for none.
+	// changedAt is when the first change came that no reconcile has processed; zero for none.
 	changedAt time.Time
 }
 
-// result is that of a reconcile: what it was for, when the volume is due again, and why it does not show what it should.
+// result is the result of a reconcile: its request, when the volume is due again, and why it is not in the wanted state.
 type result struct {
 	request *Request
 	again   time.Time
 	failure *failure
-	// partial says that answers about rights were not all there yet: another reconcile comes with the last one.
+	// partial means that some answers about rights are still due. Another reconcile comes with the last one.
 	partial bool
 }
 
-// reconciler is what the worker knows of a volume. Only the worker calls its methods, but opensLost, which anybody may.
+// reconciler is the worker's part of a volume. Only the worker calls its methods, except opensLost, which any goroutine may call.
 type reconciler interface {
-	// reconcile brings the volume to what is wanted of it.
+	// reconcile brings the volume to its wanted state.
 	reconcile(ctx context.Context, now snapshot) result
-	// retryAt returns when a reconcile that has failed is due again, the zero time for never. table.mu is held.
+	// retryAt returns when a failed reconcile is retried, or zero for never. table.mu is held.
 	retryAt(f *failure) time.Time
-	// reportNews logs what is wrong with the volume, nil for nothing, and says so to the pod's author.
+	// reportNews logs a volume's new state and reports failures to the pod's author. nil means success.
 	reportNews(ctx context.Context, f *failure)
 	// makeRoom removes what is kept for readers.
 	makeRoom(ctx context.Context)
-	// doubt has everything looked at again.
+	// doubt makes the next reconcile examine everything again.
 	doubt()
-	// close saves what the next process needs, as this one ends.
+	// close saves what the next process needs, when this one ends.
 	close(ctx context.Context)
 	// opensLost notes that opens of files may have been missed.
 	opensLost()
 }
 
-// add puts a new volume into the table, below its id or another key. The caller holds mu.
+// add adds a new volume to the table, under its ID or another key. The caller holds mu.
 func (t *table) add(key, id, target string) *entry {
 	e := &entry{table: t, id: id, target: target, since: time.Now(), changed: make(chan struct{})}
 	uid := types.UID(podUID(t.kubeletDir, target))
@@ -173,8 +172,7 @@ func (t *table) add(key, id, target string) *entry {
 	return e
 }
 
-// remove undoes add. The caller holds mu and is the worker, which ends after its last volume: what is added later finds
-// another one.
+// remove undoes add. The caller holds mu. A worker ends after its last volume, and a volume that is added later gets a new worker.
 func (e *entry) remove() {
 	t, w := e.table, e.worker
 	for _, key := range []string{e.id, leftoverKey(e.id, e.target)} {
@@ -191,10 +189,10 @@ func (e *entry) remove() {
 	e.notify()
 }
 
-// leftoverKey is the place in the table of an unpublish at a target that is not the volume's.
+// leftoverKey is the key in the table for an unpublish at a target that is not the volume's.
 func leftoverKey(id, target string) string { return id + "@" + target }
 
-// follow has changes of objects wake a volume.
+// follow makes changes of objects wake a volume.
 func (e *entry) follow(refs []volume.Ref) {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
@@ -217,7 +215,7 @@ func (e *entry) unfollow(refs []volume.Ref) {
 	}
 }
 
-// objectChanged wakes the volumes that name an object, of an account or, with the zero Account, of all.
+// objectChanged wakes the volumes of an account that name an object. With the zero account, it wakes all volumes that name it.
 func (t *table) objectChanged(account volume.ServiceAccount, ref volume.Ref) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -244,7 +242,7 @@ func (t *table) podChanged(uid types.UID) {
 	}
 }
 
-// all returns the volumes of this moment.
+// all returns the volumes that are in the table now.
 func (t *table) all() []*entry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -255,14 +253,14 @@ func (t *table) all() []*entry {
 	return all
 }
 
-// wake has a volume reconciled at a time, or earlier.
+// wake schedules a reconcile at a time, or keeps an earlier one.
 func (e *entry) wake(at time.Time) {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
 	e.wakeLocked(at)
 }
 
-// wakeLocked is wake. The caller holds mu.
+// wakeLocked is wake for a caller that holds mu.
 func (e *entry) wakeLocked(at time.Time) {
 	w := e.worker
 	if due, ok := w.due[e]; e.phase == removed || ok && !at.Before(due) {
@@ -275,13 +273,13 @@ func (e *entry) wakeLocked(at time.Time) {
 	}
 }
 
-// notify wakes the calls that wait. The caller holds mu.
+// notify wakes the waiting calls. The caller holds mu.
 func (e *entry) notify() {
 	close(e.changed)
 	e.changed = make(chan struct{})
 }
 
-// set changes what mu guards, and wakes the calls that wait.
+// set makes a change while it holds mu, and wakes the waiting calls.
 func (e *entry) set(change func()) {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
@@ -289,16 +287,16 @@ func (e *entry) set(change func()) {
 	e.notify()
 }
 
-// isMounted says whether the volume is visible. It is for the worker.
+// isMounted reports whether the volume is visible. Only the worker may call it.
 func (e *entry) isMounted() bool { return e.phase == mounted }
 
-// charge counts what a volume holds. The caller holds mu.
+// charge sets the memory that a volume holds. The caller holds mu.
 func (e *entry) charge(size int64) {
 	e.table.used += size - e.memory.size
 	e.memory.size = size
 }
 
-// held returns what the pod's other volumes hold, and the node's.
+// held returns the memory of the pod's other volumes and of the node's other volumes.
 func (e *entry) held() (pod, node int64) {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
@@ -308,8 +306,8 @@ func (e *entry) held() (pod, node int64) {
 	return pod - e.memory.size, e.table.used - e.memory.size
 }
 
-// holdsOld says whether a volume holds much more than its files take: readers had old ones open when it was measured. Attributes
-// of files take a little too. It is for the worker, or the caller holds mu.
+// holdsOld reports whether a volume held much more than its files need when it was measured, because readers had old files open. The margin
+// allows for the files' attributes. Only the worker may call it, or a caller that holds mu.
 func (e *entry) holdsOld() bool { return e.memory.size > e.memory.tree+e.memory.tree/4+64<<10 }
 
 // siblings returns all volumes of the pod.
@@ -319,8 +317,8 @@ func (e *entry) siblings() []*entry {
 	return slices.Collect(maps.Keys(e.worker.all))
 }
 
-// measureAll has all volumes measured that hold more than their files take: what readers have closed counts no more. What it
-// wakes may find the node full too, and call it: so it is for one call in retryMax.
+// measureAll has all volumes measured again that hold more than their files need, because readers may have closed old files. The volumes
+// that it wakes may find the node full and call it too, so it runs at most once in retryMax.
 func (t *table) measureAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -337,7 +335,7 @@ func (t *table) measureAll() {
 	}
 }
 
-// noteUnmount notes how an unmount ended. The caller holds mu.
+// noteUnmount records how an unmount ended. The caller holds mu.
 func (e *entry) noteUnmount(err error) {
 	e.unmounts, e.wanted.going = unmounts{e.unmounts.tries + 1, err}, err == nil
 }

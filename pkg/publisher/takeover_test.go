@@ -7,8 +7,8 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 )
 
-// What a volume takes counts from the moment at which this process finds it, also while its pod
-// or its objects are out of reach, so that nothing can write it.
+// A volume's memory counts from the moment at which this process finds it, even if its pod or its objects cannot be read, so that nothing
+// can write it.
 func TestAVolumeTakenOverCounts(t *testing.T) {
 	const size = 5
 	for _, test := range []struct {
@@ -71,7 +71,7 @@ func TestAVolumeTakenOverCounts(t *testing.T) {
 	}
 }
 
-// A node that is full of volumes of an earlier process takes no other.
+// A node that is full of volumes of an earlier process accepts no other.
 func TestRestoredVolumesFillTheNode(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
 		e.run()

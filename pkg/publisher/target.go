@@ -11,17 +11,16 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// maxQuoted bounds what an error repeats of a path, in bytes: a request may hold megabytes.
+// maxQuoted limits, in bytes, what an error repeats of a path. A request may hold megabytes.
 const maxQuoted = 256
 
-// targetForm is the only form of a target path that a kubelet asks for, below its
-// directory. What has another may be a place of somebody else, as an emptyDir of a pod.
+// targetForm returns the only form of target path that a kubelet uses. A path of another form may belong to somebody else, for example to a
+// pod's emptyDir.
 func targetForm(kubeletDir, uid, name string) string {
 	return filepath.Join(kubeletDir, "pods") + "/" + uid + "/volumes/kubernetes.io~csi/" + name + "/mount"
 }
 
-// checkForm says whether a target path lies where the kubelet puts CSI volumes, whichever
-// the pod. It looks at no file.
+// checkForm returns an error unless a target path has the form of the kubelet's CSI volumes, for any pod. It touches no file.
 func checkForm(kubeletDir, target string) error {
 	if uid, name := targetParts(kubeletDir, target); target == targetForm(kubeletDir, uid, name) && isElement(uid) && isElement(name) {
 		return nil
@@ -29,8 +28,7 @@ func checkForm(kubeletDir, target string) error {
 	return invalidTarget(target, targetForm(kubeletDir, "<pod UID>", "<volume name>"))
 }
 
-// checkTarget says whether a target path lies where the kubelet puts the CSI volumes of
-// this pod and no other.
+// checkTarget returns an error unless a target path has the form of this pod's CSI volumes.
 func checkTarget(kubeletDir string, pod volume.Pod, target string) error {
 	if !isElement(string(pod.UID)) {
 		return fmt.Errorf("pod UID: Invalid value: %.*q: must be the name of a directory", maxQuoted, pod.UID)
@@ -41,7 +39,7 @@ func checkTarget(kubeletDir string, pod volume.Pod, target string) error {
 	return invalidTarget(target, targetForm(kubeletDir, string(pod.UID), "<volume name>"))
 }
 
-// targetParts returns what stands in a path where a target's pod and volume do.
+// targetParts returns the pod UID and the volume name of a target path, or empty strings.
 func targetParts(kubeletDir, target string) (uid, name string) {
 	parts := strings.Split(strings.TrimPrefix(target, filepath.Join(kubeletDir, "pods")+"/"), "/")
 	if len(parts) != 5 {
@@ -56,8 +54,7 @@ func podUID(kubeletDir, target string) string {
 	return uid
 }
 
-// isElement says whether s can name a directory within another, and stand in a log and an
-// error as it is.
+// isElement reports whether s can be the name of a directory, and can be printed unchanged in a log and an error.
 func isElement(s string) bool {
 	return s != "" && len(s) <= unix.NAME_MAX && s != "." && s != ".." && !strings.ContainsFunc(s, func(r rune) bool { return r == '/' || !unicode.IsPrint(r) })
 }

@@ -18,7 +18,7 @@ func TestUnpublishOfTheUnknownSucceeds(t *testing.T) {
 	})
 }
 
-// Nobody knows what was asked for: the mount goes all the same.
+// It is not known what was requested, but the mount is unmounted anyway.
 func TestUnpublishNeedsNoState(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")

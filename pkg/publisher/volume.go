@@ -14,7 +14,7 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// vol is one volume, as its pod's worker knows it. Each part owns its state; only the methods of vol see several.
+// vol is one volume, as its pod's worker sees it. Each part owns its state. Only the methods of vol use several parts.
 //
 //	                    bind, admit, answers       create, attach        again and again
 //	publish ──► absent ───────────────────► rendered ─────────► mounted ◄───────────────┐
@@ -27,13 +27,13 @@ type vol struct {
 	binding  *binding
 	files    *files
 	receipts *openReceipts
-	// inbox is that of the receipts, for OpensLost: it is constant.
+	// inbox is the receipts' inbox, for opensLost. It is constant.
 	inbox  *inbox
 	spread spread
 	held   held
-	// seen says that it was looked what is mounted.
+	// seen means that the target has been examined.
 	seen bool
-	// failures counts those in a row that are retried.
+	// failures counts retried failures in a row.
 	failures int
 	// changedAt is when the first change came that the files don't show yet; zero for none.
 	changedAt time.Time
@@ -48,16 +48,16 @@ func newVolume(s *shared, e *entry) *vol {
 	}
 }
 
-// settleChange forgets what a change was waiting for, unless it goes on waiting.
+// settleChange ends the waiting of a change, unless the failure says that it still waits.
 func (v *vol) settleChange(f *failure) {
 	if f != nil && (f.retry || f.unanswered || !f.until.IsZero()) {
 		return
 	}
-	v.changedAt = time.Time{} // it is shown, or can't be
+	v.changedAt = time.Time{} // the change is shown, or cannot be
 	v.spread.end()
 }
 
-// retryAt counts failures that are retried, and returns when this one is; zero for never.
+// retryAt counts failures that are retried, and returns when to retry; zero for never.
 func (v *vol) retryAt(f *failure) time.Time {
 	if f == nil || !f.retry {
 		v.failures = 0
@@ -68,13 +68,13 @@ func (v *vol) retryAt(f *failure) time.Time {
 	return at
 }
 
-// doubt has everything looked at again, after a panic.
+// doubt makes the next reconcile examine everything again, after a panic.
 func (v *vol) doubt() { v.seen, v.files.verified = false, false }
 
 // opensLost notes that opens of files may have been missed. It is safe for concurrent use.
 func (v *vol) opensLost() { v.inbox.lost(nil) }
 
-// close saves the receipts that have come, and closes the handle that is kept, as the process ends.
+// close saves the receipts that have arrived and closes the kept handle, when the process ends.
 func (v *vol) close(ctx context.Context) {
 	if v.entry.isMounted() && !v.receipts.dueAt().IsZero() {
 		_ = v.files.through(ctx, func(mnt Mount) error { v.receipts.save(ctx, mnt.Root()); return nil })
@@ -82,8 +82,8 @@ func (v *vol) close(ctx context.Context) {
 	_ = v.files.closeHandle()
 }
 
-// unmount ends a volume. It has a time of its own: the unpublish that asks for it may have ended this very reconcile's. If
-// it fails, the volume lives on until the kubelet's next try: what pods still see must go on following its objects.
+// unmount unmounts a volume. It has its own timeout, because the unpublish that asks for it may have cancelled this reconcile. If it fails,
+// the volume continues until the kubelet's next try, because pods still see its files.
 func (v *vol) unmount(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reconcileTimeout)
 	defer cancel()
@@ -97,8 +97,8 @@ func (v *vol) unmount(ctx context.Context) {
 	}
 }
 
-// forget takes a volume out of the table that is not mounted, unless something else is wanted of it since the worker's
-// decision. isGone says that an unpublish wanted that.
+// forget removes a volume that is not mounted from the table, unless a call wants something else since the worker decided. isGone means
+// that an unpublish asked for it.
 func (v *vol) forget(ctx context.Context, isGone bool) {
 	shown := v.files.shown
 	v.binding.unbind()
@@ -108,7 +108,7 @@ func (v *vol) forget(ctx context.Context, isGone bool) {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
 	if e.wanted.going != isGone || !isGone && e.wanted.waits {
-		return // it is due for that
+		return // another reconcile is due
 	}
 	e.remove()
 	if logger := klog.FromContext(ctx).V(2); isGone && logger.Enabled() {
@@ -116,7 +116,7 @@ func (v *vol) forget(ctx context.Context, isGone bool) {
 	}
 }
 
-// look finds out, once, what is at the target: after a start, before the first write, and after a mount was lost.
+// look examines the target once: after a start, before the first write, and after a mount was lost.
 func (v *vol) look(ctx context.Context) *failure {
 	if v.seen {
 		return nil
@@ -126,14 +126,14 @@ func (v *vol) look(ctx context.Context) *failure {
 	switch {
 	case err == nil:
 		defer root.Close()
-	case errors.Is(err, mount.ErrForeign) && e.isMounted(): // its attribute was spoilt
+	case errors.Is(err, mount.ErrForeign) && e.isMounted(): // its attribute was damaged
 		return final(ReasonInvalid, "what is mounted at %s is not proven to be volume %s, as its root directory lacks the attribute: replace the pod: %w", e.target, e.id, err)
 	case errors.Is(err, mount.ErrForeign):
 		return lookFailed(e, err)
 	case errors.Is(err, mount.ErrOutside):
 		return final(ReasonInvalid, "target_path: %w", err)
 	case !errors.Is(err, mount.ErrNotMounted):
-		// It may well be mounted, and a pod may be reading it: a final error would have the kubelet destroy it.
+		// It may be mounted, and a pod may be reading it. After a final error the kubelet would destroy it.
 		return unavailable("look at the target of volume %s: %w", e.id, err)
 	}
 	isMounted := err == nil
@@ -163,7 +163,7 @@ func (v *vol) look(ctx context.Context) *failure {
 			e.phase = mounted
 		}
 		e.charge(memoryOf(usage.Used, usage.InodesUsed))
-		e.memory.tree = e.memory.size // at most
+		e.memory.tree = e.memory.size // an upper limit
 		e.report.withdrawn, e.report.opened = nil, nil
 		if e.wanted.request == nil {
 			e.report.pod = v.binding.hint
@@ -178,29 +178,29 @@ func lookFailed(e *entry, err error) *failure {
 	return f
 }
 
-// takeOver prepares the parts for the request to which the volume was just bound.
+// takeOver prepares the parts for a newly bound request.
 func (v *vol) takeOver(ctx context.Context) {
 	spec, e := v.binding.spec, v.entry
 	writes := writer.Options{AttributePrefix: v.shared.opts.AttributePrefix, InPlace: spec.InPlace()}
 	v.files.bind(v.receipts.bind(writes, spec.versionsPath()), spec.refs)
 	if e.isMounted() {
 		klog.FromContext(ctx).V(2).Info("Took over a mounted volume", "refs", describe(spec.refs, v.files.shown))
-		if !spec.Pinned() { // else it needs no object any more
+		if !spec.Pinned() { // a pinned volume needs no object any more
 			v.binding.keepObjects()
 		}
 	}
 	e.set(func() {
 		e.report.refs, e.report.pinned = spec.refs, spec.Pinned()
 		if e.isMounted() && (spec.Pinned() || !spec.InPlace()) {
-			// Files that are rewritten in place name the new versions before the first byte.
+			// The record already has the new versions before the first byte is rewritten in place.
 			e.report.shown = v.files.shown
 		}
 	})
 	v.reportOpened(ctx, false)
 }
 
-// tidy prunes, saves receipts and measures, as far as these are due, and returns when something is due next. measure says that
-// the node is full. The failure names what could not be removed, which keeps no update from the files.
+// tidy prunes, saves receipts and measures, as far as these are due, and returns when tidy is due next. measure means that the node is
+// full. The failure names what could not be removed. It does not stop updates of the files.
 func (v *vol) tidy(ctx context.Context, measure bool) (next time.Time, f *failure) {
 	now := time.Now()
 	if isDue(v.tidyAt(), now) || measure {
@@ -219,7 +219,7 @@ func (v *vol) tidy(ctx context.Context, measure bool) (next time.Time, f *failur
 		f = also(f, broken(left))
 	}
 	if f != nil {
-		return time.Time{}, f // a retry comes
+		return time.Time{}, f // a retry follows
 	}
 	return v.tidyAt(), nil
 }
@@ -228,7 +228,7 @@ func (v *vol) tidyAt() time.Time {
 	return earlier(earlier(v.files.generations.pruneAt, v.files.measureAt(v.shared.opts.ResyncInterval)), v.receipts.dueAt())
 }
 
-// filesFailed returns the failure of work on the files. If nothing is mounted, that is looked at again.
+// filesFailed returns the failure of work on the files. If nothing is mounted, the target is examined again.
 func (v *vol) filesFailed(err error) *failure {
 	if errors.Is(err, errLost) {
 		v.seen = false
@@ -237,8 +237,8 @@ func (v *vol) filesFailed(err error) *failure {
 	return broken(err)
 }
 
-// reportOpened reports which objects were opened. saved says that files may have just got their receipts: objects whose files
-// now all have one are observed.
+// reportOpened reports which objects were opened. saved means that receipts may just have been written. An object whose last file got its
+// receipt is then observed.
 func (v *vol) reportOpened(ctx context.Context, saved bool) {
 	if v.shared.opts.Opens == nil || v.binding.spec == nil {
 		return
@@ -254,9 +254,9 @@ func (v *vol) reportOpened(ctx context.Context, saved bool) {
 	v.entry.set(func() { v.entry.report.opened = now })
 }
 
-// reportWithdrawn reports the refused objects of which no file is left; nil: those that the files are known to lack. While a
-// superseded generation is there, it may have one. It is called before each write, so that nothing is reported of what the
-// write may show again, after it, and when all is tidied.
+// reportWithdrawn reports the refused objects of which no file remains. nil stands for the objects that were withdrawn. A superseded
+// generation may still have their files, so it must be gone first. It is called before each write, so that the report never names an object
+// that the write may show again, and also after the write and after tidy.
 func (v *vol) reportWithdrawn(refused map[volume.Ref]bool) {
 	if refused == nil {
 		refused = v.files.withdrawn
@@ -272,11 +272,11 @@ func (v *vol) reportWithdrawn(refused map[volume.Ref]bool) {
 	}
 }
 
-// reportNews logs what is wrong with a volume, nil for nothing, and says so to the pod's author.
+// reportNews logs a volume's new state and reports failures to the pod's author. nil means success.
 func (v *vol) reportNews(ctx context.Context, f *failure) {
 	logger := klog.FromContext(v.entry.logged(ctx))
 	switch {
-	case !v.entry.isMounted(): // the call that fails is logged
+	case !v.entry.isMounted(): // the failing call is logged
 	case f == nil:
 		logger.Info("Volume is current again")
 		return
@@ -301,5 +301,5 @@ func (v *vol) reportNews(ctx context.Context, f *failure) {
 	}
 }
 
-// isMissing says whether a failure is that of a missing object or key.
+// isMissing reports whether a failure is about a missing object or key.
 func isMissing(f *failure) bool { return errors.As(f.err, new(*payload.MissingError)) }

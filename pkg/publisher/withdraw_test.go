@@ -6,13 +6,12 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 )
 
-// After a restart nobody knows any more what the files were made of. Whatever else can't be
-// read or written then, what was revoked goes; the rest stays as it was, but for env files
-// that hold a part of what was revoked.
+// After a restart it is not known of what the files were made. Whatever else cannot be read or written then, files whose right was revoked
+// are removed. The rest stays as it was, apart from env files with a revoked part.
 func TestAWithdrawalNeedsTheVolumeOnly(t *testing.T) {
 	for name, test := range map[string]struct {
 		sources string
-		// fail makes updates fail; restart ends the process and begins the next one.
+		// fail makes updates fail. restart ends the process and starts the next one.
 		fail    func(e *env)
 		restart func(e *env, r Request)
 		files   []string
@@ -38,7 +37,7 @@ func TestAWithdrawalNeedsTheVolumeOnly(t *testing.T) {
 				e.opts.MaxVolumeSize = 2 * pageSize
 			},
 			restart: func(e *env, _ Request) { e.restart() },
-			files:   []string{"a", pages(3), "app.env", "OWN=1\n"}, // which is a shrink
+			files:   []string{"a", pages(3), "app.env", "OWN=1\n"}, // this is smaller
 		},
 		"the size limit was lowered, and an own object grew": {
 			sources: acrossSources,
@@ -82,8 +81,7 @@ func TestAWithdrawalNeedsTheVolumeOnly(t *testing.T) {
 	}
 }
 
-// A volume that is taken over by a publish loses files by a confirmed refusal only, as
-// any other.
+// A volume that is taken over by a publish loses files only after a confirmed refusal, as any other.
 func TestARefusalIsConfirmedOfAVolumeTakenOver(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		files := []string{"a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n"}
@@ -103,7 +101,7 @@ func TestARefusalIsConfirmedOfAVolumeTakenOver(t *testing.T) {
 		e.settle()
 		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
 
-		// What no file shows can't be lost: the rest needs not wait for the confirmation.
+		// If no file shows an object, nothing can be removed, so the rest need not wait for the confirmation.
 		e.restartUnread()
 		e.objects.put(configMap("app"), "a", "2")
 		e.publish(r)
@@ -114,7 +112,7 @@ func TestARefusalIsConfirmedOfAVolumeTakenOver(t *testing.T) {
 	})
 }
 
-// Where nobody can tell what the files show, a refusal is confirmed too.
+// If it is not known what the files show, a refusal is confirmed too.
 func TestARefusalIsConfirmedOfAnUnreadableVolume(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)
@@ -131,7 +129,7 @@ func TestARefusalIsConfirmedOfAnUnreadableVolume(t *testing.T) {
 	})
 }
 
-// With a lower limit a volume that is over it may still become smaller, as far as it goes.
+// With a lower limit, a volume above it may still become smaller.
 func TestAShrinkIsNeverTooLarge(t *testing.T) {
 	for name, restart := range map[string]func(e *env, r Request){
 		"by its pod's spec": func(e *env, _ Request) { e.restart() },
@@ -165,8 +163,7 @@ func TestAShrinkIsNeverTooLarge(t *testing.T) {
 	}
 }
 
-// An object of another namespace without keys has no file. Files of the pod's own namespace stay
-// when it is refused: they are no files of it.
+// An object of another namespace without keys has no file. Files of the pod's own namespace stay when it is refused.
 func TestARefusedObjectWithoutFiles(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.objects.put(sharedSecret)

@@ -9,7 +9,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// wantWithdrawn checks which objects the status says to be withdrawn.
+// wantWithdrawn checks which objects the status reports as withdrawn.
 func (e *env) wantWithdrawn(refs ...volume.Ref) {
 	e.Helper()
 	s := e.status()
@@ -24,8 +24,8 @@ func (e *env) wantWithdrawn(refs ...volume.Ref) {
 	}
 }
 
-// TestWithdrawnIsTold of a refused object once no file of it is left, also of a superseded generation, until the pod may
-// have it again.
+// TestWithdrawnIsTold: a refused object is reported as withdrawn once no file of it remains, also in superseded generations, until the pod
+// may read it again.
 func TestWithdrawnIsTold(t *testing.T) {
 	for _, strategy := range []string{"Atomic", "InPlace"} {
 		t.Run(strategy, func(t *testing.T) {
@@ -46,12 +46,12 @@ func TestWithdrawnIsTold(t *testing.T) {
 				}
 				e.wantWithdrawn(sharedSecret)
 
-				e.restart() // a new process makes sure of that
+				e.restart() // a new process verifies that
 				e.confirm()
 				after(2 * pruneTime)
 				e.wantWithdrawn(sharedSecret)
 
-				e.objects.put(configMap("app"), "a", "2") // the generation before has no file of it either
+				e.objects.put(configMap("app"), "a", "2") // the last generation has no file of it either
 				e.settle()
 				if files := e.mounts.files(r.Target); files["a"] != "2" {
 					t.Error("the other object's change is not shown")
@@ -70,8 +70,8 @@ func TestWithdrawnIsTold(t *testing.T) {
 	}
 }
 
-// TestAFailedWithdrawalIsNotTold: neither while the files can't be changed, nor after a write that has put them there again. It
-// is told when a later try succeeds.
+// TestAFailedWithdrawalIsNotTold: it is not reported while the files cannot be changed, nor after a write that has created them again. It
+// is reported when a later try succeeds.
 func TestAFailedWithdrawalIsNotTold(t *testing.T) {
 	t.Run("the volume can't be opened", func(t *testing.T) {
 		acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
@@ -117,7 +117,7 @@ func TestAFailedWithdrawalIsNotTold(t *testing.T) {
 	})
 }
 
-// TestAWithdrawalWithoutAnUpdateIsTold, as where another object can't be read, and so is nothing that is refused no more.
+// TestAWithdrawalWithoutAnUpdateIsTold: it is reported even if another object cannot be read. An object that is allowed again is not.
 func TestAWithdrawalWithoutAnUpdateIsTold(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)
@@ -128,7 +128,7 @@ func TestAWithdrawalWithoutAnUpdateIsTold(t *testing.T) {
 		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
 		e.wantWithdrawn(sharedSecret)
 
-		// The pod may have it again, and waits for it: the volume is to show it.
+		// The pod may read it again and waits for it: the volume must show it.
 		access.grant(sharedConfig, sharedSecret)
 		after(reviewTime)
 		e.settle()
@@ -137,7 +137,7 @@ func TestAWithdrawalWithoutAnUpdateIsTold(t *testing.T) {
 	})
 }
 
-// TestWithdrawnWaitsForTheLastGeneration: while a superseded one is there, it may have a file of the object.
+// TestWithdrawnWaitsForTheLastGeneration: a superseded generation may still have a file of the object.
 func TestWithdrawnWaitsForTheLastGeneration(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)

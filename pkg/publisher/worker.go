@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// restTime is how long a worker waits for which nothing is due.
+	// restTime is how long a worker waits if nothing is due.
 	restTime = time.Hour
-	// reconcileTimeout is how long a reconcile may write.
+	// reconcileTimeout limits one reconcile.
 	reconcileTimeout = time.Minute
 )
 
-// startWorkers starts the goroutines of the workers, also of later ones, until stopWorkers.
+// startWorkers starts the goroutines of all workers, and of later ones until stopWorkers.
 func (t *table) startWorkers(start func(*worker)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -33,7 +33,7 @@ func (t *table) stopWorkers() {
 	t.start = nil
 }
 
-// run reconciles the pod's volumes, the one that is due first before the others, until there is none, or ctx ends.
+// run reconciles the pod's volumes in the order in which they are due, until the pod has none or ctx ends.
 func (w *worker) run(ctx context.Context, opens Opens) {
 	for {
 		e, its, now, wait := w.next(ctx)
@@ -55,10 +55,10 @@ func (w *worker) run(ctx context.Context, opens Opens) {
 	w.end(context.WithoutCancel(ctx), opens)
 }
 
-// end saves the receipts that have come, and closes the handles that are kept.
+// end saves the receipts that have arrived and closes the kept handles.
 func (w *worker) end(ctx context.Context, opens Opens) {
 	if opens != nil {
-		_ = opens.Drain(drainTime) // what it can't report is unknown to the next process
+		_ = opens.Drain(drainTime) // opens that it cannot report are unknown to the next process
 	}
 	w.table.mu.Lock()
 	all := slices.Collect(maps.Keys(w.all))
@@ -68,8 +68,8 @@ func (w *worker) end(ctx context.Context, opens Opens) {
 	}
 }
 
-// next takes the volume that is due first, with the context of its reconcile and what is wanted of it, or returns how long to
-// wait; 0 for nothing. What is taken is current in the same moment, so that no unpublish comes between.
+// next takes the volume that is due first, and returns it with the context of its reconcile and what is wanted of it. If none is due it
+// returns how long to wait, or 0 if the worker must end. It sets current under the same lock, so that no unpublish comes between.
 func (w *worker) next(ctx context.Context) (*entry, context.Context, snapshot, time.Duration) {
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()
@@ -96,7 +96,7 @@ func (w *worker) next(ctx context.Context) (*entry, context.Context, snapshot, t
 	return first, ctx, first.take(), 0
 }
 
-// take returns what is wanted of a volume, and what has changed since the last time. The caller holds mu.
+// take returns what is wanted of a volume and what has changed since the last call. The caller holds mu.
 func (e *entry) take() snapshot {
 	now := snapshot{wanted: e.wanted, changedAt: e.changedAt}
 	if e.wanted.lost {
@@ -109,8 +109,8 @@ func (e *entry) take() snapshot {
 	return now
 }
 
-// reconcile reconciles a volume, in its time. It makes a panic an error of the volume, so that one can't take all others with
-// it.
+// reconcile reconciles a volume within reconcileTimeout. It turns a panic into a failure of this volume, so that the other volumes
+// continue.
 func (w *worker) reconcile(ctx context.Context, e *entry, now snapshot) (done result) {
 	ctx, cancel := context.WithTimeoutCause(e.logged(ctx), reconcileTimeout, errHangs)
 	defer cancel()
@@ -135,7 +135,7 @@ func (w *worker) reconcile(ctx context.Context, e *entry, now snapshot) (done re
 	return e.vol.reconcile(ctx, now)
 }
 
-// conclude does what follows from a reconcile.
+// conclude stores the result of a reconcile and schedules the next one.
 func (w *worker) conclude(run context.Context, e *entry, done result) {
 	f := done.failure
 	w.table.mu.Lock()
@@ -143,10 +143,10 @@ func (w *worker) conclude(run context.Context, e *entry, done result) {
 	w.current, w.cancel = nil, nil
 	if run.Err() != nil || e.phase == removed {
 		w.table.mu.Unlock()
-		return // what the end cuts short is no fault of the volume
+		return // what a stop interrupts is no fault of the volume
 	}
 	if again := earlier(done.again, e.vol.retryAt(f)); !again.IsZero() {
-		e.wakeLocked(again) // which keeps an earlier one that came meanwhile
+		e.wakeLocked(again) // it keeps an earlier time that was set meanwhile
 	}
 	isNews := false
 	if e.wanted.request == done.request && !e.wanted.going { // a failure belongs to the request for which it was found
@@ -162,7 +162,7 @@ func (w *worker) conclude(run context.Context, e *entry, done result) {
 	}
 }
 
-// logged returns ctx with a logger that names the volume: by its id, by its name in the spec of its pod, and by that.
+// logged returns ctx with a logger that names the volume's ID, the pod, and the volume's name in the pod's spec.
 func (e *entry) logged(ctx context.Context) context.Context {
 	logger := klog.FromContext(ctx).WithValues("volumeID", e.id)
 	if pod := e.report.pod; pod.Name != "" {

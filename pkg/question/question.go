@@ -1,8 +1,8 @@
-// Package question has the state of one question to the API server that is asked again and again: the last answer, and when
-// the next try may be sent.
+// Package question holds the state of one question that is sent to the API server again and again: the last answer, and when the next try
+// may be sent.
 //
-// It sends nothing, has no lock and no goroutine, and must not know what is asked. Package requests decides about all requests
-// at once; this package is about one.
+// It sends nothing, and it has no lock and no goroutine. It must not know what is asked. Package requests decides about all requests
+// together; this package is about a single one.
 package question
 
 import (
@@ -14,24 +14,24 @@ import (
 	"github.com/refvol/refvol/pkg/requests"
 )
 
-// Answer is what the API server said, with the times when that was asked for and when it came, and the number of the try. It is
-// one value, so that no time can belong to another answer. The zero Answer is none.
+// Answer is an answer of the API server, with the times when it was requested and when it came, and the number of the try. It is one value,
+// so that the times always belong to the same answer. The zero Answer is no answer.
 type Answer[A any] struct {
 	Value       A
 	Asked, Came time.Time
 	Try         uint64
 }
 
-// IsKnown tells whether there is an answer.
+// IsKnown reports whether there is an answer.
 func (a Answer[A]) IsKnown() bool { return !a.Came.IsZero() }
 
-// Question is one question. Use New to make one. The lock of its owner guards it.
+// Question is one question. New returns one. It is not safe for concurrent use: the owner's lock guards it.
 type Question[A any] struct {
-	// Last is the newest answer. A try that fails changes nothing of it.
+	// Last is the newest answer. A try that fails does not change it.
 	Last Answer[A]
-	// Err is why the last try has failed; nil after an answer.
+	// Err says why the last try failed; nil after an answer.
 	Err error
-	// Urgent says that somebody waits for the answer. An answer ends that.
+	// Urgent means that a publish waits for the answer. An answer resets it.
 	Urgent bool
 
 	first, pauses wait.Backoff
@@ -41,19 +41,19 @@ type Question[A any] struct {
 	cancel        context.CancelFunc
 }
 
-// New returns a question without an answer. pauses are those after failures; an answer begins them anew.
+// New returns a question without an answer. pauses are the pauses after failures. An answer restarts them.
 func New[A any](pauses wait.Backoff) Question[A] {
 	return Question[A]{first: pauses, pauses: pauses}
 }
 
-// InFlight tells whether a try has begun that has not ended.
+// InFlight reports whether a try has begun and not ended.
 func (q *Question[A]) InFlight() bool { return q.cancel != nil }
 
-// IsDue tells whether a try may begin: none is in flight, and the last pause is over.
+// IsDue reports whether a try may begin: none is in flight, and the last pause is over.
 func (q *Question[A]) IsDue() bool { return q.cancel == nil && !time.Now().Before(q.retryAt) }
 
-// Begin records that a try begins, and returns its context. The caller sends it with what ctx and the question's urgency say,
-// and ends it by Answered, Failed or Drop.
+// Begin records the start of a try and returns its context. The caller sends the request with that context, and ends the try by Answered,
+// Failed or Drop.
 func (q *Question[A]) Begin(ctx context.Context) context.Context {
 	m := requests.MetaOf(ctx)
 	m.Urgent = q.Urgent
@@ -63,35 +63,35 @@ func (q *Question[A]) Begin(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Tries returns how many have begun: the number of the last one.
+// Tries returns how many tries have begun. That is also the number of the last one.
 func (q *Question[A]) Tries() uint64 { return q.tries }
 
-// Cancel ends the context of the try in flight, whose end the caller still records.
+// Cancel cancels the context of the try in flight. The caller still records its end.
 func (q *Question[A]) Cancel() {
 	if q.cancel != nil {
 		q.cancel()
 	}
 }
 
-// Drop ends the try in flight without an outcome.
+// Drop ends the try in flight without a result.
 func (q *Question[A]) Drop() {
 	q.Cancel()
 	q.cancel = nil
 }
 
-// Answered takes in the answer to the try in flight.
+// Answered records the answer to the try in flight.
 func (q *Question[A]) Answered(value A) {
 	q.Drop()
 	q.Take(Answer[A]{Value: value, Asked: q.asked, Came: time.Now(), Try: q.tries})
 }
 
-// Take takes over an answer, and begins the pauses anew.
+// Take stores an answer, and restarts the pauses.
 func (q *Question[A]) Take(a Answer[A]) {
 	q.Last, q.Err, q.Urgent, q.pauses, q.retryAt = a, nil, false, q.first, time.Time{}
 }
 
-// Failed takes in why the try in flight has failed, and returns how long the next one waits: for the next pause, or as long as
-// the API server asks.
+// Failed records why the try in flight failed. It returns how long to wait before the next one: the next pause, or longer if the API server
+// asks for that.
 func (q *Question[A]) Failed(err error) (pause time.Duration) {
 	q.Drop()
 	pause = max(q.pauses.Step(), requests.RetryAfter(err))
@@ -99,11 +99,11 @@ func (q *Question[A]) Failed(err error) (pause time.Duration) {
 	return pause
 }
 
-// Restart drops the answer, the try in flight and the pause. The numbers of tries go on.
+// Restart drops the answer, the try in flight and the pause. The numbers of tries continue.
 func (q *Question[A]) Restart() {
 	q.Drop()
 	q.Take(Answer[A]{})
 }
 
-// Renew ends the pause: what made the last try fail may be over.
+// Renew ends the pause, because the cause of the last failure may be over.
 func (q *Question[A]) Renew() { q.retryAt = time.Time{} }

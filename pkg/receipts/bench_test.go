@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkOpen is of an application's open and close, while a group reads.
+// BenchmarkOpen measures an application's open and close while a group reads.
 func BenchmarkOpen(b *testing.B) {
 	for name, prepare := range map[string]func(v *volume){
 		"unwatched": func(*volume) {},
@@ -33,7 +33,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// BenchmarkID is of what a new file costs.
+// BenchmarkID measures the cost of a new file.
 func BenchmarkID(b *testing.B) {
 	v := newVolume(b)
 	dir := int(v.dir("1", "key").Fd())
@@ -45,7 +45,7 @@ func BenchmarkID(b *testing.B) {
 	}
 }
 
-// cpuTime makes the benchmark tell the CPU time of its thread, which other processes of a busy machine don't change much.
+// cpuTime makes the benchmark report the CPU time of its thread, which other processes of a busy machine affect little.
 func cpuTime(b *testing.B) (report func()) {
 	runtime.LockOSThread()
 	from := used(b, unix.RUSAGE_THREAD)

@@ -7,33 +7,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errEvent says that what was read is not what the kernel's interface promises.
+// errEvent says that the kernel sent an event in an unexpected format.
 var errEvent = errors.New("malformed fanotify event")
 
-// An event is a struct fanotify_event_metadata and then records, struct fanotify_event_info_fid, each with a struct
-// file_handle.
+// An event is a struct fanotify_event_metadata followed by records, struct fanotify_event_info_fid. Each record has a struct file_handle.
 const (
 	metadataSize = unix.FAN_EVENT_METADATA_LEN
 	version      = 3         // FANOTIFY_METADATA_VERSION
 	headerSize   = 4         // of a record: type, padding, length
-	fsSize       = 8         // the file system's id
-	fixedSize    = 8 + 4 + 4 // that, and the handle's length and type
+	fsSize       = 8         // the file system's ID
+	fixedSize    = 8 + 4 + 4 // the ID, and the handle's length and type
 )
 
-// event is one event. It points into the buffer that it was read to.
+// event is one event. Its slices point into the read buffer.
 type event struct {
 	mask uint64
 	pid  int32
-	// fs names the file system, and file the file in it; both are empty where the event tells none.
+	// fs identifies the file system, and file the file in it. Both are empty if the event names none.
 	fs, file []byte
 }
 
-// lost says that the event stands for others, or for the open of a file that can't be told.
+// lost reports whether the event says that others were lost, or is the open of an unnamed file.
 func (e event) lost() bool {
 	return e.mask&unix.FAN_Q_OVERFLOW != 0 || e.mask&unix.FAN_OPEN != 0 && len(e.file) == 0
 }
 
-// next takes the first event off a buffer.
+// next returns the first event of a buffer, and the rest of the buffer.
 func next(buf []byte) (e event, rest []byte, err error) {
 	order := binary.NativeEndian
 	if len(buf) < metadataSize {
@@ -62,7 +61,7 @@ func next(buf []byte) (e event, rest []byte, err error) {
 	return e, buf[size:], nil
 }
 
-// split parts a record into the file system and the file, both empty if the kernel had no memory for the handle.
+// split splits a record into the file system and the file. Both are empty if the kernel had no memory for the handle.
 func split(record []byte) (fs, file []byte, err error) {
 	if len(record) < fixedSize {
 		return nil, nil, errEvent
@@ -74,5 +73,5 @@ func split(record []byte) (fs, file []byte, err error) {
 	if n > uint64(len(record)-fixedSize) {
 		return nil, nil, errEvent
 	}
-	return record[:fsSize], record[fsSize+4 : fixedSize+n], nil // a handle without its type names another file
+	return record[:fsSize], record[fsSize+4 : fixedSize+n], nil // the file includes the handle's type: without it, it would name another file
 }

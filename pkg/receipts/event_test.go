@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message is an event as the kernel writes it.
+// message returns an event as the kernel writes it.
 func message(mask uint64, pid int32, records ...[]byte) []byte {
 	infos := bytes.Join(records, nil)
 	b := binary.NativeEndian.AppendUint32(nil, uint32(metadataSize+len(infos)))
@@ -21,7 +21,7 @@ func message(mask uint64, pid int32, records ...[]byte) []byte {
 	return append(b, infos...)
 }
 
-// record is one of an event's records: the handle has the given length, and as many bytes as follow.
+// record returns a record of an event. The handle has the given length, and rest follows.
 func record(kind byte, handle uint32, rest string) []byte {
 	b := []byte{kind, 0}
 	b = binary.NativeEndian.AppendUint16(b, uint16(headerSize+fixedSize+len(rest)))
@@ -57,7 +57,7 @@ func TestNextTakesAnEvent(t *testing.T) {
 	}
 }
 
-// malformed returns what no kernel sends.
+// malformed returns data that no kernel sends.
 func malformed() map[string][]byte {
 	change := func(at int, to byte) []byte {
 		b := message(unix.FAN_OPEN, 7, record(fid, 4, "0123"))
@@ -87,7 +87,7 @@ func TestNextRefuses(t *testing.T) {
 	}
 }
 
-// FuzzEvents: whatever is read, it is taken apart to its end or refused, and nothing beside it is read.
+// FuzzEvents: any data is parsed to its end or refused, and nothing outside it is read.
 func FuzzEvents(f *testing.F) {
 	entry := record(fid, 12, "0123456789ab")
 	f.Add(append(message(unix.FAN_OPEN, 7, entry), message(unix.FAN_Q_OVERFLOW, 0)...))

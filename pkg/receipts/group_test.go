@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestABurstLosesNothing while nobody reads.
+// TestABurstLosesNothing: while nobody reads.
 func TestABurstLosesNothing(t *testing.T) {
 	const files = 10_000
 	v := newVolume(t)
@@ -30,7 +30,7 @@ func TestABurstLosesNothing(t *testing.T) {
 	}
 }
 
-// TestAnOverflowIsTold, after what did arrive.
+// TestAnOverflowIsTold after the events that did arrive.
 func TestAnOverflowIsTold(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/fs/fanotify/max_queued_events")
 	if err != nil {
@@ -61,7 +61,7 @@ func TestAnOverflowIsTold(t *testing.T) {
 	}
 }
 
-// numbered makes a directory of so many files.
+// numbered creates a directory with so many files.
 func (v *volume) numbered(files int) {
 	v.Helper()
 	dir := v.dir("1")
@@ -84,7 +84,7 @@ func (v *volume) runs() {
 	})
 }
 
-// TestALoopingOpenerIsMerged: it costs some reports a second, and hides no other volume's.
+// TestALoopingOpenerIsMerged: it causes a few reports per second, and hides no other volume's.
 func TestALoopingOpenerIsMerged(t *testing.T) {
 	v := newVolume(t)
 	other := v.beside()
@@ -130,7 +130,7 @@ func waitFor(t *testing.T, done func() bool) {
 	}
 }
 
-// TestRunEndsWithItsContext, also when there is nothing to read.
+// TestRunEndsWithItsContext: also when there is nothing to read.
 func TestRunEndsWithItsContext(t *testing.T) {
 	v := newVolume(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -143,7 +143,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestNothingWorksAfterClose, and it is said.
+// TestNothingWorksAfterClose: each call returns an error.
 func TestNothingWorksAfterClose(t *testing.T) {
 	v := newVolume(t)
 	dir := int(v.dir("1", "key").Fd())
@@ -193,7 +193,7 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// TestAReadThatFails ends all watches, and the next one begins with another group.
+// TestAReadThatFails ends all watches, and the next watch uses another group.
 func TestAReadThatFails(t *testing.T) {
 	v := newVolume(t)
 	v.dir("1", "key")

@@ -20,10 +20,10 @@ import (
 	"github.com/refvol/refvol/internal/sandbox"
 )
 
-// drainTime is more than a drain takes.
+// drainTime is longer than a drain takes.
 const drainTime = time.Minute
 
-// jobVariable has this program do what another process is to do, instead of testing.
+// jobVariable makes this program do the work of another process instead of testing.
 const jobVariable = "REFVOL_RECEIPTS_JOB"
 
 func TestMain(m *testing.M) {
@@ -112,7 +112,7 @@ func loop(path string) error {
 	}
 }
 
-// storm holds all files of a directory open, and opens each of them again and again until its input ends.
+// storm keeps all files of a directory open, and opens each of them again and again until its input ends.
 func storm(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -142,10 +142,10 @@ func storm(dir string) error {
 	}
 }
 
-// job returns the command for what do does.
+// job returns a command that runs do.
 func job(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
-	// The race detector would let each process last for another second.
+	// With the race detector, each process would otherwise stay for another second.
 	cmd.Env = append(os.Environ(), jobVariable+"="+name, "GORACE=atexit_sleep_ms=0")
 	return cmd
 }
@@ -157,7 +157,7 @@ func run(t testing.TB, cmd *exec.Cmd) {
 	}
 }
 
-// startLoop starts an opener of a file, and returns when it runs; stop ends it, and returns how often it opened.
+// startLoop starts a process that opens a file, and returns when it is running. stop ends it, and returns how often it opened the file.
 func startLoop(t testing.TB, path string) (stop func() int) { return start(t, job("loop", path)) }
 
 func start(t testing.TB, cmd *exec.Cmd) (stop func() int) {
@@ -193,7 +193,7 @@ type recorder struct {
 	mu    sync.Mutex
 	files []string
 	calls int
-	// ended is why the watch was ended.
+	// ended says why the watch was ended.
 	ended error
 }
 
@@ -216,7 +216,7 @@ func (r *recorder) opened(files []string) {
 	r.calls++
 }
 
-// take returns what was reported since the last time.
+// take returns what was reported since the last call.
 func (r *recorder) take() (files []string, calls int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -225,7 +225,7 @@ func (r *recorder) take() (files []string, calls int) {
 	return files, calls
 }
 
-// volume is a tmpfs, and a group beside it that nobody runs: want drains it.
+// volume is a tmpfs with a group that nobody runs. want drains it.
 type volume struct {
 	testing.TB
 	group     *Group
@@ -258,7 +258,7 @@ func mountTmpfs(t testing.TB) string {
 	return path
 }
 
-// dir makes a directory with files, and returns its descriptor.
+// dir creates a directory with files, and returns its descriptor.
 func (v *volume) dir(path string, files ...string) *os.File {
 	v.Helper()
 	if err := os.MkdirAll(filepath.Join(v.path, path), 0o755); err != nil {
@@ -272,7 +272,7 @@ func (v *volume) dir(path string, files ...string) *os.File {
 	return v.open(path)
 }
 
-// open returns a descriptor until the test ends.
+// open returns a descriptor that is valid until the test ends.
 func (v *volume) open(path string) *os.File {
 	v.Helper()
 	f, err := os.Open(filepath.Join(v.path, path))
@@ -295,10 +295,10 @@ func (v *volume) watch() (stop func(), r *recorder) {
 	return stop, r
 }
 
-// beside is another volume of the same group.
+// beside returns another volume of the same group.
 func (v *volume) beside() *volume { return &volume{TB: v.TB, path: mountTmpfs(v.TB), group: v.group} }
 
-// id returns what names a file that is there.
+// id returns the ID of an existing file.
 func (v *volume) id(path string) string {
 	v.Helper()
 	id, err := v.group.ID(unix.AT_FDCWD, filepath.Join(v.path, path))
@@ -321,7 +321,7 @@ func (v *volume) cat(paths ...string) {
 	run(v, cmd)
 }
 
-// want drains the group, and checks which files were reported since the last time.
+// want drains the group, and checks which files were reported since the last call.
 func (v *volume) want(r *recorder, paths ...string) {
 	v.Helper()
 	var ids []string
@@ -337,7 +337,7 @@ func (v *volume) want(r *recorder, paths ...string) {
 	}
 }
 
-// marks counts the group's marks.
+// marks returns the number of the group's marks.
 func (v *volume) marks() int {
 	v.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", v.group.fd))

@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// probeName is the file that Probe makes for a moment.
+	// probeName is the name of the temporary file of Probe.
 	probeName = "receipts-probe"
 	// probeTime is how long Probe waits for its own opens.
 	probeTime = 10 * time.Second
 )
 
-// Probe returns nil if opens of files on a directory's file system can be watched, or else why not. It watches and opens a
-// file that it makes there. dir is the descriptor of a writable directory, not of O_PATH.
+// Probe returns nil if opens of files on a directory's file system can be watched, or else why not. It creates, watches and opens a file
+// there, and removes it. dir is the descriptor of a writable directory, opened without O_PATH.
 func Probe(dir int) (err error) {
 	seen := 0
 	g := New(func() { seen = -1 })
 	defer func() { err = errors.Join(err, g.Close()) }()
-	g.pid = -1 // nobody's: our own opens have to count
+	g.pid = -1 // no process has this ID: our own opens have to count
 
 	file, err := openProbe(dir, unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
@@ -32,7 +32,7 @@ func Probe(dir int) (err error) {
 	if _, err := g.Watch(dir, func([]string) { seen++ }, func(error) {}); err != nil {
 		return err
 	}
-	for _, what := range []string{"a watched", "an ignored"} { // the first open is seen, the second is not
+	for _, what := range []string{"a watched", "an ignored"} { // the first open must be reported, the second must not
 		fd, err := openProbe(dir, 0)
 		if err != nil {
 			return err
@@ -59,7 +59,7 @@ func openProbe(dir, flags int) (int, error) {
 	return fd, nil
 }
 
-// explain adds to a refusal what it stands for.
+// explain adds the likely cause to an error of the kernel.
 func explain(what string, err error) error {
 	why := ""
 	switch {

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestProbeFindsSupport, and leaves nothing.
+// TestProbeFindsSupport and leaves nothing behind.
 func TestProbeFindsSupport(t *testing.T) {
-	v := newVolume(t) // skips where there is none
+	v := newVolume(t) // skips if there is no support
 	dir := v.dir("1")
 	for range 2 {
 		v.must(Probe(int(dir.Fd())))
@@ -23,7 +23,7 @@ func TestProbeFindsSupport(t *testing.T) {
 	}
 }
 
-// TestProbeKnowsTheKernel: it finds support from Linux 6.0 on, and before it says that this lacks.
+// TestProbeKnowsTheKernel: it finds support from Linux 6.0 on. On older kernels it says that this is missing.
 func TestProbeKnowsTheKernel(t *testing.T) {
 	var system unix.Utsname
 	if err := unix.Uname(&system); err != nil {
@@ -48,7 +48,7 @@ func TestProbeKnowsTheKernel(t *testing.T) {
 	}
 }
 
-// TestProbeSaysWhatLacks where opens can't be watched.
+// TestProbeSaysWhatLacks if opens cannot be watched.
 func TestProbeSaysWhatLacks(t *testing.T) {
 	v := newVolume(t)
 	v.dir("1", "key")

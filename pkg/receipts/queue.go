@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run reports opens until ctx ends. An error ends all watches, whose owners are told; they may begin anew.
+// Run reports opens until ctx ends. An error ends all watches. Their owners are notified and may watch again.
 func (g *Group) Run(ctx context.Context) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -34,11 +34,11 @@ func (g *Group) Run(ctx context.Context) {
 	}
 }
 
-// errSlow is why a Drain has not reported all.
+// errSlow says that a Drain did not report everything in time.
 var errSlow = errors.New("the opens that are queued can't be read in time")
 
-// Drain reports all opens until now before it returns. So what is reported later was opened later: who rewrites a file in
-// place and then drains knows which opens may have been of the old content. It fails if that takes longer than a time.
+// Drain reports all opens so far before it returns. So everything that is reported later was opened later. After a rewrite in place, Drain
+// shows which opens may have read the old content. It fails if it takes longer than within.
 func (g *Group) Drain(within time.Duration) error {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
@@ -46,20 +46,20 @@ func (g *Group) Drain(within time.Duration) error {
 	return err
 }
 
-// Reads returns how many reads of the queue have ended. What was queued at a moment is reported once there are two more: the
-// first of them may have begun before.
+// Reads returns how many reads of the queue have ended. What is in the queue now is reported when there are two more, because the next one
+// to end may have begun earlier.
 func (g *Group) Reads() uint64 { return g.reads.Load() }
 
-// batch is what one read has found.
+// batch is the result of one read.
 type batch struct {
 	opened map[*watch]map[string]bool
 	lost   bool
 	events int
 }
 
-// read takes what is queued off the queue, reports it, and returns how many events these were. What comes meanwhile is left
-// to the next read, so nobody's opens keep it from its end. A later read begins when all of this is reported. anew says that
-// a pause has passed. It gives up with errSlow after late.
+// read takes the queued events, reports them, and returns their number. It leaves events that arrive meanwhile to the next read, so that it
+// always ends. The next read starts when everything is reported. anew means that a new pause interval starts. It gives up with errSlow
+// after late.
 func (g *Group) read(anew bool, late <-chan time.Time) (events int, err error) {
 	select {
 	case g.reading <- struct{}{}:
@@ -83,7 +83,7 @@ func (g *Group) read(anew bool, late <-chan time.Time) (events int, err error) {
 	case fd < 0:
 		return 0, nil
 	}
-	queued, err := unix.IoctlGetInt(fd, unix.TIOCINQ) // which counts an event as its metadata, whatever it has besides
+	queued, err := unix.IoctlGetInt(fd, unix.TIOCINQ) // this counts only an event's metadata, whatever else it has
 	queued /= metadataSize
 	if err != nil {
 		return 0, g.discard(fmt.Errorf("look how much the fanotify group has queued: %w", err))
@@ -128,7 +128,7 @@ func (g *Group) read(anew bool, late <-chan time.Time) (events int, err error) {
 	return b.events, slow
 }
 
-// take adds the events of a buffer to a batch, and ends the noisiest watch when there are too many.
+// take adds the events of a buffer to a batch. If there are too many, it ends the noisiest watch.
 func (g *Group) take(b *batch, buf []byte) error {
 	for len(buf) > 0 {
 		e, rest, err := next(buf)
@@ -146,7 +146,7 @@ func (g *Group) take(b *batch, buf []byte) error {
 	return nil
 }
 
-// note adds an event to what was opened. The event of a file system that is not watched any more is late.
+// note adds an event to the batch. An event of a file system that is not watched any more is counted as late.
 func (g *Group) note(b *batch, e event) {
 	if e.mask&unix.FAN_OPEN == 0 || len(e.file) == 0 {
 		return
@@ -169,7 +169,7 @@ func (g *Group) note(b *batch, e event) {
 	b.opened[w][string(e.file)] = true
 }
 
-// quiet ends the noisiest watch. What comes of it is late from then on.
+// quiet ends the noisiest watch. Its events are late from then on.
 func (g *Group) quiet(b *batch) {
 	var noisiest *watch
 	for w, n := range g.counts {
@@ -184,7 +184,7 @@ func (g *Group) quiet(b *batch) {
 	noisiest.lost(ErrNoisy)
 }
 
-// discard ends the group, with all that is queued, and all watches, for a reason, which it returns. The caller holds reading.
+// discard closes the group with its queue and ends all watches. It returns the reason. The caller holds reading.
 func (g *Group) discard(why error) error {
 	g.mu.Lock()
 	all := slices.Collect(maps.Values(g.watches))

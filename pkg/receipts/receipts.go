@@ -1,15 +1,15 @@
-// Package receipts tells which files of a file system other processes open. It asks the kernel, by fanotify.
+// Package receipts reports which files of a file system other processes open. It uses the kernel's fanotify.
 //
-// It owns the process's fanotify group, the marks in it, and what their events belong to. It must not know what the
-// files are for, where receipts are kept, or whose files they are. It keeps no descriptor of a watched file system,
-// and marks go with their file system, so neither hinders an unmount.
+// It owns the process's fanotify group, the marks in it, and the mapping of events to watches. It must not know what the files are for,
+// where receipts are kept, or whose files they are. It keeps no descriptor of a watched file system, and a mark disappears with its file
+// system, so neither prevents an unmount.
 //
-// An open counts whichever mount, path or namespace it goes through. What opens nothing does not count: stat, a listing,
-// O_PATH, reads of an open descriptor. Who opened a file can't be told. The kernel notes an open before open(2) returns, so
-// whatever is read through the descriptor is read after its event.
+// An open counts through every mount, path and namespace. Operations that open nothing don't count: stat, a listing, O_PATH, and reads of
+// an open descriptor. It is not known who opened a file. The kernel queues the event before open(2) returns, so everything that is read
+// through the descriptor is read after its event.
 //
-// All watches share one queue, so that an open wakes nobody. A noisy file system must not cost the others anything: a watch
-// whose events come too fast is ended, and its owner removes the mark.
+// All watches share one queue, and an open wakes nobody. A noisy file system must not cost the others anything: a watch whose events come
+// too fast is ended, and its owner removes the mark.
 package receipts
 
 import (
@@ -25,80 +25,80 @@ import (
 )
 
 const (
-	// groupFlags has events name a file by its handle. A queue with a limit would lose the events of one volume when the
-	// readers of another one fill it; noise ends a watch long before the queue is large.
+	// groupFlags makes events name a file by its handle. The queue is unlimited. Otherwise the readers of one volume could fill it, and
+	// events of other volumes would be lost. Noise ends a watch long before the queue is large.
 	groupFlags = unix.FAN_CLASS_NOTIF | unix.FAN_REPORT_FID | unix.FAN_UNLIMITED_MARKS | unix.FAN_UNLIMITED_QUEUE | unix.FAN_CLOEXEC | unix.FAN_NONBLOCK
 
-	// pause is the time between two reads. Equal events merge in the queue: who opens a file in a loop is reported five times
-	// a second instead of fifty thousand. Nobody sleeps on the group meanwhile, whom each first open would have to wake.
+	// pause is the time between two reads. Equal events merge in the queue, so a process that opens a file in a loop is reported five times
+	// a second and not fifty thousand times. No goroutine sleeps on the group, because each first open would wake it.
 	pause = 200 * time.Millisecond
-	// idlePause is the same after maxEmpty reads in a row that found nothing.
+	// idlePause replaces pause after maxEmpty reads in a row that found nothing.
 	idlePause, maxEmpty = 3 * pause, 25
-	// busy is how many events of one read have the next one follow at once: the queue is filling.
+	// busy is the number of events in one read after which the next read follows at once, because the queue is filling.
 	busy = 1024
-	// maxEvents is how many events all watches together may have in a pause. Beyond that the noisiest one is ended. It is
-	// enough for 32 processes that each open all of 512 files.
+	// maxEvents limits the events of all watches together in one pause. Beyond it, the noisiest watch is ended. It is enough for 32
+	// processes that each open 512 files.
 	maxEvents = 16 << 10
-	// maxLate is for how many pauses in a row events may come too fast of a file system whose owner does not remove the
-	// mark. Then the group is thrown away.
+	// maxLate limits the pauses in a row with too many events of file systems whose owner does not remove the mark. Beyond it, the group is
+	// discarded.
 	maxLate = 25
-	// maxQueued is how many events are queued at most, of about 200 bytes of kernel memory each. What is more is thrown away
-	// with the queue; that happens only where this process hardly gets a processor.
+	// maxQueued limits the events in the queue. Each needs about 200 bytes of kernel memory. Beyond it the queue is discarded. That happens
+	// only if this process gets hardly any CPU time.
 	maxQueued = 512 << 10
-	// bufferSize is room for a thousand events.
+	// bufferSize has room for a thousand events.
 	bufferSize = 64 << 10
 
-	// A group that can't be made is tried again after retryMin, later after up to retryMax.
+	// If the group cannot be created, that is retried after retryMin, and later after up to retryMax.
 	retryMin, retryMax = 10 * time.Second, 10 * time.Minute
 )
 
-// ErrNoisy is why a watch was ended whose events came too fast.
+// ErrNoisy says that a watch was ended because its events came too fast.
 var ErrNoisy = errors.New("files of the volume are opened too fast, by too many processes")
 
-// errTooMany is why all watches are ended.
+// errTooMany says why all watches were ended.
 var errTooMany = errors.New("more opens are queued than this process can read")
 
 // Group is a fanotify group. It is safe for concurrent use, and must be closed.
 //
-// It has no goroutine of its own: Run is the caller's, and ends with its context. Run and Drain call the callbacks, one at a
-// time. No callback may block, or call the Group.
+// It has no goroutine of its own: the caller runs Run, which ends with its context. Run and Drain call the callbacks, one at a time. A
+// callback must not block and must not call the Group.
 type Group struct {
 	pid int32
-	// most is how many events all watches together may have in a pause: maxEvents.
+	// most limits the events of all watches together in one pause. It is maxEvents, except in tests.
 	most     int
 	flags    uint
 	overflow func()
 
-	// reading has a token of who takes events off the queue, until they are reported. It is taken before mu, and guards what
-	// follows: the events since the last pause, of each watch, of all and of none, and in how many pauses in a row the latter
-	// were too many.
+	// reading has a token for the goroutine that takes events off the queue, until it has reported them. It is taken before mu, and guards
+	// the fields below: the events since the last pause, per watch, in total, and without a watch (late), and the number of pauses in a row
+	// with too many late ones.
 	reading     chan struct{}
 	buffer      []byte
 	counts      map[*watch]int
 	total, late int
 	latePauses  int
-	// reads counts the reads that have reported all that was queued when they began.
+	// reads counts the reads that have reported everything that was queued when they began.
 	reads atomic.Uint64
 
-	// mu guards the fields below. It is held over no read and no callback.
+	// mu guards the fields below. It is not held during a read or a callback.
 	mu      sync.Mutex
 	fd      int // -1 while there is no group
 	closed  bool
 	watches map[string]*watch // by file system
-	// refusal is why there is no group, retryAt when it is tried again, and failures how often that has failed.
+	// refusal says why there is no group. retryAt is when creating it is retried. failures counts the failed tries.
 	refusal  error
 	retryAt  time.Time
 	failures int
 }
 
-// watch is the watch of a file system. It does not change.
+// watch is the watch of a file system. It is constant.
 type watch struct {
 	fs     string
 	opened func(files []string)
 	lost   func(err error)
 }
 
-// New returns a Group without a watch. It calls overflow when opens may have been lost, of any file.
+// New returns a Group without a watch. It calls overflow when opens of any file may have been lost.
 func New(overflow func()) *Group {
 	return &Group{
 		pid: int32(os.Getpid()), most: maxEvents, flags: groupFlags, overflow: overflow, fd: -1, reading: make(chan struct{}, 1),
@@ -106,8 +106,8 @@ func New(overflow func()) *Group {
 	}
 }
 
-// make makes the kernel's group, if there is none. What the kernel refuses is tried again later: the node may have too many
-// groups just now. The caller holds mu.
+// make creates the kernel's group, if there is none. If the kernel refuses it, that is retried later: the node may have too many groups at
+// the moment. The caller holds mu.
 func (g *Group) make() error {
 	switch {
 	case g.closed:
@@ -128,7 +128,7 @@ func (g *Group) make() error {
 	return nil
 }
 
-// Close ends the group, and with it all marks.
+// Close closes the group, which removes all marks. A second call fails with os.ErrClosed.
 func (g *Group) Close() error {
 	g.reading <- struct{}{}
 	defer func() { <-g.reading }()
@@ -151,12 +151,12 @@ func (g *Group) end() error {
 	return os.NewSyscallError("close", unix.Close(fd))
 }
 
-// Watch reports opens of the files of the file system that dir is of, from now on until it is unmounted or the Watch is
-// stopped. It calls opened with the IDs of files that other processes have opened, for a file that is not ignored again and
-// again, and lost once if the watch was ended, with the reason; after ErrNoisy, Unmark is due. stop is idempotent; a report that
-// is just being made may come after it. The Group's comment says what
-// these may do. dir is a descriptor, not of O_PATH, and needed no longer than for the call. A file system has one watch: the
-// last one.
+// Watch reports opens of all files of dir's file system, until it is unmounted or stop is called. dir is a descriptor, opened without
+// O_PATH, and is needed only during the call. A file system has one watch: the last one.
+//
+// Watch calls opened with the IDs of files that other processes have opened. A file that is not ignored is reported again and again. It
+// calls lost once, with the reason, if the watch was ended; after ErrNoisy the owner must call Unmark. The comment of Group says what these
+// functions may do. stop is idempotent. A report that is in progress may still arrive after it.
 func (g *Group) Watch(dir int, opened func(files []string), lost func(err error)) (stop func(), err error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(dir, &st); err != nil {
@@ -165,7 +165,7 @@ func (g *Group) Watch(dir int, opened func(files []string), lost func(err error)
 	fs := binary.NativeEndian.AppendUint32(nil, uint32(st.Fsid.Val[0]))
 	fs = binary.NativeEndian.AppendUint32(fs, uint32(st.Fsid.Val[1]))
 	w := &watch{fs: string(fs), opened: opened, lost: lost}
-	g.mu.Lock() // until it is known whose the mark's events are
+	g.mu.Lock() // until it is known to whom the mark's events belong
 	defer g.mu.Unlock()
 	if err := g.make(); err != nil {
 		return nil, err
@@ -186,13 +186,14 @@ func (g *Group) stop(w *watch) {
 	}
 }
 
-// Unmark has the kernel note no more opens of the file system that dir is of, a descriptor not of O_PATH. Its watch has ended.
+// Unmark removes the mark of dir's file system, so that the kernel reports no more opens. dir is a descriptor, opened without O_PATH. Its
+// watch has ended before.
 func (g *Group) Unmark(dir int) error {
 	return g.change("end the watch of a file system", unix.FAN_MARK_REMOVE|unix.FAN_MARK_FILESYSTEM, dir)
 }
 
-// ID returns what names a file in reports: a handle that it has as long as it exists, and no later one of its file system
-// gets. path is relative to the directory; "" is for dir itself, which is any descriptor then.
+// ID returns the ID of a file in reports. A file keeps its ID as long as it exists, and no later file of the same file system gets it. path
+// is relative to the directory dir. If path is "", the file is dir itself, which may be any descriptor.
 func (*Group) ID(dir int, path string) (string, error) {
 	flags := 0
 	if path == "" {
@@ -206,8 +207,8 @@ func (*Group) ID(dir int, path string) (string, error) {
 	return string(append(k, handle.Bytes()...)), nil
 }
 
-// Ignore ends the reports of a file, by whichever of its links it is opened, until Listen. file is a descriptor, not of
-// O_PATH. Without a watch there is nothing to ignore.
+// Ignore ends the reports of a file, through all its links, until Listen. file is a descriptor, opened without O_PATH. It does nothing if
+// there is no group.
 func (g *Group) Ignore(file int) error {
 	return g.change("ignore a file", unix.FAN_MARK_ADD|unix.FAN_MARK_IGNORE_SURV, file)
 }
@@ -230,7 +231,7 @@ func (g *Group) change(what string, flags uint, of int) error {
 	return g.mark(what, flags, of)
 }
 
-// mark changes a mark; it is no error that one to remove is not there. The caller holds mu.
+// mark changes a mark. To remove a mark that does not exist is no error. The caller holds mu.
 func (g *Group) mark(what string, flags uint, of int) error {
 	err := unix.FanotifyMark(g.fd, flags, unix.FAN_OPEN, of, "")
 	if err == nil || flags&unix.FAN_MARK_REMOVE != 0 && errors.Is(err, unix.ENOENT) {

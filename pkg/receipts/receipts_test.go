@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bind mounts a path read-only elsewhere.
+// bind mounts a path read-only at another place.
 func bind(v *volume, path string, over string) {
 	v.must(unix.Mount(path, over, "", unix.MS_BIND, ""))
 	v.Cleanup(func() { _ = unix.Unmount(over, unix.MNT_DETACH) })
 	v.must(unix.Mount("", over, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 }
 
-// TestAnOpenCounts however it is done.
+// TestAnOpenCounts in all its forms.
 func TestAnOpenCounts(t *testing.T) {
 	for name, open := range map[string]func(v *volume, path string) *exec.Cmd{
 		"by path":     func(_ *volume, path string) *exec.Cmd { return exec.Command("cat", path) },
@@ -68,7 +68,7 @@ func TestAnOpenCounts(t *testing.T) {
 	}
 }
 
-// TestWhatOpensNothingDoesNotCount is also about the plugin's own opens.
+// TestWhatOpensNothingDoesNotCount also covers the plugin's own opens.
 func TestWhatOpensNothingDoesNotCount(t *testing.T) {
 	v := newVolume(t)
 	v.dir("gen", "key", "sentinel")
@@ -104,7 +104,7 @@ func TestWhatOpensNothingDoesNotCount(t *testing.T) {
 		threads.Wait()
 		v.want(r)
 	})
-	v.cat("gen/sentinel") // all of this was seen to be silent, not deaf
+	v.cat("gen/sentinel") // this shows that the watch works and that all of the above was silent
 	v.want(r, "gen/sentinel")
 }
 
@@ -127,7 +127,7 @@ func TestAReportIsOfOneFileSystem(t *testing.T) {
 	}
 }
 
-// TestAnIgnoredFileIsSilent by each of its links, also when it is written to.
+// TestAnIgnoredFileIsSilent through each of its links, also when it is written.
 func TestAnIgnoredFileIsSilent(t *testing.T) {
 	v := newVolume(t)
 	v.dir("1", "key", "other")
@@ -145,12 +145,12 @@ func TestAnIgnoredFileIsSilent(t *testing.T) {
 	v.want(r)
 
 	v.must(v.group.Listen(int(file.Fd())))
-	v.must(v.group.Listen(int(file.Fd()))) // twice is once
+	v.must(v.group.Listen(int(file.Fd()))) // twice is the same as once
 	v.cat("2/key")
 	v.want(r, "2/key")
 }
 
-// TestAnIDIsOfOneFile, by each of its links, and of no later one.
+// TestAnIDIsOfOneFile: through each of its links, and never of a later file.
 func TestAnIDIsOfOneFile(t *testing.T) {
 	v := newVolume(t)
 	dir := v.dir("1", "key", "other")
@@ -171,14 +171,14 @@ func TestAnIDIsOfOneFile(t *testing.T) {
 	}
 }
 
-// TestAStoppedWatchIsSilent, also about opens from before. The last watch of a file system is its only one.
+// TestAStoppedWatchIsSilent: also about earlier opens. The last watch of a file system is its only one.
 func TestAStoppedWatchIsSilent(t *testing.T) {
 	v := newVolume(t)
 	v.dir("1", "key")
 	stop, r := v.watch()
 	v.cat("1/key")
 	stop()
-	stop() // twice is once
+	stop() // twice is the same as once
 	v.want(r)
 	again, first := v.watch()
 	_, last := v.watch()
@@ -188,7 +188,7 @@ func TestAStoppedWatchIsSilent(t *testing.T) {
 	v.want(last, "1/key")
 }
 
-// TestMarksHinderNoUnmount: they go with what they mark, although events wait, and nobody has to remove them.
+// TestMarksHinderNoUnmount: they disappear with their file system, even if events are queued, and need not be removed.
 func TestMarksHinderNoUnmount(t *testing.T) {
 	v := newVolume(t)
 	_, r := v.watch()

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// storms has processes open superseded files of a volume again and again, until the test ends.
+// storms starts processes that open superseded files of a volume again and again, until the test ends.
 func (v *volume) storms(processes int) {
 	v.Helper()
 	v.group.most = 2 * busy // a virtual machine may be too slow for more
@@ -23,7 +23,7 @@ func (v *volume) storms(processes int) {
 	v.must(os.RemoveAll(v.path + "/1")) // they have the files open
 }
 
-// TestAStormCostsItsOwnVolume: its watch is ended, all else goes on, and the queue is empty again.
+// TestAStormCostsItsOwnVolume: its watch is ended, everything else continues, and the queue is empty again.
 func TestAStormCostsItsOwnVolume(t *testing.T) {
 	v := newVolume(t)
 	other := v.beside()
@@ -56,7 +56,7 @@ func TestAStormCostsItsOwnVolume(t *testing.T) {
 	}
 }
 
-// TestAReadEnds: it takes what was queued when it began, however fast more comes.
+// TestAReadEnds: it takes what was queued when it began, however fast new events arrive.
 func TestAReadEnds(t *testing.T) {
 	v := newVolume(t)
 	v.storms(2)
@@ -69,11 +69,11 @@ func TestAReadEnds(t *testing.T) {
 		}
 	}
 	if r.end() == nil {
-		waitFor(t, func() bool { v.must(v.group.Drain(drainTime)); return r.end() != nil }) // nobody says that a pause has passed
+		waitFor(t, func() bool { v.must(v.group.Drain(drainTime)); return r.end() != nil }) // no new pause interval starts here
 	}
 }
 
-// TestAMarkThatStays: where nobody removes it, the group is thrown away.
+// TestAMarkThatStays: if nobody removes it, the group is discarded.
 func TestAMarkThatStays(t *testing.T) {
 	v := newVolume(t)
 	other := v.beside()
@@ -92,7 +92,7 @@ func TestAMarkThatStays(t *testing.T) {
 	}
 }
 
-// TestALongQueueIsThrownAway, with the group, and a new one is made for the next watch.
+// TestALongQueueIsThrownAway with the group, and the next watch gets a new group.
 func TestALongQueueIsThrownAway(t *testing.T) {
 	v := newVolume(t)
 	v.dir("1", "key")
@@ -115,7 +115,7 @@ func TestALongQueueIsThrownAway(t *testing.T) {
 	v.want(r, "1/key")
 }
 
-// TestADrainIsBounded: whoever rewrites a file doesn't wait for what others have queued.
+// TestADrainIsBounded: a rewrite doesn't wait for what other processes have queued.
 func TestADrainIsBounded(t *testing.T) {
 	v := newVolume(t)
 	v.dir("1", "key")
@@ -141,8 +141,8 @@ func TestADrainIsBounded(t *testing.T) {
 	}
 }
 
-// TestADrainWaitsForReports: an open that another reader has taken off the queue is reported before Drain returns. Else who
-// rewrites a file would take it for one of the new content.
+// TestADrainWaitsForReports: an open that another reader has taken off the queue is reported before Drain returns. Otherwise it would count
+// for the new content after a rewrite.
 func TestADrainWaitsForReports(t *testing.T) {
 	v := newVolume(t)
 	v.dir("1", "key")
@@ -177,7 +177,7 @@ func TestADrainWaitsForReports(t *testing.T) {
 	v.must(<-first)
 }
 
-// TestAGroupIsTriedAgain where the node has too many, and the error names the limit.
+// TestAGroupIsTriedAgain if the node has too many groups, and the error names the limit.
 func TestAGroupIsTriedAgain(t *testing.T) {
 	v := newVolume(t)
 	dir := int(v.dir("1", "key").Fd())

@@ -1,10 +1,8 @@
-// Package record owns what a mounted volume carries of itself, so that the next process of
-// the plugin needs nothing else: which versions of its objects the files show, and which pod
-// it is for. Both are extended attributes, and hold no value of an object.
+// Package record owns what a mounted volume says about itself, so that the next process of the plugin needs no other state: which versions
+// of its objects the files show, and which pod it belongs to. Both are extended attributes, and hold no value of an object.
 //
-// A container with the node's CAP_SYS_ADMIN can write the attributes of its own volume.
-// Whatever is read here is parsed as hostile: it has bounds, and can harm that volume only.
-// The package must not know of mounts, or of what becomes of a record.
+// A container with the node's CAP_SYS_ADMIN can write the attributes of its own volume. So everything is parsed as hostile input: it is
+// limited in size, and can only harm that volume. The package must not know about mounts, or what a record is used for.
 package record
 
 import (
@@ -23,13 +21,11 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Versions is the state of each object that a volume shows; an object that does not exist
-// has the zero Version.
+// Versions has the version of each object that a volume shows. An object that does not exist has the zero Version.
 type Versions map[volume.Ref]volume.Version
 
-// Encode returns the text of a record: a line for each object that exists, with a digest of
-// the reference, the UID and the resourceVersion. With volume.MaxReferences objects it has
-// at most 20,000 bytes, as the digest takes the place of names of 325 bytes.
+// Encode returns the text of a record: a line for each object that exists, with a digest of the reference, the UID and the resourceVersion.
+// With volume.MaxReferences objects it has at most 20,000 bytes, because the digest replaces names of up to 325 bytes.
 func (v Versions) Encode() string {
 	var lines []string
 	for ref, version := range v {
@@ -41,8 +37,7 @@ func (v Versions) Encode() string {
 	return strings.Join(lines, "")
 }
 
-// Decode returns what a record says of refs. What it says of other objects, or in another
-// form, does not count.
+// Decode returns the versions of refs in a record. It ignores other objects and lines of another form.
 func Decode(text string, refs []volume.Ref) Versions {
 	named := make(map[string]volume.Ref, len(refs))
 	for _, ref := range refs {
@@ -61,7 +56,7 @@ func Decode(text string, refs []volume.Ref) Versions {
 	return versions
 }
 
-// digestSize is how many bytes of the SHA-256 of a reference stand for it.
+// digestSize is the number of bytes of a reference's SHA-256 that are used.
 const digestSize = 8
 
 func digest(ref volume.Ref) string {
@@ -69,18 +64,17 @@ func digest(ref volume.Ref) string {
 	return hex.EncodeToString(sum[:digestSize])
 }
 
-// podAttribute follows the prefix in the name of the attribute of the root directory that
-// names the pod.
+// podAttribute, after the prefix, is the name of the root directory's attribute that names the pod.
 const podAttribute = "pod"
 
-// maxPod is the longest value of that attribute, in bytes: a namespace, a slash, a name.
+// maxPod is the longest value of that attribute in bytes: a namespace, a slash and a name.
 const maxPod = 63 + 1 + 253
 
-// errNoPod is why a volume can't be asked for its pod.
+// errNoPod says that a volume does not name its pod.
 var errNoPod = errors.New("the root directory names no pod")
 
-// SetPod has the root directory of a volume name its pod. prefix starts the names of
-// attributes, as "trusted.refvol." does.
+// SetPod stores the pod's namespace and name in the root directory of a volume. prefix is the prefix of attribute names, such as
+// "trusted.refvol.".
 func SetPod(dir *os.Root, prefix string, pod volume.Pod) error {
 	return onRoot(dir, func(fd int) error {
 		if err := unix.Fsetxattr(fd, prefix+podAttribute, []byte(pod.String()), 0); err != nil {
@@ -90,9 +84,7 @@ func SetPod(dir *os.Root, prefix string, pod volume.Pod) error {
 	})
 }
 
-// Pod returns the namespace and the name of the pod that the root directory of a volume
-// names. They are a hint: only the UID of the pod that has this name says whether it is the
-// volume's.
+// Pod returns the namespace and the name that SetPod stored. They are a hint: only the pod's UID proves that the volume belongs to it.
 func Pod(dir *os.Root, prefix string) (namespace, name string, err error) {
 	err = onRoot(dir, func(fd int) error {
 		var buf [maxPod]byte

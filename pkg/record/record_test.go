@@ -18,7 +18,7 @@ func ref(name string) volume.Ref {
 	return volume.Ref{Kind: volume.Secret, Namespace: "shop", Name: name}
 }
 
-// The kernel takes 64 KiB as an attribute.
+// The kernel's limit for an attribute is 64 KiB.
 func TestTheLargestRecord(t *testing.T) {
 	versions := Versions{}
 	for i := range volume.MaxReferences {
@@ -41,8 +41,7 @@ func TestHostileVersions(t *testing.T) {
 	}
 }
 
-// withAttributes returns a directory and the prefix of attributes that this process may set
-// in it.
+// withAttributes returns a directory, and the prefix of attributes that this process may set in it.
 func withAttributes(t *testing.T) (*os.Root, string) {
 	t.Helper()
 	for _, parent := range []string{"/dev/shm", t.TempDir()} {
@@ -66,7 +65,7 @@ func withAttributes(t *testing.T) (*os.Root, string) {
 	return nil, ""
 }
 
-// Nothing that is no name of a pod gets into a request.
+// An invalid pod name never gets into a request.
 func TestHostilePod(t *testing.T) {
 	dir, prefix := withAttributes(t)
 	for _, text := range []string{"", "shop", "/", "shop/", "/web", "../web", "shop/../x", "shop/web/log", "shop/web?x=y", "shop/%2e", "Shop/web", "shop/web\x00", "shop/" + strings.Repeat("x", 254), strings.Repeat("x", 3000)} {

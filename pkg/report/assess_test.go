@@ -9,8 +9,8 @@ import (
 	"github.com/refvol/refvol/pkg/publisher"
 )
 
-// TestAbnormal: what passes by itself is given time, and what can't change, or is watched, needs no proof. Ages are in
-// seconds; an object that was never proven has the age -1, and its first reference is an hour ago.
+// TestAbnormal: temporary states are given time, and objects that cannot change or are watched need no proof. Ages are in seconds. An
+// object that was never proven has the age -1, and was first referenced an hour ago.
 func TestAbnormal(t *testing.T) {
 	type object struct {
 		proven int

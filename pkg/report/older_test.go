@@ -10,7 +10,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// shows returns what is known of one volume that shows an object at a version, and of that object.
+// shows returns one volume that shows an object at a version, and the state of that object.
 func shows(shown string, o manager.ObjectStatus) *world {
 	o.Ref = configMap("app")
 	return &world{
@@ -22,7 +22,7 @@ func shows(shown string, o manager.ObjectStatus) *world {
 	}
 }
 
-// TestOlderAnswer: an answer is older than what the manager knows, or than what an earlier process has left in the files.
+// TestOlderAnswer: an answer is older than what the manager knows, or than what an earlier process has written.
 func TestOlderAnswer(t *testing.T) {
 	at := func(version string) volume.Version { return volume.Version{UID: "u", ResourceVersion: version} }
 	for name, test := range map[string]struct {
@@ -57,7 +57,7 @@ func TestOlderAnswer(t *testing.T) {
 	}
 }
 
-// TestAnUpdateDuringTheReportIsNoOlderAnswer: what the files show is looked at before the objects, as it may only become newer.
+// TestAnUpdateDuringTheReportIsNoOlderAnswer: what the files show is read before the objects, because it may only become newer.
 func TestAnUpdateDuringTheReportIsNoOlderAnswer(t *testing.T) {
 	w := shows("9", manager.ObjectStatus{Version: volume.Version{UID: "u", ResourceVersion: "9"}})
 	r := w.reporter()

@@ -1,7 +1,6 @@
-// Package report makes the report of this process's plugin, in the format of pkg/status.
+// Package report creates the report of this process's plugin, in the format of pkg/status.
 //
-// It owns which state of a volume is abnormal. It must not know what makes a volume's state, nor who
-// reads the report.
+// It owns which state of a volume is abnormal. It must not know what causes a volume's state, or who reads the report.
 package report
 
 import (
@@ -20,23 +19,21 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Reporter makes reports. All fields but ResyncInterval are required. It is safe for concurrent use if its functions are.
+// Reporter creates reports. All fields except ResyncInterval are required. It is safe for concurrent use if its functions are.
 type Reporter struct {
-	// Driver, Node and Version are the plugin's own.
+	// Driver, Node and Version describe the plugin.
 	Driver, Node, Version string
-	// Volumes and Objects are gone through for each report. Refused returns the publishes that failed lately.
+	// Volumes and Objects are read for each report. Refused returns the recently failed publishes.
 	Volumes iter.Seq[publisher.VolumeStatus]
 	Objects iter.Seq[manager.ObjectStatus]
 	Refused func() []status.Refusal
-	// MissingRights returns the names of the rights that the plugin lacks, and NotReady why it is not ready. They wait for
-	// nothing.
+	// MissingRights returns the names of the rights that the plugin lacks, and NotReady why it is not ready. They must not block.
 	MissingRights, NotReady func() []string
-	// ResyncInterval is how often objects are asked for, zero if they are watched.
+	// ResyncInterval is how often objects are requested, or zero if they are watched.
 	ResyncInterval time.Duration
 }
 
-// Report returns the state of this moment, the worst volumes first. It waits for nothing, and holds
-// no lock that is not its own.
+// Report returns the present state, the worst volumes first. It does not block, and holds no lock of its own.
 func (r *Reporter) Report() *status.Report {
 	report := &status.Report{
 		APIVersion: status.APIVersion, Kind: status.Kind,
@@ -44,13 +41,13 @@ func (r *Reporter) Report() *status.Report {
 		MissingRights: r.MissingRights(), NotReady: r.NotReady(), Refused: r.Refused(),
 		Volumes: []status.Volume{},
 	}
-	// The volumes come first: what they show is then never newer than what is known of the objects, unless it really is.
+	// The volumes are read first. So what they show is never newer than the known state of the objects, unless it really is.
 	volumes := slices.Collect(r.Volumes)
 	known := map[key]manager.ObjectStatus{}
 	for o := range r.Objects {
 		known[key{o.Account, o.Ref}] = o
 	}
-	// No time in the report is later.
+	// ObservedAt is the latest time in the report.
 	report.ObservedAt = time.Now().UTC()
 	for i := range volumes {
 		report.Volumes = append(report.Volumes, r.volume(&volumes[i], known, report.ObservedAt))
@@ -62,15 +59,13 @@ func (r *Reporter) Report() *status.Report {
 	return report
 }
 
-// key is an object as the manager keeps it: once for each account if pods' rights read it, else with
-// the zero account.
+// key is an object as the manager keeps it: once for each account if it is read with pods' rights, or else with the zero account.
 type key struct {
 	account volume.ServiceAccount
 	ref     volume.Ref
 }
 
-// errNotFollowed is why nothing is known of an object that a volume names, but that the manager does
-// not have: the pod may not have it, or it is registered just now.
+// errNotFollowed says why nothing is known about an object that a volume names: the pod may not read it, or it is being registered.
 var errNotFollowed = errors.New("the plugin does not ask for it")
 
 func (r *Reporter) volume(v *publisher.VolumeStatus, known map[key]manager.ObjectStatus, now time.Time) status.Volume {
@@ -119,8 +114,8 @@ func object(o *manager.ObjectStatus, shown volume.Version) status.Object {
 	return out
 }
 
-// olderAnswer returns the answer that the manager refuses. A manager that has started after the files were written does not
-// know what they show: its state is older than that.
+// olderAnswer returns the answer that the manager refuses. A manager that started after the files were written does not know what they
+// show, so its own state may be older than that.
 func olderAnswer(o *manager.ObjectStatus, shown volume.Version) *status.OlderAnswer {
 	answer := o.OlderAnswer
 	if answer == nil && manager.IsOlder(o.Version.ResourceVersion, shown.ResourceVersion) {
@@ -132,7 +127,7 @@ func olderAnswer(o *manager.ObjectStatus, shown volume.Version) *status.OlderAns
 	return &status.OlderAnswer{Object: version(answer.Object), ResourceVersion: answer.ResourceVersion, Known: answer.Known}
 }
 
-// version returns nil for that of an object that does not exist.
+// version returns v, or nil for an object that does not exist.
 func version(v volume.Version) *status.Version {
 	if v == (volume.Version{}) {
 		return nil
@@ -140,7 +135,7 @@ func version(v volume.Version) *status.Version {
 	return &status.Version{UID: string(v.UID), ResourceVersion: v.ResourceVersion}
 }
 
-// addReceipts says whether a shown object was opened.
+// addReceipts sets whether a shown object was opened.
 func addReceipts(out *status.Object, v *publisher.VolumeStatus, ref volume.Ref) {
 	opened := v.Opened[ref]
 	if opened != nil && !opened.Since.IsZero() {
@@ -162,18 +157,17 @@ func addReceipts(out *status.Object, v *publisher.VolumeStatus, ref volume.Ref) 
 	}
 }
 
-// patience is how long a volume may be in a condition that is to pass, and how long the proof that a
-// stale object is current may be ago.
+// patience is how long a volume may be in a temporary condition, and how old the last proof of a stale object may be.
 const patience = 5 * time.Minute
 
-// assess returns why somebody should look at a volume, "" if nobody needs to.
+// assess returns why somebody should look at a volume, or "".
 //
 //   - A condition with the name of an event is a fault.
-//   - Unknown and Publishing pass. The kubelet gives a publish two minutes, and brings tokens within
-//     one and a half after a restart, so a token that is missing meanwhile is no fault.
-//   - Pinned promises nothing about changes, and Spreading and Held were asked for.
-//   - Current is what the plugin knows. That is old if nothing has proven it for long, and what follows
-//     the object fails. An object that can't change is not followed.
+//   - Unknown and Publishing are temporary. The kubelet gives a publish two minutes, and brings tokens within
+//     one and a half minutes after a restart, so a token that is missing meanwhile is no fault.
+//   - Pinned promises nothing about changes, and Spreading and Held were requested.
+//   - Current describes the plugin's knowledge. That is too old if there was no proof for a long time, and the watch or the
+//     requests fail. An immutable object is not followed.
 func (r *Reporter) assess(v *publisher.VolumeStatus, objects []manager.ObjectStatus, now time.Time) string {
 	switch v.Condition {
 	case publisher.ConditionPinned:
@@ -192,9 +186,9 @@ func (r *Reporter) assess(v *publisher.VolumeStatus, objects []manager.ObjectSta
 	return cmp.Or(v.Reason, string(v.Condition))
 }
 
-// stale names the stale object whose last proof is longest ago, if that is too long.
+// stale returns a text about the stale object with the oldest proof, if that is too old.
 func (r *Reporter) stale(objects []manager.ObjectStatus, now time.Time) string {
-	// What is asked for at each resync is proven that rarely. One round may fail.
+	// Objects that are requested at each resync are proven only that often. One round may fail.
 	proven := now.Add(-patience - 2*r.ResyncInterval)
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o manager.ObjectStatus) bool { return !o.Stale || !provenAt(&o).Before(proven) })
 	if len(objects) == 0 {
@@ -208,8 +202,7 @@ func (r *Reporter) stale(objects []manager.ObjectStatus, now time.Time) string {
 	return reason
 }
 
-// provenAt returns when an object was last proven current. One that never was counts from its first
-// reference.
+// provenAt returns when an object was last proven current. For an object that was never proven, it returns the time of the first reference.
 func provenAt(o *manager.ObjectStatus) time.Time {
 	if o.LastConfirmed.IsZero() {
 		return o.Since
@@ -217,5 +210,5 @@ func provenAt(o *manager.ObjectStatus) time.Time {
 	return o.LastConfirmed
 }
 
-// instant is how a reason names a moment: the same at each report.
+// instant formats a time for a reason, so that the text is the same in each report.
 func instant(t time.Time) string { return t.UTC().Format(time.RFC3339) }

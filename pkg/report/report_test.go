@@ -20,7 +20,7 @@ func configMap(name string) volume.Ref {
 	return volume.Ref{Kind: volume.ConfigMap, Namespace: "shop", Name: name}
 }
 
-// seq yields what there is when it is gone through.
+// seq yields the elements that exist when it is iterated.
 func seq[T any](all *[]T) iter.Seq[T] {
 	return func(yield func(T) bool) { slices.Values(*all)(yield) }
 }
@@ -57,7 +57,7 @@ func (w *world) report(t *testing.T, resync time.Duration) *status.Report {
 	return read
 }
 
-// TestReport: everything that is known of a volume and its objects is there.
+// TestReport: everything that is known about a volume and its objects is in the report.
 func TestReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -72,7 +72,7 @@ func TestReport(t *testing.T) {
 					Condition: "RefForbidden", Reason: "one\ntwo", Since: start, Bytes: 4096, WithoutToken: true,
 					Refs:      []volume.Ref{configMap("app"), configMap("db"), configMap("gone")},
 					Shown:     map[volume.Ref]volume.Version{configMap("app"): version, configMap("db"): {}},
-					Withdrawn: map[volume.Ref]bool{configMap("db"): true, configMap("app"): true}, // the second one can't be
+					Withdrawn: map[volume.Ref]bool{configMap("db"): true, configMap("app"): true}, // the second one cannot be
 					Opened: map[volume.Ref]*publisher.Opened{
 						configMap("app"): {State: publisher.OpenNo, Since: start, Unopened: []string{"a"}, Count: 1}, configMap("db"): {State: publisher.OpenYes},
 					},
@@ -109,7 +109,7 @@ func TestReport(t *testing.T) {
 	})
 }
 
-// TestReceipts: what is known of an object's opens.
+// TestReceipts: what is known about the opens of an object's files.
 func TestReceipts(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for name, test := range map[string]struct {
@@ -136,7 +136,7 @@ func TestReceipts(t *testing.T) {
 	}
 }
 
-// TestObjectsOfAccounts: an object that is read with pods' rights is that of the pod's own account.
+// TestObjectsOfAccounts: an object that is read with pods' rights is the one of the pod's own account.
 func TestObjectsOfAccounts(t *testing.T) {
 	pod := volume.Pod{Namespace: "shop", Name: "web", ServiceAccount: "sa"}
 	w := &world{

@@ -12,20 +12,21 @@ import (
 const (
 	// dialTime is how long a dial may keep the other requests of its client from dialling.
 	dialTime = 5 * time.Second
-	// settleTime is how long after a request has its new connection the next may dial: net/http hands a connection of HTTP/2
-	// to all that wait for one, and the request that dialled is the first to know.
+	// settleTime is how long after a request has its new connection the next one may dial. net/http gives an HTTP/2 connection to all
+	// requests that wait for one, and the request that dialled gets it first.
 	settleTime = 20 * time.Millisecond
 )
 
-// errNotNeeded ends a dial for a request that has another connection by now, or has ended: nobody sees it.
+// errNotNeeded ends a dial if the request has another connection by now, or has ended. No caller sees it.
 var errNotNeeded = errors.New("another connection serves the request")
 
-// Dial makes a connection, as net.Dialer.DialContext does.
+// Dial opens a connection, as net.Dialer.DialContext does.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-// OneAtATime returns a dial for one client: one of its requests at a time makes a connection, for 5 seconds at most, and the
-// others wait until they have that one, or it is their turn. net/http alone makes a connection for each request that finds
-// none, and one of HTTP/2 serves a hundred. A request that finds a live connection doesn't come here.
+// OneAtATime returns a dial function for one client. Only one of its requests opens a connection at a time, for at most 5 seconds. The
+// others wait until they have that connection, or until it is their turn. Without it, net/http opens a connection for each request that
+// finds none, although one HTTP/2 connection serves a hundred requests. The function is not called for a request that finds a live
+// connection. It is safe for concurrent use.
 func OneAtATime(dial Dial) Dial {
 	turn := make(chan struct{}, 1)
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -35,7 +36,7 @@ func OneAtATime(dial Dial) Dial {
 		}
 		served := found.Done()
 		if found.Err() != nil {
-			served = nil // net/http sends a request again whose connection has ended
+			served = nil // net/http sends a request again if its connection has ended
 		}
 		select {
 		case turn <- struct{}{}:
@@ -55,8 +56,8 @@ func OneAtATime(dial Dial) Dial {
 
 type foundKey struct{}
 
-// lookForConnection returns a context for a request of a client, which tells OneAtATime when the request has a connection.
-// has says whether it ever had one. The caller calls ended at the end of the request.
+// lookForConnection returns a context for a client's request, which tells OneAtATime when the request has a connection. has reports whether
+// it ever had one. The caller calls ended at the end of the request.
 func lookForConnection(ctx context.Context) (of context.Context, has func() bool, ended func()) {
 	found, cancel := context.WithCancelCause(context.Background())
 	ctx = httptrace.WithClientTrace(context.WithValue(ctx, foundKey{}, found), &httptrace.ClientTrace{

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestDocumentedPauses: docs/reliability.md says how far attempts are apart.
+// TestDocumentedPauses: docs/reliability.md has the right pauses.
 func TestDocumentedPauses(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reliability.md")
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// firstPause is how long a gate closes at first. Each next pause is twice as long, up to maxWayPause if the API server
-	// can't be reached, else up to maxPause.
+	// firstPause is the first pause of a gate. Each further pause is twice as long, up to maxWayPause if the API server is unreachable, and
+	// otherwise up to maxPause.
 	firstPause  = 250 * time.Millisecond
 	maxWayPause = 5 * time.Second
 	maxPause    = 30 * time.Second
-	// probeTime is how long a probe may have no answer before another request probes too. The next follow sooner each.
+	// probeTime is how long the first probe may take before another request probes too. The following probes wait less and less.
 	probeTime = time.Second
-	// quietTime is how long after a gate has closed the log has the next times as details.
+	// quietTime is how long after a gate has closed further changes are logged only as details.
 	quietTime = time.Minute
 )
 
@@ -34,7 +34,7 @@ const (
 	Unavailable  Reason = "unavailable"
 )
 
-// Reasons returns every Reason.
+// Reasons returns all reasons.
 func Reasons() []Reason { return []Reason{Unreachable, NoCredential, Unauthorized, Unavailable} }
 
 func reasonOf(err error) Reason {
@@ -49,29 +49,29 @@ func reasonOf(err error) Reason {
 	return Unreachable
 }
 
-// gate holds up the requests of one identity after a failure that concerns them all. It closes for a pause, then one request
-// probes, and its success opens the gate. The pauses grow until then. It is safe for concurrent use, and has timers only.
+// gate stops the requests of one identity after a failure that concerns all of them. It closes for a pause, and then one request probes.
+// Its success opens the gate, and otherwise the next pause is longer. A gate is safe for concurrent use, and has no goroutine.
 type gate struct {
-	// name is for the log, "" for a gate at which nobody waits; constant.
+	// name is the identity for the log, or "" for a gate that never closes for others. It is constant.
 	name string
 
 	mu sync.Mutex
-	// err is why the gate is closed, nil while it is open, and since is when it closed first.
+	// err says why the gate is closed, or is nil while it is open. since is when it closed.
 	err   error
 	since time.Time
-	// epoch counts the pauses and the credentials: the outcome of a request of an earlier epoch says nothing new.
+	// epoch counts the pauses and the credentials. The result of a request of an earlier epoch is ignored.
 	epoch int
-	// next is when the next of those who wait may probe, and probes counts those of this pause.
+	// next is when the next waiting request may probe. probes counts the probes since the last pause.
 	next   time.Time
 	pause  time.Duration
 	probes int
-	// changed is closed, and made anew, at each change of what those who wait look at.
+	// changed is closed and replaced whenever waiting requests must look again.
 	changed chan struct{}
-	// told says that the log is to be told of the end.
+	// told means that the opening is to be logged, and not only as a detail.
 	told bool
 }
 
-// enter waits until the gate is open, or the request is a probe. The error is the cause of ctx.
+// enter waits until the gate is open, or the request may probe. The error is the cause of ctx.
 func (g *gate) enter(ctx context.Context) (epoch int, err error) {
 	for {
 		epoch, wait, changed := g.look()
@@ -90,7 +90,7 @@ func (g *gate) enter(ctx context.Context) (epoch int, err error) {
 	}
 }
 
-// look returns how long the request has to wait; 0 if it may be sent.
+// look returns how long the request has to wait, or 0 if it may be sent.
 func (g *gate) look() (epoch int, wait time.Duration, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -104,14 +104,14 @@ func (g *gate) look() (epoch int, wait time.Duration, changed <-chan struct{}) {
 	return g.epoch, wait, g.changed
 }
 
-// holds tells whether the gate has closed since the epoch of a request.
+// holds reports whether the gate has closed after the epoch of a request.
 func (g *gate) holds(epoch int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.err != nil && g.epoch != epoch
 }
 
-// leave records that a request says nothing of what the gate guards: another one may probe.
+// leave records that a request has no result that concerns the gate. Another request may probe.
 func (g *gate) leave(epoch int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,7 +121,7 @@ func (g *gate) leave(epoch int) {
 	}
 }
 
-// succeed opens the gate, unless the request is of an earlier epoch.
+// succeed opens the gate, unless the request belongs to an earlier epoch.
 func (g *gate) succeed(epoch int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -130,7 +130,7 @@ func (g *gate) succeed(epoch int) {
 	}
 }
 
-// fail closes the gate for its next pause, with jitter.
+// fail closes the gate for its next pause, with jitter. It ignores a request of an earlier epoch.
 func (g *gate) fail(epoch int, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -153,8 +153,8 @@ func (g *gate) fail(epoch int, err error) {
 	g.changeLocked()
 }
 
-// renew opens the gate if it is closed for want of a credential. Answers to requests that were sent before say nothing of the
-// new one.
+// renew opens the gate if it was closed because a credential was missing or not accepted. Answers to earlier requests are ignored from now
+// on, because they don't concern the new credential.
 func (g *gate) renew() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -187,7 +187,7 @@ func (g *gate) state() (since time.Time, err error) {
 	return g.since, g.err
 }
 
-// log tells of a change, as a detail if the gate closed a short time before too.
+// log logs a change, as a detail if the gate also closed a short time before.
 func (g *gate) log(message string, keysAndValues ...any) {
 	if g.name == "" {
 		return

@@ -17,11 +17,11 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// peer is a server of HTTP/2 with 100 streams a connection, as the API server has, and a client of it.
+// peer is an HTTP/2 server with 100 streams per connection, as the API server, and a client of it.
 type peer struct {
 	*httptest.Server
 	dials atomic.Int64
-	// dial replaces that to the server; nil: none.
+	// dial replaces the dial to the server; nil means no replacement.
 	dial     atomic.Pointer[Dial]
 	base     *http.Transport
 	requests *Requests
@@ -61,14 +61,14 @@ func (p *peer) get(ctx context.Context, path string) (*http.Response, error) {
 	return p.client.RoundTrip(r)
 }
 
-// open is the answer to a watch.
+// open answers a watch.
 func open(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 	_ = http.NewResponseController(w).Flush()
 	<-r.Context().Done()
 }
 
-// watch opens watches, and returns when all are open, or failed. The other function waits for their ends.
+// watch opens watches, and returns when all are open or have failed. ended waits for their ends.
 func (p *peer) watch(ctx context.Context, n int) (failed int64, ended func()) {
 	var opened, all sync.WaitGroup
 	var failures atomic.Int64
@@ -90,7 +90,7 @@ func (p *peer) watch(ctx context.Context, n int) (failed int64, ended func()) {
 	return failures.Load(), all.Wait
 }
 
-// net/http alone makes a handshake for each request that finds no free stream.
+// Without OneAtATime, net/http makes a handshake for each request that finds no free stream.
 func TestHandshakes(t *testing.T) {
 	p := newPeer(t, open)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -102,7 +102,7 @@ func TestHandshakes(t *testing.T) {
 	ended()
 }
 
-// A request without headers ends, and neither the other streams of its connection nor other requests notice.
+// A request without headers ends. Other streams of its connection and other requests are not affected.
 func TestAnswerTime(t *testing.T) {
 	p := newPeer(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/silent" {
@@ -135,8 +135,8 @@ func TestAnswerTime(t *testing.T) {
 	ended()
 }
 
-// The server says GOAWAY while requests wait for their headers: net/http repeats them at once, on other connections. What
-// waits for its turn makes none.
+// The server sends GOAWAY while requests wait for their headers. net/http repeats them at once on other connections. Requests that wait for
+// their turn open none.
 func TestGoAway(t *testing.T) {
 	const queued = 90
 	var slow atomic.Bool
@@ -178,7 +178,7 @@ func TestGoAway(t *testing.T) {
 	queueEnded()
 }
 
-// A peer that accepts connections and stalls gets few of them.
+// A server that accepts connections and stalls gets few of them.
 func TestStalledHandshake(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -204,7 +204,7 @@ func TestStalledHandshake(t *testing.T) {
 	}
 }
 
-// While a new connection can't be made, as the next API server is gone, a request that finds a free stream waits for nobody.
+// While no new connection can be opened, because the next API server is gone, a request that finds a free stream does not wait.
 func TestALiveConnectionWaitsForNoDial(t *testing.T) {
 	p := newPeer(t, open)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -17,8 +17,8 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// The plugin's own requests and those that impersonate the node are of two users for the API server: what it says of one holds
-// up nothing of the other.
+// The API server sees the plugin's own requests and those that impersonate the node as two users. An answer to one does not delay the
+// other.
 func TestAnIdentityIsWhatTheServerSees(t *testing.T) {
 	inBubble(t, status(http.StatusUnauthorized), func(t *testing.T, a *answers, r *Requests, own http.RoundTripper) {
 		node := r.Wrap(a, false)
@@ -37,7 +37,7 @@ func TestAnIdentityIsWhatTheServerSees(t *testing.T) {
 	})
 }
 
-// A 429 with a Retry-After is of the request alone that it answers, and its sender learns how long it has to wait.
+// A 429 with a Retry-After concerns only its own request, and the sender learns how long to wait.
 func TestTooManyRequestsHoldsUpNobodyElse(t *testing.T) {
 	inBubble(t, busy(http.StatusTooManyRequests, "30"), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
 		_ = get(t.Context(), client, ordinary)
@@ -57,7 +57,7 @@ func TestTooManyRequestsHoldsUpNobodyElse(t *testing.T) {
 	}
 }
 
-// Another credential ends a pause for want of one, and no other.
+// Another credential ends a pause that a missing one caused, and no other pause.
 func TestRenewedEndsNoOtherPause(t *testing.T) {
 	for code, waits := range map[int]bool{http.StatusServiceUnavailable: true, http.StatusUnauthorized: false} {
 		inBubble(t, status(code), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
@@ -72,7 +72,7 @@ func TestRenewedEndsNoOtherPause(t *testing.T) {
 	}
 }
 
-// A stream that is reset says nothing of the way to the API server: its connection works.
+// A stream that is reset says nothing about the API server's reachability, because its connection works.
 func TestAResetStreamStopsNobody(t *testing.T) {
 	reset := func(*http.Request) (int, string, error) {
 		return 0, "", http2.StreamError{StreamID: 1, Code: http2.ErrCodeInternal}
@@ -87,7 +87,7 @@ func TestAResetStreamStopsNobody(t *testing.T) {
 	})
 }
 
-// A client whose API server can't be reached keeps another client from none of its connections.
+// A client whose API server is unreachable does not keep another client from opening connections.
 func TestADialOfOneClientHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New()
@@ -112,7 +112,7 @@ func (neverConnects) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// A gate that fails and is renewed at once is either open, or lets a request probe: no order of the two closes it for ever.
+// A gate that fails and is renewed at the same time is either open or lets a request probe. No order of the two closes it forever.
 func TestAGateThatIsRenewedOpens(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	for range 2000 {

@@ -1,8 +1,8 @@
-// Package requests decides when a request to the API server is sent: few wait for an answer at a time, one of a client makes
-// a connection, and after a failure that concerns all of an identity, one tries for all.
+// Package requests decides when a request to the API server is sent. Few requests wait for an answer at the same time, one request of a
+// client opens a connection, and after a failure that concerns a whole identity, one request tries for all.
 //
-// It owns the slots, the turns to dial, the pauses and their jitter. It must not know what is asked for, nor with which
-// credential, and reads no byte of an answer's body.
+// It owns the slots, the turns to dial, the pauses and their jitter. It must not know what is requested or with which credential, and it
+// reads nothing of an answer's body.
 package requests
 
 import (
@@ -27,39 +27,40 @@ import (
 const (
 	ordinarySlots = 12
 	urgentSlots   = 4
-	// slotTime is how long a request has its slot that has no answer.
+	// slotTime is how long a request without an answer keeps its slot.
 	slotTime = time.Second
-	// maxAccounts is how many accounts are remembered that have no failure.
+	// maxAccounts is the number of identities above which those without a failure are forgotten.
 	maxAccounts = 1000
 )
 
-// AnswerTime is how long the headers of an answer may take: the base transport has it as its ResponseHeaderTimeout.
+// AnswerTime limits the time until the headers of an answer. It is the ResponseHeaderTimeout of the base transport.
 const AnswerTime = 30 * time.Second
 
 // Meta says for whom a request is sent.
 type Meta struct {
-	// Account is whose rights it has, and maybe whose token; zero stands for the plugin or, where a client impersonates it,
-	// for the node.
+	// Account is the account whose rights, and perhaps whose token, the request has. Zero stands for the plugin's own account or, if the
+	// client impersonates the node, for the node.
 	Account volume.ServiceAccount
-	// Urgent is for what a publish waits for.
+	// Urgent means that a publish waits for the answer.
 	Urgent bool
-	// Alone is for a request with a credential of its own: it says nothing of the account, and does not wait for it.
+	// Alone means that the request has a credential of its own. Its result does not concern the account, and it does not wait at the
+	// account's gate.
 	Alone bool
 }
 
 type metaKey struct{}
 
-// With returns a context for requests of m.
+// With returns a context for requests with the given Meta.
 func With(ctx context.Context, m Meta) context.Context { return context.WithValue(ctx, metaKey{}, m) }
 
-// MetaOf returns what With has put into ctx; the zero Meta for nothing.
+// MetaOf returns the Meta that With stored in ctx, or the zero Meta.
 func MetaOf(ctx context.Context) Meta {
 	m, _ := ctx.Value(metaKey{}).(Meta)
 	return m
 }
 
-// CredentialError is the error of a base transport that has sent nothing, as the account of the request has no
-// credential. All requests of the account wait then, until Renewed or the next try.
+// CredentialError is the error of a base transport that sent nothing because the request's account has no credential. All requests of the
+// account then wait until Renewed or the next try.
 type CredentialError struct{ Err error }
 
 // Error returns the text of the cause.
@@ -68,16 +69,15 @@ func (e *CredentialError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *CredentialError) Unwrap() error { return e.Err }
 
-// Requests bounds and paces the requests of all clients of a process. All methods are safe for concurrent use. It has no
-// goroutine.
+// Requests limits and paces the requests of all clients of a process. All methods are safe for concurrent use. It has no goroutine.
 //
-//   - At most 12 requests are under way, and 16 with urgent ones. One that has no answer's headers after a second no longer
-//     counts, so objects without an answer hold up nobody for long.
-//   - After a failure of the transport, a 401 or a 503 the requests of the identity wait that the API server sees: in pauses
-//     that grow from 0.25 s to 5 s without an answer, to 30 s with one. Then one tries for all.
-//   - A 429 is of one request, whose sender obeys its Retry-After: the API server decides by what it was asked.
+//   - At most 12 requests are in flight, or 16 with urgent ones. A request without the headers of an answer stops counting
+//     after a second, so that objects without an answer don't delay others for long.
+//   - After a failure of the transport, a 401 or a 503, all requests of the same identity wait. The pauses grow from 0.25 s
+//     to 5 s if there is no answer, and to 30 s if there is one. After a pause one request tries for all.
+//   - A 429 concerns only its own request. The sender obeys its Retry-After.
 type Requests struct {
-	// all has a place for each request that is under way, ordinary one for each that isn't urgent.
+	// all has a place for each request in flight. ordinary has a place for each of them that isn't urgent.
 	all, ordinary     *semaphore.Weighted
 	underWay, waiting atomic.Int64
 	// refused has room for one signal.
@@ -85,14 +85,14 @@ type Requests struct {
 
 	mu         sync.Mutex
 	identities map[identity]*gate
-	// asNode says that some client impersonates the node: it is that which reads objects without an account.
+	// asNode means that a client impersonates the node. Then reads without an account have the node's rights.
 	asNode bool
 }
 
-// identity is what the API server sees of a request, which decides whose failures it shares.
+// identity is who sends a request, as the API server sees it. Requests of one identity share failures.
 type identity struct {
 	account volume.ServiceAccount
-	// node says that the request of no account impersonates the node.
+	// node means that a request without an account impersonates the node.
 	node bool
 }
 
@@ -106,7 +106,7 @@ func (i identity) String() string {
 	return i.account.String()
 }
 
-// New returns a Requests without a pause.
+// New returns a Requests with all gates open.
 func New() *Requests {
 	return &Requests{
 		all: semaphore.NewWeighted(ordinarySlots + urgentSlots), ordinary: semaphore.NewWeighted(ordinarySlots),
@@ -114,9 +114,9 @@ func New() *Requests {
 	}
 }
 
-// Wrap returns a transport that sends requests by base when their turn has come. It is the outermost one, so that a
-// request waits before it gets a credential. own says that requests without an Account have the plugin's own rights; else they
-// impersonate the node.
+// Wrap returns a transport that sends each request with base when it is its turn. It must be the outermost transport, so that a request
+// waits before it gets a credential. own means that requests without an Account have the plugin's own rights. Otherwise they impersonate
+// the node.
 func (r *Requests) Wrap(base http.RoundTripper, own bool) http.RoundTripper {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,7 +124,7 @@ func (r *Requests) Wrap(base http.RoundTripper, own bool) http.RoundTripper {
 	return &transport{r, base, own}
 }
 
-// Refused returns what gets a signal after the API server has refused a request that had the plugin's own rights.
+// Refused returns a channel that gets a signal after the API server has refused a request with the plugin's own rights (403).
 func (r *Requests) Refused() <-chan struct{} { return r.refused }
 
 func (r *Requests) gateOf(who identity) *gate {
@@ -141,13 +141,13 @@ func (r *Requests) gateOf(who identity) *gate {
 	return g
 }
 
-// Renewed says that an account has another credential: its requests go on that wait for one.
+// Renewed says that an account has another credential. Requests that wait for a credential continue.
 func (r *Requests) Renewed(account volume.ServiceAccount) {
 	r.gateOf(identity{account: account}).renew()
 }
 
-// Err returns why reads of an account wait, and since when; nil if they don't. The error is an API error if the API
-// server has answered, and has no text of its answer.
+// Err returns why reads of an account wait, and since when. err is nil if they don't wait. If the API server has answered, it is an API
+// error without any text of the answer.
 func (r *Requests) Err(account volume.ServiceAccount) (since time.Time, err error) {
 	r.mu.Lock()
 	g := r.identities[identity{account: account, node: r.asNode && account == volume.ServiceAccount{}}]
@@ -158,15 +158,15 @@ func (r *Requests) Err(account volume.ServiceAccount) (since time.Time, err erro
 	return g.state()
 }
 
-// State is what a Requests does at one moment.
+// State is the state of a Requests at one moment.
 type State struct {
-	// UnderWay are the requests that have a slot, and Waiting those that wait for one, or at a gate.
+	// UnderWay is the number of requests that have a slot. Waiting is the number of those that wait for a slot or at a gate.
 	UnderWay, Waiting int64
-	// Closed counts the identities whose requests wait, by the reason.
+	// Closed counts the identities whose requests wait, by reason.
 	Closed map[Reason]int
 }
 
-// State returns what it does now.
+// State returns the present state.
 func (r *Requests) State() State {
 	s := State{UnderWay: r.underWay.Load(), Waiting: r.waiting.Load(), Closed: map[Reason]int{}}
 	r.mu.Lock()
@@ -185,20 +185,20 @@ type transport struct {
 	own      bool
 }
 
-// WrappedRoundTripper lets client-go find the transport below.
+// WrappedRoundTripper returns the base transport, so that client-go can find it.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.base }
 
-// RoundTrip sends a request when its turn has come, and returns when the headers of the answer have.
+// RoundTrip waits for the request's turn and sends it. It returns when the headers of the answer have arrived.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, m := req.Context(), MetaOf(req.Context())
-	g := &gate{} // nobody waits at it
+	g := &gate{} // no other request waits at it
 	if !m.Alone {
 		g = t.requests.gateOf(identity{account: m.Account, node: !t.own && m.Account == volume.ServiceAccount{}})
 	}
 	epoch, releaseSlot, err := t.requests.admit(ctx, g, m.Urgent)
 	if err != nil {
 		if req.Body != nil {
-			_ = req.Body.Close() // as a transport must
+			_ = req.Body.Close() // a transport must close it
 		}
 		return nil, err
 	}
@@ -211,13 +211,13 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err == nil && t.own && resp.StatusCode == http.StatusForbidden && m.Account == (volume.ServiceAccount{}) {
 		select {
 		case t.requests.refused <- struct{}{}:
-		default: // one waits already
+		default: // a signal is pending already
 		}
 	}
 	return resp, err
 }
 
-// admit waits at the gate and for a slot. The error is the cause of ctx. More than one call of releaseSlot does no harm.
+// admit waits at the gate and for a slot. The error is the cause of ctx. releaseSlot is idempotent.
 func (r *Requests) admit(ctx context.Context, g *gate, urgent bool) (epoch int, releaseSlot func(), err error) {
 	r.waiting.Add(1)
 	defer r.waiting.Add(-1)
@@ -257,7 +257,7 @@ func (r *Requests) takeSlot(ctx context.Context, urgent bool) (release func(), e
 	}), nil
 }
 
-// learn tells the gate the outcome of a request. connected says that it had a connection.
+// learn reports the result of a request to the gate. connected means that the request had a connection.
 func learn(ctx context.Context, g *gate, epoch int, connected bool, resp *http.Response, err error) {
 	var late net.Error
 	switch {
@@ -268,18 +268,18 @@ func learn(ctx context.Context, g *gate, epoch int, connected bool, resp *http.R
 	case errors.As(err, new(*CredentialError)):
 		g.fail(epoch, err)
 	case ctx.Err() != nil, connected && errors.As(err, &late) && late.Timeout(), errors.As(err, new(http2.StreamError)):
-		g.leave(epoch) // one object has no answer, while its connection works
+		g.leave(epoch) // one object gets no answer, but the connection works
 	default:
 		g.fail(epoch, unreachable(err))
 	}
 }
 
-// closes tells whether an answer concerns all requests of the identity.
+// closes reports whether an answer with this code concerns all requests of the identity.
 func closes(code int) bool {
 	return code == http.StatusUnauthorized || code == http.StatusServiceUnavailable
 }
 
-// answered returns the API error of an answer, without a word of its body.
+// answered returns the API error for an answer, without any text of its body.
 func answered(code int) error {
 	err := apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false)
 	err.ErrStatus.Message = fmt.Sprintf("the API server answered %d %s", code, err.ErrStatus.Reason)

@@ -26,14 +26,14 @@ func after(d time.Duration) {
 	synctest.Wait()
 }
 
-// answers is a base transport without a network, which gives each request a connection at once. mu guards what is below it.
+// answers is a base transport without a network. It gives each request a connection at once. mu guards the fields below it.
 type answers struct {
 	mu     sync.Mutex
 	sent   int
 	answer answer
 }
 
-// answer returns the code of an answer, and its Retry-After, "" for none.
+// answer returns the code of an answer, and its Retry-After or "".
 type answer func(*http.Request) (code int, retryAfter string, err error)
 
 func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -95,7 +95,7 @@ func get(ctx context.Context, t http.RoundTripper, m Meta) error {
 	return resp.Body.Close()
 }
 
-// inBubble runs a test with fake time, of a client that sends by answers.
+// inBubble runs a test with fake time and a client that sends through answers.
 func inBubble(t *testing.T, answer answer, test func(t *testing.T, a *answers, r *Requests, client http.RoundTripper)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func inBubble(t *testing.T, answer answer, test func(t *testing.T, a *answers, r
 
 var ordinary, urgent = Meta{Account: account("a")}, Meta{Account: account("a"), Urgent: true}
 
-// Few requests are under way, and more urgent ones. One without an answer loses its slot soon.
+// Few requests are in flight, and some more urgent ones. A request without an answer soon loses its slot.
 func TestSlots(t *testing.T) {
 	inBubble(t, silent, func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -139,7 +139,7 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// While the API server is away few requests are sent. Soon after it is back, all are.
+// While the API server is away few requests are sent. Soon after it is back, all are sent.
 func TestOutage(t *testing.T) {
 	inBubble(t, away, func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
 		var all sync.WaitGroup
@@ -171,7 +171,7 @@ func TestOutage(t *testing.T) {
 
 type silentKey struct{}
 
-// A request that gets no answer may be the one that tries. It does not have the others wait for long.
+// The request that probes may get no answer. It does not delay the others for long.
 func TestSilentProbes(t *testing.T) {
 	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
 		_ = get(t.Context(), client, ordinary)
@@ -197,7 +197,7 @@ func TestSilentProbes(t *testing.T) {
 	})
 }
 
-// What the API server says of an account has the requests of that account wait, and no others.
+// An answer about an account makes the requests of that account wait, and no others.
 func TestAnAccountWaits(t *testing.T) {
 	for _, test := range []struct {
 		name        string
@@ -239,7 +239,7 @@ func TestAnAccountWaits(t *testing.T) {
 	}
 }
 
-// The pauses grow while the failure lasts, up to half a minute, and begin anew after a success.
+// The pauses grow while the failure lasts, up to half a minute, and start again after a success.
 func TestPausesGrow(t *testing.T) {
 	inBubble(t, status(http.StatusUnauthorized), func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
 		for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); {
@@ -260,7 +260,7 @@ func TestPausesGrow(t *testing.T) {
 	})
 }
 
-// A new credential ends the pause at once, and what was sent with the one before says nothing of it.
+// A new credential ends the pause at once, and results of requests with the old one are ignored.
 func TestRenewed(t *testing.T) {
 	inBubble(t, status(http.StatusUnauthorized), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
 		_ = get(t.Context(), client, ordinary)
@@ -286,7 +286,7 @@ func TestRenewed(t *testing.T) {
 	})
 }
 
-// A request that is alone says nothing of its account.
+// A request with Alone says nothing about its account.
 func TestAlone(t *testing.T) {
 	inBubble(t, status(http.StatusUnauthorized), func(t *testing.T, _ *answers, r *Requests, client http.RoundTripper) {
 		_ = get(t.Context(), client, Meta{Account: account("a"), Alone: true})
@@ -296,7 +296,7 @@ func TestAlone(t *testing.T) {
 	})
 }
 
-// Who waits gives up when its context ends.
+// A waiting request gives up when its context ends.
 func TestWaitsEnd(t *testing.T) {
 	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
 		_ = get(t.Context(), client, ordinary)
@@ -309,7 +309,7 @@ func TestWaitsEnd(t *testing.T) {
 	})
 }
 
-// A refusal of the plugin's own account is told, and no other answer.
+// A refusal of the plugin's own account is signalled, and no other answer.
 func TestRefused(t *testing.T) {
 	for name, test := range map[string]struct {
 		code int
@@ -336,7 +336,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Accounts come and go over the years.
+// Accounts come and go over time.
 func TestManyAccounts(t *testing.T) {
 	inBubble(t, status(http.StatusOK), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
 		a.set(status(http.StatusUnauthorized))

@@ -14,10 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Told returns the failure of a request as the authors of pods may learn of it. A refusal, or another answer about the
-// object alone, is err itself. Of trouble of the API server, or of the way to it, only code and reason are told, or how
-// the connection failed, and never the text of an answer: while its storage can't be read, the API server says which
-// object is corrupt, another tenant's perhaps, to whoever asks for any of that kind. The Retry-After stays.
+// Told returns the failure of a request in a form that authors of pods may see. A refusal, or another answer about the object itself, is
+// returned as it is. For a problem of the API server or the connection, only code and reason are kept, or how the connection failed, and
+// never the text of an answer. If the storage cannot be read, the API server names the corrupt object, perhaps of another tenant, to
+// everybody who requests an object of that kind. The Retry-After is kept.
 func Told(err error) error {
 	var answer apierrors.APIStatus
 	if errors.As(err, &answer) {
@@ -41,16 +41,16 @@ func Told(err error) error {
 	return err
 }
 
-// errBroken stands for a connection's failure whose text may quote what came over it.
+// errBroken replaces a connection's failure whose text may quote an answer.
 var errBroken = errors.New("no answer that can be read")
 
-// unreachable returns the failure of a transport without what may quote an answer. What the network, or the check of a
-// certificate, says holds no byte of one.
+// unreachable returns the failure of a transport without any text that may quote an answer. Errors of the network and of the check of a
+// certificate quote nothing.
 func unreachable(cause error) error {
 	var network net.Error
 	var certificate *tls.CertificateVerificationError
 	if unsent, ok := errors.AsType[*CredentialError](cause); ok {
-		return unsent // nothing was asked
+		return unsent // nothing was sent
 	}
 	if errors.As(cause, &network) || errors.As(cause, &certificate) || errors.Is(cause, io.EOF) {
 		return fmt.Errorf("ask the API server: %w", cause)
@@ -61,8 +61,8 @@ func unreachable(cause error) error {
 // maxRetryAfter is the longest Retry-After that is obeyed.
 const maxRetryAfter = time.Minute
 
-// RetryAfter returns how long the API server asks to wait before the request is sent again that failed with err, a minute at
-// most; 0 if it does not ask.
+// RetryAfter returns how long the API server asks the client to wait before it repeats a request that failed with err: at most one minute,
+// or 0 if it doesn't ask.
 func RetryAfter(err error) time.Duration {
 	seconds, _ := apierrors.SuggestsClientDelay(err)
 	return min(time.Duration(max(seconds, 0))*time.Second, maxRetryAfter)

@@ -12,15 +12,14 @@ import (
 	"unicode/utf16"
 )
 
-// ErrFormat is that a plugin answers in a format that this release can't read, as one of another
-// release may.
+// ErrFormat says that a plugin answers in a format that this release cannot read, perhaps because it is of another release.
 var ErrFormat = errors.New("not a status that this release can read")
 
-// maxReport is the longest Report in bytes that is read.
+// maxReport limits the Report that is read, in bytes.
 const maxReport = 256 << 20
 
-// Fetch gets the Report of the plugin that serves at an address. transport is how it is reached. The error can be printed,
-// as by Printable; what is in the report may move a terminal's cursor. ctx bounds the time. It is safe for concurrent use if
+// Fetch gets the Report of the plugin that serves at an address. transport is used for the request, and ctx limits the time. The error can
+// be printed safely, as with Printable, but the report may hold characters that control a terminal. Fetch is safe for concurrent use if
 // transport is.
 func Fetch(ctx context.Context, transport http.RoundTripper, address string) (*Report, error) {
 	url := "http://" + address + Path
@@ -48,7 +47,7 @@ func Fetch(ctx context.Context, transport http.RoundTripper, address string) (*R
 // refusal returns why an answer has no report.
 func refusal(response *http.Response) error {
 	const long = 512
-	text, _ := io.ReadAll(io.LimitReader(response.Body, long)) // a part of it is better than nothing
+	text, _ := io.ReadAll(io.LimitReader(response.Body, long)) // a part of the text is better than nothing
 	err := fmt.Errorf("HTTP status %d: %s", response.StatusCode, Printable(strings.TrimSpace(string(text))))
 	if response.StatusCode == http.StatusNotFound {
 		return fmt.Errorf("%w: %w", ErrFormat, err)
@@ -56,7 +55,7 @@ func refusal(response *http.Response) error {
 	return err
 }
 
-// Read reads a Report. It fails with ErrFormat if the format is another one.
+// Read reads a Report. If the format is another one, the error wraps ErrFormat.
 func Read(from io.Reader) (*Report, error) {
 	body, err := io.ReadAll(io.LimitReader(from, maxReport+1))
 	if err != nil {
@@ -80,8 +79,8 @@ func Read(from io.Reader) (*Report, error) {
 	return report, nil
 }
 
-// Printable returns a text as one line, in which an escape of JSON, such as \u001b, stands for each character that is not
-// printed as it is. Another plugin's text may hold what moves a terminal's cursor.
+// Printable returns a text as one line. Each character that cannot be printed becomes a JSON escape, such as \u001b, because another
+// plugin's text may hold characters that control a terminal.
 func Printable(text string) string {
 	var b strings.Builder
 	for _, r := range strings.ReplaceAll(text, "\n", "; ") {

@@ -15,7 +15,7 @@ import (
 
 const head = `{"apiVersion": "` + APIVersion + `", "kind": "` + Kind + `"`
 
-// TestWhatIsNoReport: a reader refuses what another release may mean differently, and says what it got.
+// TestWhatIsNoReport: a reader refuses a format that another release may use differently, and says what it got.
 func TestWhatIsNoReport(t *testing.T) {
 	for name, test := range map[string]struct{ body, want string }{
 		"newer": {
@@ -49,7 +49,7 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errFault }
 
-// TestHostileTexts: what a terminal would obey is escaped where it is printed, and JSON stays what it was.
+// TestHostileTexts: characters that control a terminal are escaped in printed text, and JSON keeps its meaning.
 func TestHostileTexts(t *testing.T) {
 	const hostile, want = "a\x1b[2J\r\u0085\u202e\u2028\U000e0001b ü\tx", `a\u001b[2J\u000d\u0085\u202e\u2028\udb40\udc01b ü\u0009x`
 	if got := Printable(hostile); got != want {

@@ -2,12 +2,12 @@ package status
 
 import "time"
 
-// EnvironmentVolume is the volume whose receipts say with which variables a pod's containers have started: refvol-notify opens its
+// EnvironmentVolume is the volume whose receipts show with which variables a pod's containers have started, because refvol-notify opens its
 // files (docs/apply.md).
 const EnvironmentVolume = "refvol-notify-env"
 
-// OldEnvironment says that no container has started with what the volume shows of an object, "" if one has, or if the volume is for
-// something else.
+// OldEnvironment returns a text if no container has started with what the volume shows of an object. It returns "" if one has, or if this
+// is not the EnvironmentVolume.
 func (v *Volume) OldEnvironment(o *Object) string {
 	if v.Name != EnvironmentVolume || o.Shown == nil || o.OpenedAt != nil || o.Opened != "no" {
 		return ""

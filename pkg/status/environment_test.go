@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestOldEnvironmentInTheTable: of the volume of the variables the reason says that no container has started with what it shows.
+// TestOldEnvironmentInTheTable: for the environment volume, the reason says that no container has started with what it shows.
 func TestOldEnvironmentInTheTable(t *testing.T) {
 	at, shown := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), &Version{UID: "u", ResourceVersion: "2"}
 	object := func(opened string) Object {

@@ -6,23 +6,23 @@ import (
 	"strings"
 )
 
-// ErrAbnormal is that somebody should look at a node, a plugin or a volume.
+// ErrAbnormal says that somebody should look at a node, a plugin or a volume.
 var ErrAbnormal = errors.New("not all is normal")
 
-// Counts says how much of what some reports tell is abnormal. All programs end with the same status for the same counts.
+// Counts has the numbers of abnormal things in some reports. All commands derive their exit status from it.
 type Counts struct {
-	// Nodes is how many were asked, and Problems how many of these have a problem of their own.
+	// Nodes is the number of nodes that were asked. Problems is the number of those that have a problem of their own.
 	Nodes, Problems int
-	// Volumes is how many were reported, Abnormal how many of these are abnormal, and NotReported how many should have been
-	// reported.
+	// Volumes is the number of reported volumes, and Abnormal how many of them are abnormal. NotReported is the number of volumes that are
+	// missing in the reports.
 	Volumes, Abnormal, NotReported int
-	// Refused is how many publishes failed.
+	// Refused is the number of failed publishes.
 	Refused int
-	// NotReady is how many plugins are not ready, and WithoutRight how many lack a right.
+	// NotReady is the number of plugins that are not ready. WithoutRight is the number of those that lack a right.
 	NotReady, WithoutRight int
 }
 
-// Add counts the report of a node that is counted already.
+// Add counts the report of a node. It does not change Nodes, Problems and NotReported.
 func (c *Counts) Add(r *Report) {
 	c.Volumes += len(r.Volumes)
 	c.Abnormal += r.Unhealthy()
@@ -47,7 +47,7 @@ func number(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Err returns an error that wraps ErrAbnormal, nil if all is normal.
+// Err returns an error that matches ErrAbnormal, or nil if nothing is abnormal.
 func (c *Counts) Err() error {
 	var parts []string
 	add := func(n int, format string, args ...any) {

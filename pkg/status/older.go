@@ -4,15 +4,15 @@ import "fmt"
 
 // OlderAnswer is an answer of the API server that is older than what was known or shown before. The files don't go back to it.
 type OlderAnswer struct {
-	// Object is the object's version in the answer, nil if the object does not exist there.
+	// Object is the object's version in the answer, or nil if the object does not exist there.
 	Object *Version `json:"object,omitempty"`
-	// ResourceVersion is that of the answer, and Known the newer one that came before.
+	// ResourceVersion is the version of the answer. Known is the newer version that came before.
 	ResourceVersion string `json:"resourceVersion"`
 	Known           string `json:"known"`
 }
 
-// reason says why the volume is in its condition. The first object with an older answer stands for all, and the first that no
-// container has in its environment.
+// reason explains the volume's condition. If several objects have older answers, it names the first and the number of the others. If there
+// is no other reason, it names the first object that no container has in its environment.
 func (r row) reason() string {
 	reason, first, more := r.volume.Reason, (*Object)(nil), -1
 	for i := range r.volume.Objects {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestOlderAnswerInTheTable: the reason names the versions of one object, and says what to do.
+// TestOlderAnswerInTheTable: the reason names the versions of one object and says what to do.
 func TestOlderAnswerInTheTable(t *testing.T) {
 	answer := &OlderAnswer{ResourceVersion: "11", Known: "20"}
 	app, db := Object{Kind: "ConfigMap", Namespace: "shop", Name: "app"}, Object{Kind: "Secret", Namespace: "shop", Name: "db", OlderAnswer: answer}

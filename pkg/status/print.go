@@ -24,7 +24,7 @@ const (
 	OutputYAML  = "yaml"
 )
 
-// ValidateOutput refuses a value of --output that there is not.
+// ValidateOutput returns an error for an unsupported value of --output.
 func ValidateOutput(output string) error {
 	if !slices.Contains([]string{OutputTable, OutputWide, OutputJSON, OutputYAML}, output) {
 		return fmt.Errorf("--output: Unsupported value: %q: must be %s, %s or %s", output, OutputWide, OutputJSON, OutputYAML)
@@ -44,7 +44,7 @@ func Encode(w io.Writer, output string, value any) error {
 	return WriteLines(w, string(text))
 }
 
-// WriteLines writes a text, each of its lines as by Printable, and ends the last one.
+// WriteLines writes a text, each line as with Printable, and ends the last line.
 func WriteLines(w io.Writer, text string) error {
 	for line := range strings.Lines(text) {
 		if _, err := fmt.Fprintln(w, Printable(strings.TrimSuffix(line, "\n"))); err != nil {
@@ -54,20 +54,20 @@ func WriteLines(w io.Writer, text string) error {
 	return nil
 }
 
-// Table says what a table of volumes has.
+// Table has the options of a table of volumes.
 type Table struct {
-	// Wide adds columns, and names all objects.
+	// Wide adds columns and names all objects.
 	Wide bool
-	// Abnormal leaves out what needs nobody.
+	// Abnormal leaves out volumes that are not abnormal.
 	Abnormal bool
 	// NoHeaders leaves out the headings and the last line.
 	NoHeaders bool
-	// Printed are the lines that were printed before, without their ages. If it is there, only others are printed.
+	// Printed has the lines that were printed before, without their ages. If it is not nil, only new lines are printed.
 	Printed map[string]bool
 }
 
-// Write writes the rights that plugins lack, why they aren't ready, the publishes that failed, the volumes of reports a line
-// each, the worst first, and the counts. Times are ages by the clock of the plugin that reported them.
+// Write writes the rights that plugins lack, why they aren't ready, the publishes that failed, the volumes of the reports, one line each,
+// worst first, and the counts. Ages are computed with the clock of the plugin that reported them.
 func (t Table) Write(w io.Writer, counts *Counts, reports ...*Report) error {
 	var rows []row
 	var before strings.Builder
@@ -91,7 +91,7 @@ func (t Table) Write(w io.Writer, counts *Counts, reports ...*Report) error {
 	return WriteLines(w, counts.String())
 }
 
-// writePlugin writes what is wrong with a plugin itself.
+// writePlugin writes the problems of a plugin itself.
 func (t Table) writePlugin(w io.Writer, r *Report) {
 	say := func(key, format string, args ...any) {
 		if t.IsNew(key) {
@@ -111,7 +111,7 @@ func (t Table) writePlugin(w io.Writer, r *Report) {
 	}
 }
 
-// IsNew says whether a line was not printed before.
+// IsNew reports whether a line was not printed before, and remembers it.
 func (t Table) IsNew(key string) bool {
 	if t.Printed == nil {
 		return true
@@ -153,7 +153,7 @@ func (t Table) writeRows(w io.Writer, rows []row) error {
 	return WriteTable(w, lines)
 }
 
-// WriteTable writes lines of cells, which it aligns, each cell as by Printable.
+// WriteTable writes aligned lines of cells, each cell as with Printable.
 func WriteTable(w io.Writer, lines [][]string) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, cells := range lines {
@@ -169,21 +169,21 @@ func WriteTable(w io.Writer, lines [][]string) error {
 	return nil
 }
 
-// row is one volume of a table.
+// row is one volume in a table.
 type row struct {
 	report *Report
 	volume *Volume
 }
 
-// column is one of a table. Where cell returns "", the table has a dash.
+// column is one column of a table. If cell returns "", the table shows a dash.
 type column struct {
 	heading string
 	cell    func(row) string
-	// isAge says that it changes without an event.
+	// isAge means that the cell changes with time, without an event.
 	isAge bool
 }
 
-// columns returns those of the table. The reason is the last one, as it may be long.
+// columns returns the table's columns. The reason is the last one, because it may be long.
 func (t Table) columns() []column {
 	columns := []column{
 		{"NORMAL", func(r row) string { return either(r.volume.Unhealthy, "no", "yes") }, false},
@@ -209,7 +209,7 @@ func (t Table) columns() []column {
 	)
 }
 
-// either returns a text for yes, and one for no.
+// either returns yes if the answer is true, else no.
 func either(answer bool, yes, no string) string {
 	if answer {
 		return yes
@@ -217,7 +217,7 @@ func either(answer bool, yes, no string) string {
 	return no
 }
 
-// opened says whether all shown objects were opened, and of those that were not the least that is known.
+// opened returns "yes" if all shown objects were opened. Otherwise it returns the worst state of an object that was not.
 func (r row) opened() string {
 	worst := ""
 	for i := range r.volume.Objects {
@@ -225,7 +225,7 @@ func (r row) opened() string {
 		switch {
 		case o.Shown == nil:
 		case o.OpenedAt == nil:
-			worst = max(worst, cmp.Or(o.Opened, "unsupported")) // of an earlier release
+			worst = max(worst, cmp.Or(o.Opened, "unsupported")) // an earlier release does not report it
 		default:
 			worst = cmp.Or(worst, "all")
 		}
@@ -236,7 +236,7 @@ func (r row) opened() string {
 	return worst
 }
 
-// String names the pod, by its UID as long as nothing else is known.
+// String names the pod. If only its UID is known, it returns the UID.
 func (p Pod) String() string {
 	if p.Name == "" {
 		return cmp.Or(p.UID, "-")
@@ -246,8 +246,8 @@ func (p Pod) String() string {
 
 func (r row) age(at time.Time) string { return duration.HumanDuration(r.report.ObservedAt.Sub(at)) }
 
-// proven returns how long ago the object was proven current of which that is longest ago. An object
-// that nothing follows needs no proof.
+// proven returns how long ago the objects were proven current, for the object with the oldest proof. It ignores objects that nothing
+// follows.
 func (r row) proven() string {
 	var oldest *time.Time
 	for i := range r.volume.Objects {
@@ -265,7 +265,7 @@ func (r row) proven() string {
 	return r.age(*oldest)
 }
 
-// objects lists the volume's objects: a few, or all with their states.
+// objects lists the volume's objects: the first few, or all of them with their states.
 func (r row) objects(wide bool) string {
 	const few = 3
 	var names []string
@@ -283,8 +283,7 @@ func (r row) objects(wide bool) string {
 	return strings.Join(names, ",")
 }
 
-// object names an object and the version that the files show. Its namespace is there if it is not
-// the pod's.
+// object names an object and the version that the files show. It shows the namespace if that is not the pod's.
 func (r row) object(o *Object) string {
 	name := o.Name
 	if o.Namespace != r.volume.Pod.Namespace {
@@ -297,8 +296,8 @@ func (r row) object(o *Object) string {
 	return strings.ToLower(o.Kind) + "/" + name + "@" + shown
 }
 
-// worstFirst returns the conditions in the order in which a Report lists volumes. One that this
-// release does not know stands before all of them.
+// worstFirst returns the conditions in the order in which a Report lists volumes. A condition that this release does not know is sorted
+// before all of them.
 func worstFirst() []string {
 	return []string{
 		"RefForbidden", "VolumeUpdateFailed", "RefDeleted", "RefKeyNotFound", "RefNotFound",
@@ -306,8 +305,8 @@ func worstFirst() []string {
 	}
 }
 
-// Compare orders volumes: the abnormal ones first, then by how bad the condition is, then by pod and
-// volume. Only two reports of one volume are equal.
+// Compare orders volumes: abnormal ones first, then by condition, worst first, then by pod and volume. Only two reports of one volume are
+// equal.
 func Compare(a, b *Volume) int {
 	rank := func(v *Volume) int {
 		rank := slices.Index(worstFirst(), v.Condition)
@@ -327,7 +326,7 @@ func Compare(a, b *Volume) int {
 	)
 }
 
-// Unhealthy returns how many of the volumes are abnormal.
+// Unhealthy returns the number of abnormal volumes.
 func (r *Report) Unhealthy() int {
 	n := 0
 	for i := range r.Volumes {

@@ -77,7 +77,7 @@ yes     node-1  shop/web-0  ca        Current       0s     -       0     missing
 `, "\n"))
 }
 
-// TestAbnormalTable: what needs nobody is left out, and counted.
+// TestAbnormalTable: volumes that are not abnormal are left out, but counted.
 func TestAbnormalTable(t *testing.T) {
 	report := sample(samples()...)
 	report.NotReady = []string{"rights"}
@@ -88,7 +88,7 @@ func TestAbnormalTable(t *testing.T) {
 	}
 }
 
-// TestPrintedLines: only what has changed is printed again, and an age is no change.
+// TestPrintedLines: only changed lines are printed again, and a new age is no change.
 func TestPrintedLines(t *testing.T) {
 	table := Table{NoHeaders: true, Printed: map[string]bool{}}
 	report := sample(samples()...)
@@ -129,7 +129,7 @@ func TestErr(t *testing.T) {
 	}
 }
 
-// TestOpened: what is least known of the shown objects counts.
+// TestOpened: the worst state of the shown objects counts.
 func TestOpened(t *testing.T) {
 	opened := func(states ...string) (v Volume) {
 		for _, state := range states {
@@ -158,7 +158,7 @@ func TestOpened(t *testing.T) {
 	}
 }
 
-// TestTableOfNodes: the volumes of several nodes stand in one order, with ages by their own clocks.
+// TestTableOfNodes: the volumes of several nodes are in one order, with ages by their own clocks.
 func TestTableOfNodes(t *testing.T) {
 	other := sample(samples()[2], samples()[0])
 	other.Node, other.ObservedAt = "node-2", noon.Add(time.Hour)

@@ -10,18 +10,17 @@ import (
 )
 
 const (
-	// Path is where a plugin serves its Report.
+	// Path is the URL path at which a plugin serves its Report.
 	Path = "/status"
-	// DefaultAddress is where a plugin serves it by default: loopback of its own pod.
+	// DefaultAddress is the default address of a plugin's status: loopback of its own pod.
 	DefaultAddress = "127.0.0.1:9811"
 )
 
-// maxAnswers is how many answers may be in memory at once: clients that read nothing keep theirs.
+// maxAnswers limits the answers in memory. A client that reads nothing keeps its answer there.
 const maxAnswers = 16
 
-// Handler serves at Path what report returns for each request, one at a time: each report looks at all volumes. Answers are
-// written side by side. The server must bound the time of an answer, so that clients that read nothing keep others out
-// for that time at most.
+// Handler serves at Path what report returns. It calls report for one request at a time, because each report reads all volumes. Answers are
+// written concurrently. The server must limit the time of an answer, because clients that read nothing take places from others.
 func Handler(report func() *Report) http.Handler {
 	var reporting sync.Mutex
 	encoded := func(ctx context.Context) ([]byte, error) {
@@ -49,7 +48,7 @@ func Handler(report func() *Report) http.Handler {
 		}
 		header := w.Header()
 		header.Set("Content-Type", "application/json")
-		header.Set("Content-Length", strconv.Itoa(len(body))) // so that an answer that is cut off is noticed
+		header.Set("Content-Length", strconv.Itoa(len(body))) // lets clients detect an incomplete answer
 		header.Set("Cache-Control", "no-store")
 		header.Set("X-Content-Type-Options", "nosniff")
 		_, _ = w.Write(body)

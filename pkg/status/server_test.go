@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// sample is a report as a plugin makes it.
+// sample returns a report as a plugin makes it.
 func sample(volumes ...Volume) *Report {
 	return &Report{APIVersion: APIVersion, Kind: Kind, Driver: "csi.refvol.dev", Node: "node-1", Version: "v0", ObservedAt: noon, Volumes: volumes}
 }
@@ -70,7 +70,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// TestWhoReadsNothing: a client that doesn't read a large answer holds up nobody else.
+// TestWhoReadsNothing: a client that doesn't read a large answer delays nobody else.
 func TestWhoReadsNothing(t *testing.T) {
 	large := sample(Volume{VolumeID: "v1", Reason: strings.Repeat("x", 16<<20), Since: noon, Objects: []Object{}})
 	made := make(chan struct{}, 2)
@@ -99,7 +99,7 @@ func TestWhoReadsNothing(t *testing.T) {
 	}
 }
 
-// TestManyAnswers: with too many at once one more is refused, and is answered once there is room.
+// TestManyAnswers: if there are too many at the same time, another one is refused, and answered once there is room.
 func TestManyAnswers(t *testing.T) {
 	goOn := make(chan struct{})
 	address := serve(t, Handler(func() *Report {
@@ -129,7 +129,7 @@ func TestManyAnswers(t *testing.T) {
 	}
 }
 
-// TestOneAnswerAtATime: who comes meanwhile waits, and is forgotten if it gives up.
+// TestOneAnswerAtATime: a request that comes meanwhile waits, and is dropped if it gives up.
 func TestOneAnswerAtATime(t *testing.T) {
 	began, goOn := make(chan struct{}, 3), make(chan struct{})
 	address := serve(t, Handler(func() *Report {

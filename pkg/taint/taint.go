@@ -25,27 +25,26 @@ import (
 )
 
 const (
-	// attemptTimeout bounds the two requests of one attempt together.
+	// attemptTimeout limits the two requests of one attempt together.
 	attemptTimeout = 10 * time.Second
-	// firstLook and lastLook are how long to wait until the Node is read again, with a jitter. Looks that succeed end
+	// firstLook and lastLook are the shortest and the longest pause before the Node is read again, with jitter. Successful reads stop
 	// lookFor after the registration: some clouds add a node pool's taints only after the node has registered its drivers.
 	firstLook = time.Second
 	lastLook  = 30 * time.Second
 	lookFor   = 10 * time.Minute
 )
 
-// Nodes is what a Remover does with Node objects. A client's CoreV1().Nodes() is one.
+// Nodes reads and patches Node objects. A client's CoreV1().Nodes() implements it.
 type Nodes interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
 	Patch(ctx context.Context, name string, form types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
 }
 
-// Remover removes the taints of one key from a node, with any value and effect, each time that the kubelet confirms the
-// driver's registration: a Node that was deleted and created again has the taint again, and its kubelet registers the
-// driver again. A watch would be faster, but it would need one more right, and RBAC can't limit that to the own Node.
+// Remover removes the taints with one key from a node, with any value and effect, each time that the kubelet confirms the driver's
+// registration. A Node that was deleted and created again has the taint again, and its kubelet registers the driver again. A watch would be
+// faster, but would need one more right, and RBAC cannot limit that to the plugin's own Node.
 //
-// It has no goroutine of its own, only the one that calls Run. Registered is safe for concurrent use. One that is called
-// before Run counts when Run begins.
+// It has no goroutine except the one that calls Run. Registered is safe for concurrent use. A call before Run takes effect when Run starts.
 type Remover struct {
 	nodes      Nodes
 	node, key  string
@@ -54,8 +53,8 @@ type Remover struct {
 	changed chan struct{}
 }
 
-// NewRemover returns a Remover of taints with a key from the Node of a name, which does nothing until Run is called. The
-// error says what is wrong with the key.
+// NewRemover returns a Remover of the taints with a key from the named Node. It does nothing until Run is called. It fails if the key is
+// not valid.
 func NewRemover(nodes Nodes, node, key string) (*Remover, error) {
 	if err := ValidateKey(key); err != nil {
 		return nil, err
@@ -63,7 +62,7 @@ func NewRemover(nodes Nodes, node, key string) (*Remover, error) {
 	return &Remover{nodes: nodes, node: node, key: key, changed: make(chan struct{}, 1)}, nil
 }
 
-// ValidateKey returns what is wrong with a taint's key, or nil.
+// ValidateKey returns an error if a taint's key is not valid.
 func ValidateKey(key string) error {
 	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
 		return fmt.Errorf("Invalid value: %q: must be the key of a taint, without value and effect: %w", key, errors.New(strings.Join(problems, "; ")))
@@ -71,18 +70,18 @@ func ValidateKey(key string) error {
 	return nil
 }
 
-// Registered says whether the kubelet has confirmed or refused the registration. After a refusal the Node is left alone.
-// Registered never blocks.
+// Registered sets whether the kubelet has confirmed the registration or refused it. After a refusal the Node is not changed. Registered
+// never blocks.
 func (r *Remover) Registered(registered bool) {
 	r.registered.Store(registered)
 	select {
 	case r.changed <- struct{}{}:
-	default: // a signal waits already, and its receiver sees the new state
+	default: // a signal is pending already, and its receiver sees the new state
 	}
 }
 
-// Run removes the taints whenever it is time, until ctx ends. It is called once. A failure is retried without an end, and
-// the first of consecutive ones is logged.
+// Run removes the taints when it is time, until ctx ends. It must be called once. It retries failures without end, and logs only the first
+// of consecutive ones.
 func (r *Remover) Run(ctx context.Context) {
 	logger := klog.FromContext(ctx).WithValues("node", r.node, "taint", r.key)
 	var next <-chan time.Time
@@ -118,15 +117,15 @@ func (r *Remover) Run(ctx context.Context) {
 	}
 }
 
-// operation is one of a JSON patch (RFC 6902).
+// operation is one operation of a JSON patch (RFC 6902).
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// try reads the Node from the API server's cache and removes the taints if they are there. The patch fails if anything of
-// the Node has changed since that state, so no other taint is removed.
+// try reads the Node from the API server's cache and removes the taints if they are there. The patch fails if the Node has changed since
+// that state, so it never removes another taint.
 func (r *Remover) try(ctx context.Context) (removed bool, err error) {
 	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), attemptTimeout)
 	defer cancel()

@@ -23,8 +23,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const testKey = "csi.example.org/agent-not-ready"
 
-// fakeNodes has one Node, and fails as often as it is told. What a patch does is the
-// API server's, and is tested with the real one: here each removes all taints.
+// fakeNodes has one Node, and fails as often as it is told to. Each patch removes all taints here. Real patches are tested with a real API
+// server.
 type fakeNodes struct {
 	mu       sync.Mutex
 	taints   []corev1.Taint
@@ -73,7 +73,7 @@ func tainted() *fakeNodes {
 	return &fakeNodes{taints: []corev1.Taint{{Key: testKey, Effect: corev1.TaintEffectNoSchedule}}}
 }
 
-// add has somebody add the taint now.
+// add adds the taint now.
 func (f *fakeNodes) add() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -86,7 +86,7 @@ func (f *fakeNodes) tainted() bool {
 	return len(f.taints) > 0
 }
 
-// run runs a Remover in the test's bubble, until the test ends, and returns its log.
+// run runs a Remover in the test's bubble until the test ends, and returns its log.
 func run(t *testing.T, nodes Nodes) (*Remover, *bytes.Buffer) {
 	t.Helper()
 	r, err := NewRemover(nodes, "node-1", testKey)
@@ -108,7 +108,7 @@ func run(t *testing.T, nodes Nodes) (*Remover, *bytes.Buffer) {
 	return r, log
 }
 
-// pass lets time pass in the test's bubble, and all that happens in it.
+// pass lets time pass in the test's bubble, and everything that happens in it.
 func pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -146,8 +146,8 @@ func TestTriesUntilItSucceeds(t *testing.T) {
 	})
 }
 
-// A cloud's node pool manager may add the taint after the registration. It is looked for
-// again for a while, at growing distances, and then no more.
+// A cloud's node pool manager may add the taint after the registration. The Node is read again for a while, with growing pauses, and then
+// no more.
 func TestTaintAfterTheRegistration(t *testing.T) {
 	for _, late := range []time.Duration{0, 3 * time.Second, time.Minute, lookFor - lastLook - 10*time.Second} {
 		t.Run(late.String(), func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestTaintAfterTheRegistration(t *testing.T) {
 				r.Registered(true)
 				pass(late)
 				nodes.add()
-				// Distances double, so the next look comes within the time that has passed already.
+				// Pauses double, so the next look comes within the time that has passed already.
 				pass(min(late+firstLook, lastLook) * 6 / 5)
 				if nodes.tainted() {
 					t.Error("the taint is still there")
@@ -170,7 +170,7 @@ func TestTaintAfterTheRegistration(t *testing.T) {
 	}
 }
 
-// The looks end, and a Node that gets the taint later keeps it until the next registration.
+// The looks end. A Node that gets the taint later keeps it until the next registration.
 func TestLooksEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := &fakeNodes{}
@@ -180,7 +180,7 @@ func TestLooksEnd(t *testing.T) {
 			began := time.Now()
 			r.Registered(true)
 			pass(time.Hour)
-			if nodes.tainted() { // since the look before ended
+			if nodes.tainted() { // since the last look
 				t.Error("a registration has removed nothing")
 			}
 			last := nodes.requests[len(nodes.requests)-1].Sub(began)
@@ -203,7 +203,7 @@ func TestLooksEnd(t *testing.T) {
 	})
 }
 
-// A registration that is refused, or the end, ends the attempts and the looks.
+// A refused registration, or the end of the context, ends the attempts and the looks.
 func TestStopsTrying(t *testing.T) {
 	for name, stop := range map[string]func(r *Remover, cancel func()){
 		"refused": func(r *Remover, _ func()) { r.Registered(false) },
@@ -236,7 +236,7 @@ func TestStopsTrying(t *testing.T) {
 	}
 }
 
-// The patch keeps all other taints, in their order, and is of one state of the Node.
+// The patch keeps all other taints in their order, and applies to one state of the Node.
 func TestPatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := &fakeNodes{taints: []corev1.Taint{

@@ -10,22 +10,21 @@ import (
 
 type expensive struct {
 	name, sources string
-	// ok says that the sources are right, just many.
+	// ok means that the sources are valid, only many.
 	ok bool
 }
 
-// expensiveCases has attributes of nearly the largest size that are made to cost
-// much more than their size.
+// expensiveCases returns attributes of nearly the largest size that try to cost much more than their size.
 func expensiveCases() []expensive {
 	fill := func(head, repeat, tail string) string {
 		return head + strings.Repeat(repeat, (MaxAttributesSize-200-len(head)-len(tail))/len(repeat)) + tail
 	}
-	// Every path lies below all that come before it.
+	// Every path is below all earlier ones.
 	var ladder strings.Builder
 	for i := 1; ladder.Len() < MaxAttributesSize-2000; i++ {
 		fmt.Fprintf(&ladder, "{key: k, path: %sa},", strings.Repeat("a/", i))
 	}
-	// Paths of the largest length with as many directories as there can be.
+	// Paths of the largest length with as many directories as possible.
 	var deep strings.Builder
 	for i := range 15 {
 		fmt.Fprintf(&deep, "{key: k, path: %d%s},", i, strings.Repeat("/a", 2046))
@@ -61,11 +60,9 @@ func expensiveCases() []expensive {
 	}
 }
 
-// No attributes cost much more time or memory than their size suggests, and no
-// error text is longer than them.
+// No attributes cost much more time or memory than their size suggests, and no error text is longer than they are.
 func TestParseIsBounded(t *testing.T) {
-	// The time is generous, for a busy machine and the race detector: the slowest case
-	// takes a tenth of a second on an idle one.
+	// The time limit is generous, for a busy machine and the race detector. The slowest case takes a tenth of a second on an idle one.
 	const maxTime, maxMemory = time.Minute, 64 << 20
 	for _, c := range expensiveCases() {
 		t.Run(c.name, func(t *testing.T) {
@@ -99,7 +96,7 @@ func TestParseIsBounded(t *testing.T) {
 	}
 }
 
-// The errors that are not listed are counted.
+// Errors that are not listed are counted.
 func TestParseListsTheFirstErrors(t *testing.T) {
 	for _, n := range []int{maxErrors, maxErrors + 1, maxErrors + 200} {
 		_, err := Parse(map[string]string{"sources": "[" + strings.Repeat("{},", n) + "]"}, testPod())

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxErrors is how many errors a refusal lists. Attributes of the largest size can hold ten thousands of them,
-// and the text ends up in an event and in logs.
+// maxErrors limits the errors in one refusal. Attributes of the largest size can cause ten thousand errors, and the text ends up in an
+// event and in logs.
 const maxErrors = 32
 
 var (
@@ -26,10 +26,10 @@ var (
 	repeatedField = regexp.MustCompile(`line \d+: key "[-.\w]{1,64}" already set in map`)
 )
 
-// decoder collects errors: a pod's author wants to see all of them at once.
+// decoder collects errors, because a pod's author wants to see all of them at once.
 type decoder struct {
 	errs field.ErrorList
-	// more is how many there are beside those in errs.
+	// more is the number of errors that are not in errs.
 	more int
 }
 
@@ -41,7 +41,7 @@ func (d *decoder) add(err *field.Error) {
 	d.errs = append(d.errs, err)
 }
 
-// err returns the collected errors as one, nil if there are none.
+// err returns the collected errors as one, or nil if there are none.
 func (d *decoder) err() error {
 	var errs []error
 	for _, err := range d.errs {
@@ -53,7 +53,7 @@ func (d *decoder) err() error {
 	return utilerrors.NewAggregate(errs)
 }
 
-// list returns the elements of a list in YAML or JSON, and false if it is none.
+// list returns the elements of a YAML or JSON list. ok is false if the text is not a list.
 func (d *decoder) list(at *field.Path, text string) (elements []json.RawMessage, ok bool) {
 	document, err := toJSON(text)
 	switch {
@@ -67,9 +67,9 @@ func (d *decoder) list(at *field.Path, text string) (elements []json.RawMessage,
 	return elements, ok
 }
 
-// toJSON returns YAML or JSON as JSON. Text that is JSON must not be read as YAML, which has no \/ and no surrogate
-// pairs. What YAMLToJSONStrict passes over or expands is refused before: more documents, and aliases, of which 64 KiB
-// may stand for gigabytes. The error is io.EOF where there is no document, and repeats no value.
+// toJSON converts YAML or JSON to JSON. JSON text is not read as YAML, which has no \/ and no surrogate pairs. It first refuses what
+// YAMLToJSONStrict ignores or expands: further documents, and aliases, of which 64 KiB may expand to gigabytes. The error is io.EOF if
+// there is no document, and it repeats no value.
 func toJSON(text string) ([]byte, error) {
 	if json.Valid([]byte(text)) {
 		return []byte(text), nil
@@ -80,7 +80,7 @@ func toJSON(text string) ([]byte, error) {
 	case errors.Is(err, io.EOF):
 		return nil, io.EOF
 	case err != nil:
-		// What begins with a * is an alias, and may be meant as a value.
+		// A word that starts with * is an alias, but may be meant as a value.
 		problem, _, unknown := strings.Cut(err.Error(), " anchor '")
 		if unknown {
 			problem += " anchor; quote what begins with * or &"
@@ -102,8 +102,8 @@ func toJSON(text string) ([]byte, error) {
 	return nil, errors.New("must be YAML that can be written as JSON: with strings as names of fields, and numbers and tags that JSON has")
 }
 
-// checkNodes refuses aliases, numbers like 0480, which would be decimal, and binary texts: the admission policy searches
-// for namespaces, which must not be hidden.
+// checkNodes refuses aliases, numbers such as 0480, which would be decimal, and binary texts. The admission policy searches the text for
+// namespaces, so they must not be hidden.
 func checkNodes(node *yamlv3.Node) error {
 	switch {
 	case node.Kind == yamlv3.AliasNode:
@@ -121,7 +121,7 @@ func checkNodes(node *yamlv3.Node) error {
 	return nil
 }
 
-// decode decodes a JSON value strictly. It says whether all fields had the right types.
+// decode decodes a JSON value strictly. It reports whether all fields had the right types.
 func (d *decoder) decode(at *field.Path, value []byte, into any) bool {
 	strict, err := kjson.UnmarshalStrict(value, into)
 	if err != nil {
@@ -137,7 +137,7 @@ func (d *decoder) decode(at *field.Path, value []byte, into any) bool {
 	return true
 }
 
-// each decodes the elements of a list, and reads those that have the right types.
+// each decodes the elements of a list, and calls read for those with the right types.
 func each[T any](d *decoder, at *field.Path, elements []json.RawMessage, read func(at *field.Path, from *T)) {
 	for i, element := range elements {
 		var from T
@@ -147,7 +147,7 @@ func each[T any](d *decoder, at *field.Path, elements []json.RawMessage, read fu
 	}
 }
 
-// wrongField returns the error for a field of an object that its type does not have, or that is there twice.
+// wrongField returns the error for a field that the object's type does not have, or that is set twice.
 func wrongField(at *field.Path, name string, object reflect.Type) *field.Error {
 	known := fieldNames(object)
 	for i, outer := range known {
@@ -172,8 +172,7 @@ func wrongField(at *field.Path, name string, object reflect.Type) *field.Error {
 	return field.Forbidden(at.Child(fieldName(name)), text)
 }
 
-// wrongType returns the error for a value that the decoder could not put into a field. Of the value it has only the
-// type.
+// wrongType returns the error for a value of the wrong type. It names only the type of the value.
 func wrongType(at *field.Path, err error) *field.Error {
 	var bad *json.UnmarshalTypeError
 	if !errors.As(err, &bad) {
@@ -191,11 +190,11 @@ func wrongType(at *field.Path, err error) *field.Error {
 		reflect.Struct: "a mapping",
 		reflect.Map:    "a mapping",
 	}[bad.Type.Kind()]
-	shape, _, _ := strings.Cut(bad.Value, " ") // what follows is the value
+	shape, _, _ := strings.Cut(bad.Value, " ") // the rest is the value
 	return field.TypeInvalid(at, shape, "must be "+want)
 }
 
-// oneOf checks that just one of the pointers to structs in an object is given, and returns its name.
+// oneOf checks that exactly one of the pointers to structs in an object is set, and returns its name.
 func (d *decoder) oneOf(at *field.Path, object any) (given string, ok bool) {
 	v := reflect.ValueOf(object).Elem()
 	n := 0
@@ -218,12 +217,12 @@ func (d *decoder) oneOf(at *field.Path, object any) (given string, ok bool) {
 	case n > 1:
 		d.add(field.TypeInvalid(at, "object", what+", not several"))
 	case !slices.ContainsFunc(d.errs, func(err *field.Error) bool { return strings.HasPrefix(err.Field, below) }):
-		d.add(field.Required(at, what)) // else what is unknown may be the one
+		d.add(field.Required(at, what)) // otherwise an unknown field may be the intended one
 	}
 	return "", false
 }
 
-// fieldNames returns the names of the fields of a struct, in their order.
+// fieldNames returns the names of a struct's fields, in their order.
 func fieldNames(object reflect.Type) []string {
 	var names []string
 	for i := range object.NumField() {

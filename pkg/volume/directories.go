@@ -8,16 +8,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Directory is one that an author asked for: an empty one beside the files, for a mount below the volume, or that of all
+// Directory is a directory that an author asked for: an empty one beside the files, for a mount below the volume, or the directory of all
 // files of a source.
 type Directory struct {
 	// Path is clean and relative to the volume's root.
 	Path string
-	// Field is where it was asked for: directories[0], sources[0].secret.path, or spec.containers[0].volumeMounts[1].mountPath.
+	// Field is the field that asks for it: directories[0], sources[0].secret.path, or spec.containers[0].volumeMounts[1].mountPath.
 	Field string
 }
 
-// directories reads the attribute of this name.
+// directories reads the attribute directories.
 func (p *parser) directories(text *string) (all []Directory) {
 	if text == nil {
 		return nil
@@ -30,7 +30,7 @@ func (p *parser) directories(text *string) (all []Directory) {
 	return all
 }
 
-// In returns a source with all files of its Projection in a directory.
+// In returns a copy of a source whose Projection puts all its files into a directory.
 func (s Source) In(dir Directory) Source {
 	s.Below = dir
 	if dir.Path == "" {
@@ -45,8 +45,8 @@ func (s Source) In(dir Directory) Source {
 	return s
 }
 
-// MountPoints returns the paths of the directories, sorted and each once: those that are made in the volume's root, and
-// those that are made in a directory of files, which only a volume that is written in place has.
+// MountPoints returns the paths of the directories, sorted and without duplicates. root are those in the volume's root. inner are those
+// inside directories of files, which only volumes with the write strategy InPlace have.
 func (s *Spec) MountPoints() (root, inner []string) {
 	if len(s.Directories) == 0 {
 		return nil, nil
@@ -67,13 +67,13 @@ func (s *Spec) MountPoints() (root, inner []string) {
 	return slices.Compact(root), slices.Compact(inner)
 }
 
-// checkDirectories refuses directories where the paths that authors gave to files need something else. A generation goes
-// with the next one, so a mount must be on none of its directories, unless it is written in place and stays.
+// checkDirectories refuses directories that conflict with the paths of files. A mount must not be on a directory of a generation, because
+// the generation is removed later, unless the volume is written in place.
 func (s *Spec) checkDirectories(d *decoder, files map[string]place) {
 	if len(s.Directories) == 0 {
 		return
 	}
-	// below has a file below each directory of files, and, of those with one element, the files themselves.
+	// below has, for each directory of files, a file below it. For each first path element, it has a file with that first element.
 	below := map[string]string{}
 	for _, path := range s.paths() {
 		below[topOf(path)] = path
@@ -88,7 +88,7 @@ func (s *Spec) checkDirectories(d *decoder, files map[string]place) {
 	}
 }
 
-// conflict says what is wrong with a directory, "" for nothing.
+// conflict says what is wrong with a directory, or returns "".
 func (s *Spec) conflict(path string, files map[string]place, below map[string]string) string {
 	named := func(file string) string {
 		if dir, isDir := strings.CutSuffix(file, "/"); isDir {

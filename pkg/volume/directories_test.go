@@ -65,7 +65,7 @@ func TestDirectories(t *testing.T) {
 	}
 }
 
-// A list of the longest attributes is read in no time.
+// A list of the largest size is parsed quickly.
 func TestManyDirectories(t *testing.T) {
 	spec, err := Parse(map[string]string{"secret": "s", "directories": "[" + strings.Repeat("a,", 20_000) + "b/" + strings.Repeat("c/", 2_000) + "d]"}, testPod())
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// expandCases has every form of expand, and of a directory for a source.
+// expandCases returns every form of expand, and of a directory for a source.
 func expandCases() []accepted {
 	mode := fs.FileMode(0o400)
 	spec := func(sources ...Source) Spec {
@@ -62,7 +62,7 @@ func longPath(n int) string {
 	return (strings.Repeat("0123456789abcde/", n/16) + strings.Repeat("f", 16))[:n-1] + "g"
 }
 
-// refusedExpandCases has what is refused of expand, and of a directory for a source.
+// refusedExpandCases returns what is refused in expand, and in a directory for a source.
 func refusedExpandCases() []refusedSources {
 	const (
 		at        = "sources[0].expand"
@@ -128,7 +128,7 @@ func refusedExpandCases() []refusedSources {
 	}
 }
 
-// Mounts below a volume know the directories of sources, also of keys that are not known.
+// Mounts below a volume conflict with the directories of sources, also if their keys are not known.
 func TestDirectoriesOfSources(t *testing.T) {
 	for _, test := range []struct {
 		strategy, directories string
@@ -151,7 +151,7 @@ func TestDirectoriesOfSources(t *testing.T) {
 	}
 }
 
-// checkExpand checks what holds of every text.
+// checkExpand checks the properties of every text.
 func checkExpand(t *testing.T, s *Source) {
 	t.Helper()
 	e := s.Expand

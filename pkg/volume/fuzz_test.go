@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxErrorText bounds the text of a refusal: it has to fit into a gRPC status.
+// maxErrorText limits the text of a refusal, which must fit into a gRPC status.
 const maxErrorText = 64 << 10
 
 func FuzzParse(f *testing.F) {
@@ -41,7 +41,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzParseSources spends its time on the one attribute that has a syntax.
+// FuzzParseSources only varies the one attribute that has a syntax.
 func FuzzParseSources(f *testing.F) {
 	for _, c := range slices.Concat(acceptedCases(), envCases(), expandCases()) {
 		f.Add(c.attributes["sources"])
@@ -53,14 +53,14 @@ func FuzzParseSources(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, sources string) {
 		checkParse(t, map[string]string{"sources": sources})
-		// No alias is expanded: what grows most is a control character, to six bytes.
+		// No alias is expanded. A control character grows most, to six bytes.
 		if document, err := toJSON(sources); len(document) > 16+6*len(sources) {
 			t.Errorf("%q became %d bytes of JSON, %v", sources, len(document), err)
 		}
 	})
 }
 
-// checkParse checks what holds of Parse with any attributes.
+// checkParse checks the properties of Parse with any attributes.
 func checkParse(t *testing.T, attributes map[string]string) {
 	t.Helper()
 	before := maps.Clone(attributes)
@@ -90,7 +90,7 @@ func checkErrorText(t *testing.T, err error) {
 	}
 }
 
-// checkSpec checks what holds of every spec that Parse returns.
+// checkSpec checks the properties of every spec that Parse returns.
 func checkSpec(t *testing.T, spec *Spec) {
 	t.Helper()
 	if len(spec.Sources) == 0 {
@@ -184,7 +184,7 @@ func checkSpec(t *testing.T, spec *Spec) {
 	}
 }
 
-// checkEnv checks what holds of every env source that Parse returns.
+// checkEnv checks the properties of every env source that Parse returns.
 func checkEnv(t *testing.T, file *Source) {
 	t.Helper()
 	if file.Format != EnvDotenv && file.Format != EnvShell {

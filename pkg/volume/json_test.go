@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestAnyJSON has what JSON allows and YAML's parser refuses or reads as something else.
+// TestAnyJSON tests JSON that YAML's parser refuses or reads differently.
 func TestAnyJSON(t *testing.T) {
 	value := func(s string) string {
 		return `[{"env":{"path":"e","env":[{"name":"A","value":` + s + `}]}}]`
@@ -34,7 +34,7 @@ func TestAnyJSON(t *testing.T) {
 	}
 }
 
-// TestRefusedJSON has what is refused of JSON, as it is of YAML: with the field's path.
+// TestRefusedJSON: JSON is refused as YAML is, with the field's path.
 func TestRefusedJSON(t *testing.T) {
 	for _, test := range []struct{ name, sources, want string }{
 		{"unknown field", `[{"secret":{"name":"a\/b","nam\u0065s":1}}]`, `sources[0].secret.names: Forbidden: unknown field; known are items, name, namespace, optional, path`},

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Names of attributes that are parts of fields' paths.
+// The attributes' names that are also parts of field paths.
 const (
 	attrVolume    = "volume"
 	attrNamespace = "namespace"
@@ -26,16 +26,16 @@ const (
 	attrSources   = "sources"
 )
 
-// parser turns attributes into a spec. It lives for one call of Parse.
+// parser turns attributes into a spec. It is used for one call of Parse.
 type parser struct {
 	decoder
 	given map[string]string
 	pod   Pod
-	// across says that refs may name other namespaces than the pod's.
+	// across means that refs may name other namespaces than the pod's.
 	across bool
-	// window is what spread is without the attribute.
+	// window is the spread of a volume without that attribute.
 	window time.Duration
-	// volumes holds where each of the pod's own volumes was named, and versions where the file of versions was, or "".
+	// volumes has the field that names each of the pod's own volumes. versions has the field of the versions source, or "".
 	volumes  map[string]string
 	versions string
 }
@@ -43,14 +43,13 @@ type parser struct {
 // Option changes what Parse accepts.
 type Option func(*parser)
 
-// AcrossNamespaces lets refs name other namespaces than the pod's. Whether the pod may
-// have those objects is not for Parse to say.
+// AcrossNamespaces allows refs to name other namespaces than the pod's. Parse does not check whether the pod may read those objects.
 func AcrossNamespaces() Option { return func(p *parser) { p.across = true } }
 
-// DefaultSpread is the spread of a volume without the attribute; 0 for none.
+// DefaultSpread sets the spread of a volume without that attribute. 0 means none.
 func DefaultSpread(window time.Duration) Option { return func(p *parser) { p.window = window } }
 
-// CheckSpread says why a window can't be one of spread, nil if it can. 0 spreads nothing.
+// CheckSpread returns an error if a duration cannot be the value of spread. 0 means no spread.
 func CheckSpread(window time.Duration) error {
 	if window != 0 && (window < minSpread || window > maxSpread) {
 		return errors.New("must be a duration from 1s to 1h, as 5m, or 0s for none")
@@ -58,13 +57,12 @@ func CheckSpread(window time.Duration) error {
 	return nil
 }
 
-// Parse turns the attributes of a pod's volume into a validated Spec with defaults
-// applied. volumeContext may hold the whole volume context; the kubelet's own keys
-// are passed over. pod is whom the volume is for: its namespace is where names without
-// one are looked up, and without AcrossNamespaces the only one.
+// Parse turns the attributes of a pod's volume into a validated Spec with defaults applied. volumeContext may hold the whole volume
+// context; the kubelet's own keys are ignored. pod is the pod that the volume belongs to. Its namespace is the default for names, and
+// without AcrossNamespaces the only one.
 //
-// The error lists every field that is wrong, with its path, the shape of the bad value
-// and what would be right. Where none is, it lists what does not fit together.
+// The error lists every wrong field with its path, the kind of the wrong value, and what would be right. If no field is wrong by itself, it
+// lists the conflicts between fields.
 func Parse(volumeContext map[string]string, pod Pod, options ...Option) (*Spec, error) {
 	p := &parser{given: Attributes(volumeContext), pod: pod, volumes: map[string]string{}}
 	for _, option := range options {
@@ -112,7 +110,7 @@ func (p *parser) spec(values []byte) *Spec {
 	return spec
 }
 
-// id reads a decimal user or group id; nil if the attribute is not there.
+// id reads a decimal user or group ID. It returns nil if the attribute is not set.
 func (p *parser) id(name string, text *string) *int64 {
 	if text == nil {
 		return nil
@@ -125,7 +123,7 @@ func (p *parser) id(name string, text *string) *int64 {
 	return &n
 }
 
-// spread reads the attribute spread. Without it the default counts, and what is pinned takes up no change.
+// spread reads the attribute spread. Without it the default applies, but a pinned volume takes no change and has no spread.
 func (p *parser) spread(text *string, pinned bool) time.Duration {
 	switch {
 	case text == nil && pinned:
@@ -147,14 +145,14 @@ func (p *parser) spread(text *string, pinned bool) time.Duration {
 	return window
 }
 
-// supported refuses a value that is none of some.
+// supported refuses a value that is not one of values.
 func supported[T ~string](p *parser, at *field.Path, value T, values ...T) {
 	if !slices.Contains(values, value) {
 		p.add(field.NotSupported(at, shorten(string(value)), values))
 	}
 }
 
-// valid refuses a text that is empty, or of which Kubernetes' validation finds problems.
+// valid refuses an empty text, or a text with problems found by Kubernetes' validation.
 func (p *parser) valid(at *field.Path, text, required string, check func(string) []string) bool {
 	if text == "" {
 		p.add(field.Required(at, required))
@@ -167,7 +165,7 @@ func (p *parser) valid(at *field.Path, text, required string, check func(string)
 	return len(problems) == 0
 }
 
-// set returns which of some attributes are given.
+// set returns those of some attributes that are set.
 func (p *parser) set(names ...string) []string {
 	return slices.DeleteFunc(names, func(name string) bool {
 		_, ok := p.given[name]
@@ -175,7 +173,7 @@ func (p *parser) set(names ...string) []string {
 	})
 }
 
-// listForm reads the attribute `sources`.
+// listForm reads the attribute sources.
 func (p *parser) listForm(text string) []Source {
 	for _, name := range p.set("configMap", "secret", attrVolume, attrNamespace, "optional", attrItems) {
 		p.add(field.Forbidden(field.NewPath(name), "must not be set beside sources: name the object in sources"))
@@ -194,7 +192,7 @@ func (p *parser) listForm(text string) []Source {
 	return sources
 }
 
-// source reads one element of `sources`. at is the field that says what it is.
+// source reads one element of sources. at is the field that gives its type.
 func (p *parser) source(at *field.Path, from *source) Source {
 	s := Source{Field: at.String()}
 	file := func(path string) string { return p.path(at.Child("path"), path) }
@@ -231,7 +229,7 @@ func (p *parser) source(at *field.Path, from *source) Source {
 	return s
 }
 
-// projection reads the fields at a path that name an object and its keys.
+// projection reads the fields that name an object and its keys.
 func (p *parser) projection(nameAt, at *field.Path, kind Kind, from *projection) *Projection {
 	ref := p.ref(nameAt, at, kind, from.Name, from.Namespace)
 	return &Projection{Ref: ref, Items: p.items(at.Child(attrItems), from.Items), Optional: from.Optional}
@@ -251,7 +249,7 @@ func (p *parser) join(at *field.Path, elements []json.RawMessage) []Reference {
 	return parts
 }
 
-// oneKey reads the one key of an object, nil if there is none or several.
+// oneKey reads a key of an object. It returns nil if there is none, or several.
 func (p *parser) oneKey(at *field.Path, from *joinSource) *Reference {
 	kind, ok := p.oneOf(at, from)
 	switch {
@@ -277,7 +275,7 @@ func (p *parser) expand(at *field.Path, from *expand) *Expand {
 	return e
 }
 
-// items reads a list of items. A path that is refused is empty.
+// items reads a list of items. A refused path becomes "".
 func (p *parser) items(at *field.Path, elements []json.RawMessage) []Item {
 	var items []Item
 	each(&p.decoder, at, elements, func(at *field.Path, from *item) {
@@ -292,7 +290,7 @@ func (p *parser) items(at *field.Path, elements []json.RawMessage) []Item {
 	return items
 }
 
-// format reads the format of an env file: EnvDotenv where none is given.
+// format reads the format of an env file. The default is EnvDotenv.
 func (p *parser) format(at *field.Path, from *EnvFormat) EnvFormat {
 	if from == nil {
 		return EnvDotenv
@@ -301,7 +299,7 @@ func (p *parser) format(at *field.Path, from *EnvFormat) EnvFormat {
 	return *from
 }
 
-// below reads the directory of a source, the zero one if none is given.
+// below reads the directory of a source. It returns the zero Directory if none is set.
 func (p *parser) below(at *field.Path, dir *string) Directory {
 	switch {
 	case dir == nil:
@@ -313,7 +311,7 @@ func (p *parser) below(at *field.Path, dir *string) Directory {
 	return Directory{Path: p.path(at, *dir), Field: at.String()}
 }
 
-// path returns the clean form of a path, "" if it was refused.
+// path returns the clean form of a path, or "" if it was refused.
 func (p *parser) path(at *field.Path, path string) string {
 	clean, err := CleanPath(path)
 	switch {
@@ -349,7 +347,7 @@ func (p *parser) shortForm(a attributes) []Source {
 		p.add(field.Forbidden(field.NewPath(given[1]), fmt.Sprintf("must not be set beside %s: list both in sources", given[0])))
 		return nil
 	case len(given) == 0 && slices.ContainsFunc(p.errs, func(err *field.Error) bool { return err.Type == field.ErrorTypeForbidden }):
-		return nil // what is unknown may be the one
+		return nil // an unknown attribute may be the intended one
 	case len(given) == 0:
 		p.add(field.Required(field.NewPath(attrSources), "one of configMap, secret, volume and sources must be set"))
 		return nil
@@ -375,7 +373,7 @@ func (p *parser) shortForm(a attributes) []Source {
 	return []Source{{Field: at.String(), Projection: p.projection(at, nil, kind, from)}}
 }
 
-// ref reads the name of an object, and its namespace below at: the pod's own where none is given.
+// ref reads the name of an object, and its namespace below at. The default is the pod's own namespace.
 func (p *parser) ref(nameAt, at *field.Path, kind Kind, name string, namespace *string) Ref {
 	p.valid(nameAt, name, fmt.Sprintf("must name a %s", kind), func(name string) []string { return validation.NameIsDNSSubdomain(name, false) })
 	ref := Ref{Kind: kind, Namespace: p.pod.Namespace, Name: name}
@@ -394,8 +392,8 @@ func (p *parser) key(at *field.Path, key string) {
 	p.valid(at, key, "must name a key of the object", utilvalidation.IsConfigMapKey)
 }
 
-// volume reads the name of one of the pod's own volumes. Two sources must not show the
-// same one: what a volume may show is bounded by the number of its sources.
+// volume reads the name of one of the pod's own volumes. Two sources must not show the same volume, because the number of sources limits
+// what a volume shows.
 func (p *parser) volume(at *field.Path, name string) string {
 	p.valid(at, name, "must name a volume of the pod", utilvalidation.IsDNS1123Label)
 	if other, again := p.volumes[name]; again && name != "" {
@@ -405,7 +403,7 @@ func (p *parser) volume(at *field.Path, name string) string {
 	return name
 }
 
-// env reads the variables of an env file, or those of a text.
+// env reads the variables of an env file or of a text.
 func (p *parser) env(at *field.Path, from *env, ofText bool) *Env {
 	e := &Env{}
 	each(&p.decoder, at.Child("envFrom"), from.EnvFrom, func(at *field.Path, from *envFrom) {
@@ -425,7 +423,7 @@ func (p *parser) env(at *field.Path, from *env, ofText bool) *Env {
 		e.From = append(e.From, EnvFrom{Prefix: from.Prefix, Ref: ref, Optional: object.Optional, Field: at.String()})
 	})
 	each(&p.decoder, at.Child("env"), from.Env, func(at *field.Path, from *envVar) {
-		// A name that the format of the file can't hold is left out when the file is made.
+		// A name that the file's format cannot hold is left out when the file is made.
 		p.variable(at.Child("name"), from.Name, ofText)
 		variable := p.envVar(at.Child("valueFrom"), from)
 		variable.Escape = p.escape(at.Child("escape"), from.Escape, ofText)
@@ -434,7 +432,7 @@ func (p *parser) env(at *field.Path, from *env, ofText bool) *Env {
 	return e
 }
 
-// variable reads the name of a variable, or how names begin. In a text, what is not a reference must be clear.
+// variable reads the name of a variable, or a prefix of names. In a text, names with $, ( or ) would be ambiguous.
 func (p *parser) variable(at *field.Path, name string, ofText bool) {
 	if p.valid(at, name, "must name a variable", utilvalidation.IsRelaxedEnvVarName) && ofText && strings.ContainsAny(name, "$()") {
 		p.add(field.Invalid(at, shorten(name), "must not contain $, ( or ): the text refers to the variable by $(NAME)"))

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// envCases has every form of the sources that make env files.
+// envCases returns every form of the sources that make env files.
 func envCases() []accepted {
 	mode := fs.FileMode(0o400)
 	spec := func(source Source) Spec {
@@ -73,7 +73,7 @@ func envCases() []accepted {
 	}
 }
 
-// refusedEnvCases has what is refused of the sources that make env files.
+// refusedEnvCases returns what is refused in the sources that make env files.
 func refusedEnvCases() []refusedSources {
 	const badLabel = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
 	const badVariable = "a valid environment variable name must consist only of printable ASCII characters other than '='"

@@ -21,7 +21,7 @@ type accepted struct {
 	want       Spec
 }
 
-// acceptedCases has every form that a pod's author may write, with what it means.
+// acceptedCases returns every form that a pod's author may write, with its meaning.
 func acceptedCases() []accepted {
 	mode := func(m fs.FileMode) *fs.FileMode { return &m }
 	short := func(kind Kind, name string) Source {
@@ -198,8 +198,7 @@ func TestParseAccepts(t *testing.T) {
 	}
 }
 
-// Attributes that hold exactly the allowed size are parsed, and one byte more is
-// refused before anything is.
+// Attributes of exactly the allowed size are parsed. With one byte more they are refused before anything else.
 func TestParseSizeLimit(t *testing.T) {
 	const head, tail = `[{secret: {name: s, items: [`, `]}}] #`
 	var b strings.Builder
@@ -226,7 +225,7 @@ func TestParseSizeLimit(t *testing.T) {
 	_, err = Parse(attributes, testPod())
 	checkError(t, err, "volumeAttributes: Too long: may not be more than 65536 bytes")
 
-	// Names count too, and nothing else is looked at.
+	// Names count too, and nothing else is checked.
 	_, err = Parse(map[string]string{"secret": "s", strings.Repeat("n", MaxAttributesSize): ""}, testPod())
 	checkError(t, err, "volumeAttributes: Too long: may not be more than 65536 bytes")
 }
@@ -242,7 +241,7 @@ func checkError(t *testing.T, err error, want string) {
 	}
 }
 
-// TestDefaultSpread counts for volumes without the attribute that follow changes.
+// TestDefaultSpread: the default applies to volumes without the attribute that follow changes.
 func TestDefaultSpread(t *testing.T) {
 	for want, attributes := range map[time.Duration]map[string]string{
 		5 * time.Minute: {"secret": "db"},

@@ -14,16 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Limits of a path inside a volume; they are the kernel's PATH_MAX and NAME_MAX,
-// and the kubelet applies the same to its own volumes.
+// The limits of a path inside a volume. They are the kernel's PATH_MAX and NAME_MAX, and the kubelet has the same for its own volumes.
 const (
 	maxPathLength    = 4096
 	maxElementLength = 255
 	maxKeyLength     = validation.DNS1123SubdomainMaxLength
 )
 
-// CleanPath validates a path that a file is to have inside a volume and returns its clean form; as in the kubelet's
-// own volumes, that has no slash at its end. The error says what is wrong and does not repeat the path.
+// CleanPath validates the path of a file inside a volume and returns its clean form, which has no trailing slash, as in the kubelet's own
+// volumes. The error says what is wrong and does not repeat the path.
 func CleanPath(p string) (string, error) {
 	clean, elements := path.Clean(p), strings.Split(p, "/")
 	var problem string
@@ -42,7 +41,7 @@ func CleanPath(p string) (string, error) {
 		problem = fmt.Sprintf("each element must have at most %d bytes", maxElementLength)
 	case clean == ".":
 		problem = "must name a file, not the volume itself"
-	case strings.HasPrefix(clean, ".."): // names of the writer's own: ..data and the generations
+	case strings.HasPrefix(clean, ".."): // names of the writer: ..data and the generations
 		problem = `must not start with ".."`
 	default:
 		return clean, nil
@@ -50,8 +49,7 @@ func CleanPath(p string) (string, error) {
 	return "", errors.New(problem)
 }
 
-// ParseMode reads the octal string form of a file mode: a leading zero and at most
-// 0777.
+// ParseMode parses a file mode as an octal string with a leading zero, up to 0777.
 func ParseMode(s string) (fs.FileMode, error) {
 	n, err := strconv.ParseUint(s, 8, 32)
 	if err != nil || n > 0o777 || len(s) < 2 || len(s) > 5 || s[0] != '0' {
@@ -60,7 +58,7 @@ func ParseMode(s string) (fs.FileMode, error) {
 	return fs.FileMode(n), nil
 }
 
-// CheckMode returns why n can't be a file's mode, nil if it can.
+// CheckMode returns an error if n cannot be a file's mode.
 func CheckMode(n int32) error {
 	if n < 0 || n > 0o777 {
 		return errors.New("must be an integer from 0 to 511 (octal 0777)")
@@ -68,7 +66,7 @@ func CheckMode(n int32) error {
 	return nil
 }
 
-// CheckUser returns why n can't be a user's id, nil if it can.
+// CheckUser returns an error if n cannot be a user ID.
 func CheckUser(n int64) error {
 	if problems := validation.IsValidUserID(n); len(problems) > 0 {
 		return errors.New(strings.Join(problems, "; "))
@@ -76,9 +74,9 @@ func CheckUser(n int64) error {
 	return nil
 }
 
-// Validate refuses what does not fit together: too many objects, and paths that conflict, which are two that are equal,
-// and one below another. Paths that come from keys without items are left out: there a later source wins. So does a later
-// path within one of the pod's own volumes, as for the kubelet.
+// Validate returns an error for a spec with too many objects or with conflicting paths: two equal paths, or a file below another file.
+// Paths of keys without items are not checked, because there a later source wins. A later path within one of the pod's own volumes wins
+// too, as for the kubelet.
 func (s *Spec) Validate() error {
 	var d decoder
 	if uses := s.objects(); len(uses) > MaxReferences {
@@ -113,8 +111,8 @@ func (s *Spec) Validate() error {
 	return d.err()
 }
 
-// paths yields the paths that authors gave to files, each with its place. A directory of files that are not known stands for
-// them, with a slash at its end.
+// paths yields the paths that authors gave to files, each with its place. If the files in a source's directory are not known, it yields the
+// directory with a trailing slash.
 func (s *Spec) paths() iter.Seq2[place, string] {
 	return func(yield func(place, string) bool) {
 		for i := range s.Sources {
@@ -135,17 +133,17 @@ func (s *Spec) paths() iter.Seq2[place, string] {
 	}
 }
 
-// allKeys is in the place of an item's index for the directory of a source.
+// allKeys is the item of a place that stands for the directory of a source.
 const allKeys = -1
 
-// place is the place of a path: a source, and for a projection the index of an item. Its field is
-// made for an error only, as there may be thousands of paths.
+// place says where a path is set: in a source and, for a projection, in the item with this index. Its field path is only made for an error,
+// because there may be thousands of paths.
 type place struct {
 	source *Source
 	item   int
 }
 
-// conflicts says whether paths at two places may conflict: not within one of the pod's own volumes.
+// conflicts reports whether paths at two places may conflict. Paths within one of the pod's own volumes never do.
 func (p place) conflicts(other place) bool {
 	return p.source.Volume == "" || p.source.Volume != other.source.Volume
 }
@@ -157,7 +155,7 @@ func (p place) field() *field.Path {
 		return field.NewPath(p.source.Below.Field)
 	case p.source.Projection == nil:
 		return at.Child("path")
-	case !strings.Contains(p.source.Field, "."): // the short form has its items beside the object's name
+	case !strings.Contains(p.source.Field, "."): // in the short form, items are beside the object's name
 		at = nil
 	}
 	return at.Child(attrItems).Index(p.item).Child("path")
@@ -166,8 +164,7 @@ func (p place) field() *field.Path {
 // parent returns the directory of a clean path, "" for the volume's root.
 func parent(p string) string { return p[:max(0, strings.LastIndexByte(p, '/'))] }
 
-// fieldName returns what a pod's author gave as the name of a field in a form that
-// fits a field path: whole where it could be a name, else quoted.
+// fieldName returns a field's name from a pod's author in a form for a field path: unchanged if it can be a name, or quoted.
 func fieldName(name string) string {
 	quoted := strconv.Quote(shorten(name))
 	if name == "" || quoted != `"`+name+`"` {
@@ -176,7 +173,7 @@ func fieldName(name string) string {
 	return name
 }
 
-// shorten returns at most 64 bytes of a value for an error text.
+// shorten returns at most 64 bytes of a value, for an error.
 func shorten(v string) string {
 	const most = 64
 	if len(v) <= most {

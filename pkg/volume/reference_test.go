@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// table has the fields of some objects, as a table or a list of docs/attributes.md has them.
+// table has the documented fields of some objects, from a table or a list of docs/attributes.md.
 type table struct {
-	// at is where such objects are, with [] for each element of a list; "" is the attributes themselves.
+	// at is the place of these objects, with [] for each element of a list. "" stands for the attributes themselves.
 	at     []string
 	fields []documented
 }
@@ -46,8 +46,8 @@ func documentedTables(t *testing.T) []table {
 	return tables
 }
 
-// TestDocumentedFields compares the tables with the tags of the structs: it gives each object a field that
-// doesn't exist, for the parser to say which do.
+// TestDocumentedFields compares the tables with the tags of the structs. It sets a field that doesn't exist in each object, because the
+// parser's error lists those that do.
 func TestDocumentedFields(t *testing.T) {
 	known := regexp.MustCompile(`unknown (?:field|attribute); known are (\w+(?:, \w+)*)(?:[,\]]|$)`)
 	objects := 0
@@ -77,7 +77,7 @@ func TestDocumentedFields(t *testing.T) {
 	}
 }
 
-// attributesWith returns attributes that have a text at a place of the tables.
+// attributesWith returns attributes with a text at a place of the tables.
 func attributesWith(at, text string) map[string]string {
 	if at == "" {
 		return map[string]string{"nonsense": "x"}
@@ -100,7 +100,7 @@ func attributesWith(at, text string) map[string]string {
 	return nil
 }
 
-// TestDocumentedDefaults has an attribute with its documented default mean the same as none.
+// TestDocumentedDefaults: an attribute with its documented default means the same as none.
 func TestDocumentedDefaults(t *testing.T) {
 	none, err := Parse(map[string]string{"configMap": "settings"}, testPod())
 	if err != nil {
@@ -108,7 +108,7 @@ func TestDocumentedDefaults(t *testing.T) {
 	}
 	tried := 0
 	for _, f := range documentedTables(t)[0].fields {
-		// The mode of a spec without one is for pkg/payload to say.
+		// Package payload decides the mode of a spec without one.
 		if !strings.HasPrefix(f.byDefault, "`") || f.name == "defaultMode" {
 			continue
 		}

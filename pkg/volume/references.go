@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// Reference is one place where a spec names an object, or a key of one.
+// Reference is one place where a spec names an object or a key of it.
 type Reference struct {
 	Ref Ref
-	// Key is empty where all keys are meant.
+	// Key is "" if all keys are meant.
 	Key string
-	// Optional forgives that the object or the key does not exist.
+	// Optional means that the object or the key may be missing.
 	Optional bool
-	// Field is where the pod's author wrote it.
+	// Field is the field in which the pod's author names it.
 	Field string
 }
 
-// References returns every place where the source names an object, in its order. What the pod's own spec adds is not
-// among them before the spec is resolved. The caller must not change it.
+// References returns every place where the source names an object, in order. It does not include what the pod's own spec adds, until the
+// spec is resolved. The caller must not change the slice.
 func (s *Source) References() []Reference {
 	switch {
 	case s.Projection != nil:
@@ -30,7 +30,7 @@ func (s *Source) References() []Reference {
 	return s.Join
 }
 
-// References returns every place where an environment names an object, in its order.
+// References returns every place where an environment names an object, in order.
 func (e *Env) References() []Reference {
 	var uses []Reference
 	for _, from := range e.From {
@@ -59,7 +59,7 @@ func (s *Spec) objects() []Reference {
 	return first
 }
 
-// Refs returns the objects that the spec names, each once, in order of first use.
+// Refs returns the objects that the spec names, without duplicates, in the order of their first use.
 func (s *Spec) Refs() []Ref {
 	var refs []Ref
 	for _, use := range s.objects() {
@@ -68,9 +68,8 @@ func (s *Spec) Refs() []Ref {
 	return refs
 }
 
-// CrossNamespaceRefs returns the references to objects in other namespaces than the pod's own, each object
-// once, at its first use. Field is where the namespace is written, Key is empty, and
-// Optional says nothing.
+// CrossNamespaceRefs returns the references to objects in other namespaces than the pod's, each object once, at its first use. Field is the
+// field with the namespace. Key is "", and Optional has no meaning.
 func (s *Spec) CrossNamespaceRefs(pod Pod) []Reference {
 	uses := slices.DeleteFunc(s.objects(), func(use Reference) bool { return use.Ref.Namespace == pod.Namespace })
 	for i, use := range uses {
@@ -82,14 +81,13 @@ func (s *Spec) CrossNamespaceRefs(pod Pod) []Reference {
 	return uses
 }
 
-// LocalRefs returns the references to objects in the pod's own namespace, each object once, at its
-// first use. Key is empty, and Optional says nothing.
+// LocalRefs returns the references to objects in the pod's own namespace, each object once, at its first use. Key is "", and Optional has
+// no meaning.
 func (s *Spec) LocalRefs(pod Pod) []Reference {
 	return slices.DeleteFunc(s.objects(), func(use Reference) bool { return use.Ref.Namespace != pod.Namespace })
 }
 
-// PodField returns the field that names what the source takes from the pod's own spec, "" if it takes
-// nothing from there.
+// PodField returns the field that names what the source takes from the pod's own spec, or "" if it takes nothing from there.
 func (s *Source) PodField() string {
 	switch {
 	case s.PodEnv != nil:
@@ -102,8 +100,7 @@ func (s *Source) PodField() string {
 	return s.Field + ".name"
 }
 
-// NeedsPod returns the first field that names something of the pod's own spec, "" if there is none. pkg/pod
-// resolves such a spec.
+// NeedsPod returns the first field that refers to the pod's own spec, or "". Package pod resolves such a spec.
 func (s *Spec) NeedsPod() string {
 	for i := range s.Sources {
 		if at := s.Sources[i].PodField(); at != "" {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Parts of texts that come from the validation of Kubernetes.
+// Parts of error texts from the validation of Kubernetes.
 const (
 	badName = `a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`
 	badKey  = `a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')`
@@ -30,8 +30,7 @@ type refused struct {
 	want       string
 }
 
-// refusedCases has what is refused of the attributes themselves and of the short
-// form.
+// refusedCases returns what is refused in the attributes themselves and in the short form.
 func refusedCases() []refused {
 	with := func(more ...string) map[string]string {
 		attributes := map[string]string{"secret": "s"}
@@ -124,7 +123,7 @@ type refusedSources struct {
 	name, sources, want string
 }
 
-// refusedSourcesCases has what is refused of the attribute sources.
+// refusedSourcesCases returns what is refused in the attribute sources.
 func refusedSourcesCases() []refusedSources {
 	const (
 		knownKinds  = "unknown field; known are configMap, env, expand, join, podEnv, secret, versions, volume"
@@ -270,7 +269,7 @@ func refusedSourcesCases() []refusedSources {
 			`sources[0].secret.items[0].path: Invalid value: "p/q": must not lie below "p", which sources[1].configMap.items[0].path makes a file`,
 		},
 
-		// Several at once, in the order of the text.
+		// Several at the same time, in the order of the text.
 		{
 			"the example of the contract", "- configMap:\n    name: app\n    items: [{key: a, path: a}, {key: b, path: ../x}]\n",
 			`sources[0].configMap.items[1].path: Invalid value: "../x": must not contain ".."`,
@@ -307,8 +306,7 @@ func TestParseRefusesSources(t *testing.T) {
 	}
 }
 
-// What an author wrote is quoted, whatever the type of the field: an error ends up in
-// events and on terminals.
+// An author's text is quoted, whatever the type of the field, because an error ends up in events and on terminals.
 func TestRefusalsCanBePrinted(t *testing.T) {
 	const odd = `a\x7f\u0085b` // as YAML has it
 	for _, attributes := range []map[string]string{

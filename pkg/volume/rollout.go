@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ParseShare reads a value of RolloutAnnotation, such as 10%. An empty one is 100, and one that isn't understood 0 and false.
+// ParseShare parses a value of RolloutAnnotation, such as 10%. "" is 100. An invalid value is 0 with false.
 func ParseShare(text string) (percent int, ok bool) {
 	if text == "" {
 		return 100, true
@@ -21,7 +21,7 @@ func ParseShare(text string) (percent int, ok bool) {
 	return percent, true
 }
 
-// RolloutPlace returns the share from which on a pod takes changes, 1 to 100. It is the same for all objects.
+// RolloutPlace returns the smallest share, 1 to 100, with which a pod takes changes. It is the same for all objects.
 func RolloutPlace(pod types.UID) int {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(pod))

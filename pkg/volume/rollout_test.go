@@ -21,11 +21,11 @@ func TestParseShare(t *testing.T) {
 	}
 }
 
-// knownPlace was reckoned by another program.
+// knownPlace was computed by another program.
 const knownPlace = 98
 
-// TestRolloutPlace: pods have places all over the percents, and a known one has the place that it has always had: another would
-// give a version that is held to pods that had not taken it.
+// TestRolloutPlace: places are spread over all percents, and a known pod has the place that it always had. With another place, a held
+// version would reach pods that had not taken it.
 func TestRolloutPlace(t *testing.T) {
 	if got := RolloutPlace("5f1c3a52-6d3e-4c1b-9f0a-5b2c7d000001"); got != knownPlace {
 		t.Errorf("the place is %d, want %d", got, knownPlace)

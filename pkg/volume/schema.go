@@ -6,11 +6,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// The fields that a pod's author writes. docs/attributes.md says what they mean. The elements of a list are raw: each is
-// decoded by itself, for its errors to have its index. Of the pointers to structs in an object that decoder.oneOf checks,
-// just one must be given.
+// These types have the fields that a pod's author writes. docs/attributes.md explains them. The elements of lists are raw, because each is
+// decoded by itself, so that its errors have its index. In an object that decoder.oneOf checks, exactly one of the pointers to structs must
+// be set.
 
-// attributes are all that a volume takes. Each value is a string.
+// attributes are all attributes of a volume. Each value is a string.
 type attributes struct {
 	ConfigMap     *string       `json:"configMap"`
 	Secret        *string       `json:"secret"`
@@ -29,7 +29,7 @@ type attributes struct {
 	Directories   *string       `json:"directories"`
 }
 
-// source is an element of `sources`.
+// source is an element of sources.
 type source struct {
 	ConfigMap *projection `json:"configMap"`
 	Secret    *projection `json:"secret"`
@@ -84,7 +84,7 @@ type join struct {
 	Sources []json.RawMessage   `json:"sources"`
 }
 
-// expand has the text's object, of which just one is given, beside the variables of env.
+// expand has the object of the text, of which exactly one must be set, and the variables as in env.
 type expand struct {
 	Path      string              `json:"path"`
 	Mode      *intstr.IntOrString `json:"mode"`
@@ -99,7 +99,7 @@ type versions struct {
 	Mode *intstr.IntOrString `json:"mode"`
 }
 
-// joinSource is an element of `sources` of a join, and the text of an expand.
+// joinSource is an element of the sources of a join, or the text of an expand.
 type joinSource struct {
 	ConfigMap *keyRef `json:"configMap"`
 	Secret    *keyRef `json:"secret"`
@@ -112,7 +112,7 @@ type envFrom struct {
 	Prefix       string     `json:"prefix"`
 }
 
-// objectRef names an object. Its namespace is the pod's own where none is given.
+// objectRef names an object. The default namespace is the pod's own.
 type objectRef struct {
 	Name      string  `json:"name"`
 	Namespace *string `json:"namespace"`

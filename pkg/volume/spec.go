@@ -1,11 +1,8 @@
-// Package volume is the vocabulary of refvol: what a pod asks for (Spec, parsed
-// from the volume attributes), who asks (Pod), what is referenced (Ref), what the
-// API server holds (Object) and what a volume shows (Payload).
+// Package volume has the basic types of refvol: what a pod asks for (Spec, parsed from the volume attributes), who asks (Pod), what is
+// referenced (Ref), what the API server holds (Object), and what a volume shows (Payload).
 //
-// It owns the syntax of the volume attributes and the validation of paths and
-// modes. It is pure: it reads no file, no clock and no network, and it imports no
-// other package of this module. It must not know how objects are fetched, written
-// or mounted.
+// It owns the syntax of the volume attributes and the validation of paths and modes. It is pure: it reads no file, clock or network, and
+// imports no other package of this module. It must not know how objects are fetched, written or mounted.
 package volume
 
 import (
@@ -19,45 +16,40 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// DefaultMode is the mode of a file for which nothing names one; it is the mode of the kubelet's own volumes.
+// DefaultMode is the mode of a file if nothing else sets one. It is the default of the kubelet's own volumes.
 const DefaultMode fs.FileMode = 0o644
 
-// The bounds of what one volume's author may ask for. What that comes to in files is
-// bounded when they are made, see package payload.
+// The limits of what the author of a volume may ask for. Package payload limits the files.
 const (
-	// MaxAttributesSize is the most bytes that the names and values of one volume's
-	// attributes may have together.
+	// MaxAttributesSize limits the names and values of a volume's attributes together, in bytes.
 	MaxAttributesSize = 64 << 10
-	// MaxReferences is how many objects a volume may name, each counted once. A volume is to
-	// keep the UID and the resourceVersion of each in an extended attribute, which holds less
-	// than 64 KiB: in the order of Spec.Refs, 256 pairs of 60 bytes take a quarter of 60,000
-	// bytes. With 170 bytes for the namespace and the name beside each they still fit.
+	// MaxReferences limits the objects that a volume may name, each counted once. The UID and the resourceVersion of each object are kept
+	// in an extended attribute, which holds less than 64 KiB. 256 pairs of 60 bytes need a quarter of 60,000 bytes. With 170 bytes more for
+	// each object's namespace and name they still fit.
 	MaxReferences = 256
-	// A shorter spread than minSpread spreads nothing, and a longer one than maxSpread is better a rollout.
+	// A spread below minSpread has no effect, and instead of one above maxSpread a rollout is better.
 	minSpread, maxSpread = time.Second, time.Hour
 )
 
-// kubeletPrefix marks the keys of a volume context that the kubelet sets and
-// that a pod's author can't, as long as the CSIDriver has podInfoOnMount.
+// kubeletPrefix is the prefix of the keys of a volume context that the kubelet sets. A pod's author cannot set them if the CSIDriver has
+// podInfoOnMount.
 const kubeletPrefix = "csi.storage.k8s.io/"
 
-// Spec is what a pod asks of a volume: the parsed, validated and defaulted form
-// of its attributes. It is immutable after Parse.
+// Spec is what a pod asks of a volume: the parsed and validated attributes with defaults. It must not be changed after Parse.
 type Spec struct {
 	Sources []Source
-	// DefaultMode is the mode of files for which no item names one. Where it is nil, that is
-	// the Projection's, and else DefaultMode.
+	// DefaultMode is the mode of files for which no item sets one. If it is nil, the Projection's DefaultMode is used, or else the constant
+	// DefaultMode.
 	DefaultMode *fs.FileMode
-	// UID and GID own every file and directory where they are not nil.
+	// UID and GID own every file and directory, if they are not nil.
 	UID           *int64
 	GID           *int64
 	UpdatePolicy  UpdatePolicy
 	WriteStrategy WriteStrategy
 	OnDelete      DeletePolicy
-	// Spread is the length of the windows in which the pods that show an object take up a change, each at a moment of its
-	// own; 0: all do so at once.
+	// Spread is the length of the windows in which pods take a change, each at its own moment. 0 means that all take it at once.
 	Spread time.Duration
-	// Directories are made beside the files.
+	// Directories are made in addition to the files.
 	Directories []Directory
 }
 
@@ -77,78 +69,75 @@ type WriteStrategy string
 
 // The write strategies.
 const (
-	// WriteAtomic switches from one whole generation of files to the next.
+	// WriteAtomic switches from one complete generation of files to the next.
 	WriteAtomic WriteStrategy = "Atomic"
-	// WriteInPlace rewrites the files themselves, so that who has mounted one of them
-	// alone (subPath) sees changes. A reader may see half of a change.
+	// WriteInPlace rewrites the files themselves, so that a container that has mounted a single file (subPath) sees changes. A reader may
+	// see a half-written change.
 	WriteInPlace WriteStrategy = "InPlace"
 )
 
-// DeletePolicy says what becomes of the files of a required object that is deleted
-// while the volume is mounted.
+// DeletePolicy says what happens to the files of a required object that is deleted while the volume is mounted.
 type DeletePolicy string
 
 // The delete policies.
 const (
-	// DeleteKeep leaves the last files.
+	// DeleteKeep keeps the last files.
 	DeleteKeep DeletePolicy = "Keep"
 	// DeleteRemove removes the object's files.
 	DeleteRemove DeletePolicy = "Remove"
 )
 
-// Pinned says whether the files are never to be rewritten.
+// Pinned reports whether the files are never rewritten.
 func (s *Spec) Pinned() bool { return s.UpdatePolicy == UpdatePinned }
 
-// InPlace says whether the files themselves are rewritten.
+// InPlace reports whether the files themselves are rewritten.
 func (s *Spec) InPlace() bool { return s.WriteStrategy == WriteInPlace }
 
-// RemoveDeleted says whether the files of a required object go when it is deleted.
+// RemoveDeleted reports whether the files of a required object are removed when it is deleted.
 func (s *Spec) RemoveDeleted() bool { return s.OnDelete == DeleteRemove }
 
-// Source is one contribution to what a volume shows. Just one of Projection, Env, PodEnv, Join, Expand and
-// Versions is set, or Volume.
+// Source is one source of a volume's files. Exactly one of Projection, Env, PodEnv, Join, Expand, Versions and Volume is set. Only a
+// resolved volume source has both Projection and Volume.
 type Source struct {
-	// Projection shows the keys of an object as files. All others show one file.
+	// Projection shows the keys of an object as files. The other types, except Volume, show one file.
 	Projection *Projection
-	// Below is the directory of all files of Projection and Volume; the zero one is the volume itself. The items' paths have it.
+	// Below is the directory for all files of Projection and Volume. The zero Directory is the volume's root. The paths of items include
+	// it.
 	Below Directory
-	// Path of the file; clean.
+	// Path is the clean path of the file.
 	Path string
-	// Mode beats the volume's default mode where it is not nil.
+	// Mode, if not nil, replaces the volume's default mode.
 	Mode *fs.FileMode
-	// Format is that of Env and PodEnv.
+	// Format is the format of Env and PodEnv.
 	Format EnvFormat
 	// Env shows an env file.
 	Env *Env
-	// PodEnv shows an env file of variables that the pod's own spec names. pkg/pod resolves it to Env.
+	// PodEnv shows an env file of variables in the pod's own spec. Package pod resolves it to Env.
 	PodEnv *PodEnv
-	// Join shows several keys, one after the other.
+	// Join shows several keys in one file, in order.
 	Join []Reference
 	// Expand shows a text with the values of variables in it.
 	Expand *Expand
 	// Versions shows a JSON document of all objects that the volume shows.
 	Versions bool
-	// Volume names one of the pod's own volumes and shows what that names. pkg/pod resolves it to several sources with a
-	// Projection and the same Volume.
+	// Volume names one of the pod's own volumes, whose objects are shown. Package pod resolves it to several sources with a Projection and
+	// the same Volume.
 	Volume string
-	// Field is where the pod's author wrote this source, for errors:
-	// sources[0].configMap, or configMap for the short form, or for what one of the pod's
-	// own volumes names spec.volumes[0].configMap.
+	// Field is the field in which the pod's author wrote this source, for errors: sources[0].configMap; configMap for the short form;
+	// spec.volumes[0].configMap for a source of one of the pod's own volumes.
 	Field string
 }
 
 // Projection is one object whose keys a volume shows.
 type Projection struct {
 	Ref Ref
-	// Items maps keys to paths; empty means every key under its own name.
+	// Items maps keys to paths. If it is empty, every key is shown under its own name.
 	Items []Item
-	// Optional forgives an object or a key that does not exist, and nothing else.
+	// Optional means that the object or a key may be missing. It never forgives a refusal.
 	Optional bool
-	// DefaultMode is that of the pod's own volume that names the object; see
-	// Spec.DefaultMode.
+	// DefaultMode is that of the pod's own volume that names the object; see Spec.DefaultMode.
 	DefaultMode *fs.FileMode
-	// DefaultUser is that of the same volume: the owner of files for which neither an item nor
-	// Spec.UID names one.
+	// DefaultUser is that of the same volume: the owner of files for which neither an item nor Spec.UID sets one.
 	DefaultUser *int64
 }
 
@@ -156,9 +145,9 @@ type Projection struct {
 type Item struct {
 	Key  string
 	Path string
-	// Mode beats the default mode where it is not nil.
+	// Mode, if not nil, replaces the default mode.
 	Mode *fs.FileMode
-	// User is the file's owner where it is not nil, as in KeyToPath of Kubernetes 1.37.
+	// User, if not nil, owns the file, as in KeyToPath of Kubernetes 1.37.
 	User *int64
 }
 
@@ -167,20 +156,20 @@ type EnvFormat string
 
 // The formats of env files.
 const (
-	// EnvDotenv is what dotenv parsers read.
+	// EnvDotenv can be read by dotenv parsers.
 	EnvDotenv EnvFormat = "dotenv"
-	// EnvShell is what a POSIX shell can source.
+	// EnvShell can be sourced by a POSIX shell.
 	EnvShell EnvFormat = "shell"
 )
 
-// PodEnv is the environment of a container of the pod.
+// PodEnv refers to the environment of one of the pod's containers.
 type PodEnv struct {
 	// Container names an init or regular container.
 	Container string
 }
 
-// Env says which variables an env file holds: all keys of some objects first, then
-// single ones. A later one of the same name wins.
+// Env says which variables an env file holds: first all keys of some objects, then single variables. A later variable of the same name
+// wins.
 type Env struct {
 	From []EnvFrom
 	Vars []EnvVar
@@ -190,24 +179,22 @@ type Env struct {
 type EnvFrom struct {
 	Prefix string
 	Ref    Ref
-	// Optional forgives an object that does not exist.
+	// Optional means that the object may be missing.
 	Optional bool
-	// Field is where the author wrote it: sources[0].env.envFrom[1].configMapRef.
+	// Field is the field in which the author wrote it: sources[0].env.envFrom[1].configMapRef.
 	Field string
 }
 
-// EnvVar is one variable. A Value that is not empty beats Key, FieldRef and Unknown, of
-// which at most one is set.
+// EnvVar is one variable. At most one of Key, FieldRef and Unknown is set. A Value that is not empty wins over them.
 type EnvVar struct {
 	Name string
-	// Value may refer to variables that are set before it as $(NAME).
+	// Value may refer to variables that are set before it, as $(NAME).
 	Value    string
 	Key      *Reference
 	FieldRef PodField
-	// Escape is that of a variable of an Expand; "" is EscapeNone.
+	// Escape is that of a variable of an Expand. "" means EscapeNone.
 	Escape Escape
-	// Unknown says that the variable has a value that a volume can't know: it is left
-	// out, and so is what was set under its name before.
+	// Unknown means that a volume cannot know the variable's value. The variable is left out, and an earlier one of the same name too.
 	Unknown bool
 }
 
@@ -225,13 +212,13 @@ type Escape string
 const (
 	// EscapeNone writes a value as it is.
 	EscapeNone Escape = "none"
-	// EscapeJSON writes what stands between the double quotes of a JSON or YAML string.
+	// EscapeJSON writes the value for a place between the double quotes of a JSON or YAML string.
 	EscapeJSON Escape = "json"
-	// EscapeURL writes one component of a URL.
+	// EscapeURL writes the value as one component of a URL.
 	EscapeURL Escape = "url"
 )
 
-// PodField is a field of the pod whose value a publish request tells.
+// PodField is a field of the pod whose value is known from a publish request or the plugin's options.
 type PodField string
 
 // The fields of a pod that can be the value of a variable.
@@ -243,23 +230,21 @@ const (
 	PodServiceAccount PodField = "spec.serviceAccountName"
 )
 
-// PodFields returns every PodField.
+// PodFields returns all pod fields.
 func PodFields() []PodField {
 	return []PodField{PodName, PodNamespace, PodUID, PodNodeName, PodServiceAccount}
 }
 
-// Attributes returns what the pod's author wrote of a volume context: all but the
-// keys that come from the kubelet, so also without tokens. The argument is left
-// as it is.
+// Attributes returns the part of a volume context that the pod's author wrote: everything except the kubelet's keys, and so without tokens.
+// It does not change its argument.
 func Attributes(volumeContext map[string]string) map[string]string {
 	attributes := maps.Clone(volumeContext)
 	maps.DeleteFunc(attributes, func(k, _ string) bool { return strings.HasPrefix(k, kubeletPrefix) })
 	return attributes
 }
 
-// PodFromContext returns the identity of the pod that a volume context belongs to.
-// It returns an error with the missing or malformed keys if the context does not
-// hold the whole of it, as when the CSIDriver object lacks podInfoOnMount.
+// PodFromContext returns the pod that a volume context belongs to. If the context does not identify a pod completely, for example because
+// the CSIDriver object lacks podInfoOnMount, the error lists the missing or malformed keys.
 func PodFromContext(volumeContext map[string]string) (Pod, error) {
 	var errs field.ErrorList
 	get := func(key string) string {

@@ -8,33 +8,31 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// ServiceAccount names a service account. The zero Account is none.
+// ServiceAccount names a service account. The zero value is none.
 type ServiceAccount struct{ Namespace, Name string }
 
 // String returns namespace/name.
 func (a ServiceAccount) String() string { return a.Namespace + "/" + a.Name }
 
-// Account returns the service account that the pod runs as.
+// Account returns the pod's service account.
 func (p Pod) Account() ServiceAccount {
 	return ServiceAccount{Namespace: p.Namespace, Name: p.ServiceAccount}
 }
 
-// Token is a pod's own token of its service account, as the kubelet hands it over. No way
-// of formatting or marshalling a Token, or what holds one, shows it: it is behind a pointer
-// that nothing follows. The zero Token is none.
+// Token is a pod's own token of its service account, as the kubelet provides it. Formatting or marshalling a Token, or a value that holds
+// one, never shows it, because it is behind a pointer that no formatter follows. The zero Token is none.
 type Token struct {
 	secret *string
-	// Expires is when the API server ceases to accept it.
+	// Expires is when the API server stops accepting it.
 	Expires time.Time
 }
 
-// NewToken returns a token that is accepted until a time.
+// NewToken returns a token with the time at which it expires.
 func NewToken(secret string, expires time.Time) Token {
 	return Token{secret: &secret, Expires: expires}
 }
 
-// Reveal returns the token itself, "" of the zero Token. It belongs into a header of a
-// request to the API server, and nowhere else.
+// Reveal returns the token itself, or "" for the zero Token. It may only be used in a header of a request to the API server.
 func (t Token) Reveal() string {
 	if t.secret == nil {
 		return ""
@@ -42,17 +40,15 @@ func (t Token) Reveal() string {
 	return *t.secret
 }
 
-// Same says whether two tokens are the same text.
+// Same reports whether two tokens have the same text.
 func (t Token) Same(other Token) bool { return t.Reveal() == other.Reveal() }
 
-// tokensKey is where the kubelet puts a pod's tokens, by audience: in the secrets of a
-// request if the CSIDriver object has serviceAccountTokenInSecrets, else in its volume
-// context.
+// tokensKey is the key with which the kubelet provides a pod's tokens, by audience: in the secrets of a request if the CSIDriver object has
+// serviceAccountTokenInSecrets, or else in its volume context.
 const tokensKey = kubeletPrefix + "serviceAccount.tokens"
 
-// TokenFromRequest returns the pod's token for the API server from the secrets of a publish
-// request or, if they have none, from its volume context. The error names the field and
-// holds nothing of a token.
+// TokenFromRequest returns the pod's token for the API server from the secrets of a publish request or, if it is not there, from its volume
+// context. The error names the field and holds no part of a token.
 func TokenFromRequest(secrets, volumeContext map[string]string) (Token, error) {
 	at, text := field.NewPath("secrets").Key(tokensKey), secrets[tokensKey]
 	if text == "" {
@@ -66,7 +62,7 @@ func TokenFromRequest(secrets, volumeContext map[string]string) (Token, error) {
 		Token               string    `json:"token"`
 		ExpirationTimestamp time.Time `json:"expirationTimestamp"`
 	}
-	// What the decoder complains of may quote the text.
+	// The decoder's error may quote the text.
 	if err := json.Unmarshal([]byte(text), &byAudience); err != nil {
 		return Token{}, field.Invalid(at, fmt.Sprintf("a string of %d bytes", len(text)), "must be a JSON object of tokens by audience")
 	}

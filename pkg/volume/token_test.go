@@ -37,7 +37,7 @@ func TestTokenFromRequestRefuses(t *testing.T) {
 	}
 }
 
-// Nothing that holds a token shows it when it is formatted or marshalled.
+// A value that holds a token never shows it when it is formatted or marshalled.
 func TestTokenIsNeverShown(t *testing.T) {
 	token := NewToken(canaryToken, time.Now())
 	type hidden struct{ token Token }

@@ -31,7 +31,7 @@ func canaryObject() *Object {
 
 func canaryFile() File { return File{Path: "conf/password", Data: []byte(canary), Mode: 0o440} }
 
-// shown says in which form a text shows the canary, "" if in none.
+// shown returns the form in which a text shows the canary, or "".
 func shown(text string) string {
 	decimals := strings.Trim(fmt.Sprint([]byte(canary)), "[]")
 	forms := map[string]string{
@@ -67,8 +67,8 @@ type (
 		File    File
 		Payload Payload
 	}
-	// hiddenHolder has unexported fields, of which fmt calls no methods. Their
-	// pointers print as addresses by the verbs that go vet lets pass.
+	// hiddenHolder has unexported fields, on whose values fmt calls no methods. Their pointers print as addresses with the verbs that go
+	// vet allows.
 	hiddenHolder struct {
 		object *Object
 		file   *File
@@ -78,7 +78,7 @@ type (
 	}
 	embedder    struct{ Object }
 	ptrEmbedder struct{ *Object }
-	// Two embedded types of which neither's methods are promoted.
+	// With two embedded types, neither's methods are promoted.
 	doubleEmbedder struct {
 		Object
 		File
@@ -87,7 +87,7 @@ type (
 
 const hiddenName = "hidden pointers"
 
-// canaryHolders has the ways in which code holds objects and files.
+// canaryHolders returns the ways in which code holds objects and files.
 func canaryHolders() map[string]any {
 	o, f := canaryObject(), canaryFile()
 	tree := Payload{Files: []File{f}, DirMode: 0o755}
@@ -148,7 +148,7 @@ func TestFormattingShowsNoValue(t *testing.T) {
 
 func TestMarshallingShowsNoValue(t *testing.T) {
 	for name, value := range canaryHolders() {
-		// Not every holder can be marshalled; what matters is what comes out.
+		// Not every holder can be marshalled. Only the output matters.
 		text, err := json.Marshal(value)
 		if form := shown(string(text) + fmt.Sprint(err)); form != "" {
 			t.Errorf("%s in JSON shows the value as %s: %s %v", name, form, text, err)
@@ -171,7 +171,7 @@ func TestLoggingShowsNoValue(t *testing.T) {
 	}
 }
 
-// loggers has each way in which a value can get into a log.
+// loggers returns each way in which a value can get into a log.
 func loggers() map[string]func(w io.Writer, value any) {
 	viaLogr := func(log klog.Logger, value any) {
 		log = log.WithValues("with", value)

@@ -10,10 +10,10 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// replace builds the next generation and switches to it. Until then nothing has changed of what users see, and on an
-// error nothing of it is left.
+// replace builds the next generation and switches to it. Until the switch users see no change, and after an error nothing of the new
+// generation remains.
 func (u *update) replace(ctx context.Context) (err error) {
-	name := u.next // until it has a better one
+	name := u.next // until it gets its final name
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, removeAll(u.root, u.next, name, dataTmpName))
@@ -31,7 +31,7 @@ func (u *update) replace(ctx context.Context) (err error) {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("switch %s: %w", dataName, err)
 	}
-	// Its birth is the end of the one before, if there is one: so it gets its name only now.
+	// The new generation replaces the last one only now, so it gets its final name now.
 	if u.current != "" {
 		name = nameAfter(u.current)
 		if err := unix.Renameat(u.root, u.next, u.root, name); err != nil {
@@ -48,8 +48,7 @@ func (u *update) replace(ctx context.Context) (err error) {
 	return nil
 }
 
-// build makes the next generation beside the present one, and returns its descriptor. It is closed to others until it is
-// complete.
+// build makes the next generation beside the present one, and returns its descriptor. Other processes cannot enter it until it is complete.
 func (u *update) build(ctx context.Context) (next int, err error) {
 	if next, err = makeDir(u.root, u.next); err != nil {
 		return -1, err
@@ -61,7 +60,7 @@ func (u *update) build(ctx context.Context) (next int, err error) {
 	return next, nil
 }
 
-// fill makes what is in the next generation.
+// fill makes the contents of the next generation.
 func (u *update) fill(ctx context.Context, next int) error {
 	from, to := newDirs(u.old), newDirs(next)
 	defer from.close()
@@ -102,7 +101,7 @@ func makeDir(at int, name string) (int, error) {
 	return openAt(at, name, unix.O_RDONLY|unix.O_DIRECTORY)
 }
 
-// makeDirs makes a directory in one that is there.
+// makeDirs makes a directory inside an existing one.
 func makeDirs(d *dirs, dir string) error {
 	at, last, err := d.at(dir)
 	if err == nil {
@@ -114,7 +113,7 @@ func makeDirs(d *dirs, dir string) error {
 	return nil
 }
 
-// put adds a file to the next generation: as a link to the present one's if that is equal, else anew.
+// put adds a file to the next generation: as a link to the present generation's file if that is equal, or as a new file.
 func (u *update) put(i int, from, to *dirs) error {
 	f := &u.tree.Files[i]
 	at, last, err := to.at(f.Path)
@@ -130,7 +129,7 @@ func (u *update) put(i int, from, to *dirs) error {
 			u.result.Linked++
 			return nil
 		}
-		// A link saves work, so no reason for its failure is worth an error that writing would not give too.
+		// A link only saves work. If it fails for a reason that matters, writing fails too.
 		if f.Keep {
 			return fmt.Errorf("link: %w", err)
 		}
@@ -159,8 +158,8 @@ func (u *update) create(at int, name string, f *volume.File, want *fileState) er
 	return setAttrs(fd, want.attrs)
 }
 
-// reserve makes sure that what comes with the switch, or after it, finds room: links, directories for mounts, and so many others. A
-// total of zero stands for no limit.
+// reserve checks that there is room for what is made with the switch or after it: links, directories for mounts, and dirs more directories.
+// A total of zero stands for no limit.
 func (u *update) reserve(at, dirs int) error {
 	inodes, pages := uint64(dirs+u.missing())+1, uint64(0)
 	for name := range u.tops {

@@ -12,25 +12,24 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// The attributes follow the prefix of Options: refs is on each file, record on each generation. Whoever may write to
-// the volume may have written them too: what is read has bounds, and can do no more than to make files of this volume
-// stay or go.
+// The attributes' names start with the prefix in Options. refs is on each file, record on each generation. Anybody who may write to the
+// volume may have written them too. So what is read is limited in size, and can only make files of this volume stay or go.
 const (
 	refsName   = "refs"
 	recordName = "record"
-	// maxRefs bounds the attribute of a file, in bytes: it takes memory of the kernel.
+	// maxRefs limits the attribute of a file in bytes, because it uses kernel memory.
 	maxRefs = 4096
-	// usualRefs is enough for most.
+	// usualRefs is the buffer size that is enough for most files.
 	usualRefs = 256
-	// anyRefs stands for more objects than fit: the file goes with any of them.
+	// anyRefs stands for more objects than fit. The file is then withdrawn with any of them.
 	anyRefs = "*"
-	// MaxRecord bounds a record, in bytes. The kernel takes 64 KiB.
+	// MaxRecord limits a record in bytes. The kernel's limit is 64 KiB.
 	MaxRecord = 60_000
-	// tornMark is the last line of a record while files are rewritten in place: some may be of the version before.
+	// tornMark is the last line of a record during a rewrite in place: some files may still be of the version before.
 	tornMark = "torn\n"
 )
 
-// encodeRefs returns the attribute of a file that names refs, a line "kind/namespace/name" each; "" stands for none.
+// encodeRefs returns the attribute of a file that names refs, with a line "kind/namespace/name" for each. "" stands for none.
 func encodeRefs(refs []volume.Ref) string {
 	var b strings.Builder
 	for i := range refs {
@@ -45,7 +44,7 @@ func encodeRefs(refs []volume.Ref) string {
 	return b.String()
 }
 
-// decodeRefs returns the refs that an attribute names; not ok if it may name any.
+// decodeRefs returns the refs that an attribute names. ok is false if it may name any object.
 func decodeRefs(attribute string) (refs []volume.Ref, ok bool) {
 	for line := range strings.Lines(attribute) {
 		parts := strings.Split(strings.TrimSuffix(line, "\n"), "/")
@@ -61,12 +60,12 @@ func decodeRefs(attribute string) (refs []volume.Ref, ok bool) {
 	return refs, len(refs) > 0
 }
 
-// readRefs returns the attribute of an open file, anyRefs for one that is longer than ours.
+// readRefs returns the attribute of an open file, or anyRefs if it is longer than the writer's own.
 func (o *Options) readRefs(fd int) (string, error) {
 	if o.AttributePrefix == "" {
 		return "", nil
 	}
-	buf := make([]byte, usualRefs) // a larger one would double the stack of each pod's goroutine
+	buf := make([]byte, usualRefs) // a larger buffer would double the stack of each pod's goroutine
 	n, err := unix.Fgetxattr(fd, o.AttributePrefix+refsName, buf)
 	if errors.Is(err, unix.ERANGE) {
 		if n, err = unix.Fgetxattr(fd, o.AttributePrefix+refsName, nil); err == nil && n <= maxRefs {
@@ -94,8 +93,8 @@ func (o *Options) setAttribute(fd int, name, value string) error {
 	return nil
 }
 
-// Record returns the record of the generation that dir shows, "" if there is none. prefix is that of Options. Whoever
-// may write to the volume may have written the record.
+// Record returns the record of the generation that dir shows, or "" if there is none. prefix is Options.AttributePrefix. Anybody who may
+// write to the volume may have written the record.
 func Record(dir *os.Root, prefix string) (string, error) {
 	generation, err := openPresent(dir)
 	if generation < 0 || err != nil {
@@ -105,7 +104,7 @@ func Record(dir *os.Root, prefix string) (string, error) {
 	return readRecord(generation, prefix), nil
 }
 
-// readRecord returns the record of a generation. One that can't be read, or is too long, is none.
+// readRecord returns the record of a generation, or "" if it cannot be read or is too long.
 func readRecord(generation int, prefix string) string {
 	n, err := unix.Fgetxattr(generation, prefix+recordName, nil)
 	if err != nil || n > MaxRecord {
@@ -118,13 +117,13 @@ func readRecord(generation int, prefix string) string {
 	return string(buf[:n])
 }
 
-// IsTorn says whether a record tells of a rewrite in place that has not ended. A record of before this mark tells of none.
+// IsTorn reports whether a record says that a rewrite in place has not finished. Records that are older than this mark never say so.
 func IsTorn(record string) bool { return strings.HasSuffix(record, tornMark) }
 
-// isTorn says whether the record of the present generation does.
+// isTorn reports whether the record of the present generation has the mark.
 func (u *update) isTorn() bool { return IsTorn(readRecord(u.old, u.opts.AttributePrefix)) }
 
-// openPresent opens the generation that dir shows, -1 if there is none.
+// openPresent opens the generation that dir shows. It returns -1 if there is none.
 func openPresent(dir *os.Root) (fd int, err error) {
 	root, err := openRoot(dir)
 	if err != nil {
@@ -141,8 +140,8 @@ func openPresent(dir *os.Root) (fd int, err error) {
 	return fd, nil
 }
 
-// renewRecord has the present generation carry the tree's Record, unless it does, with the mark of torn files if they are. The
-// kernel swaps it whole.
+// renewRecord writes the tree's Record to the present generation if it differs, with the mark if files are torn. The kernel replaces the
+// attribute as a whole.
 func (u *update) renewRecord() error {
 	if u.opts.AttributePrefix == "" {
 		return nil

@@ -11,8 +11,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// TestHardLinks checks by inode which files are taken over from the generation
-// before, and that what was published is never touched.
+// TestHardLinks checks by inode which files are linked from the last generation, and that published files are never changed.
 func TestHardLinks(t *testing.T) {
 	before := func() *volume.Payload {
 		return tree(file("a", "1"), file("b", "2"), file("d/e", "3"), file("d/f", "4"))
@@ -68,8 +67,8 @@ func TestHardLinks(t *testing.T) {
 	}
 }
 
-// checkUntouched compares a file with what it was when it was published. Its
-// status changes as links come and go, its content, mode and owner must not.
+// checkUntouched compares a file with its state when it was published. Its number of links may change, its content, mode and owner must
+// not.
 func checkUntouched(t *testing.T, path string, f *os.File, before syscall.Stat_t) {
 	t.Helper()
 	var st syscall.Stat_t
@@ -81,7 +80,7 @@ func checkUntouched(t *testing.T, path string, f *os.File, before syscall.Stat_t
 	}
 }
 
-// TestOwner changes owners for real: each change is one of its own, and nothing is linked then.
+// TestOwner changes owners: each change is a separate write, and nothing is linked then.
 func TestOwner(t *testing.T) {
 	if !mayChown(t) {
 		t.Skip("needs other owners")
@@ -137,7 +136,7 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// mayChown reports whether this process may give files to others.
+// mayChown reports whether this process may change the owner of files.
 func mayChown(t *testing.T) bool {
 	t.Helper()
 	path := filepath.Join(tempDir(t), "x")

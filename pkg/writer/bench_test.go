@@ -11,7 +11,7 @@ import (
 
 var benchSizes = []int{1, 10, 100, 1000, 5000}
 
-// benchTree has n files of 1 KiB, each with memory of its own.
+// benchTree returns a tree of n files of 1 KiB, each with its own memory.
 func benchTree(n int) *volume.Payload {
 	tree := &volume.Payload{DirMode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
 	for i := range n {
@@ -63,8 +63,7 @@ func BenchmarkFirstWrite(b *testing.B) {
 	})
 }
 
-// BenchmarkOneKeyChanged changes one key, in a tree whose other contents are in
-// new memory too, as they are when an object arrives from the API server.
+// BenchmarkOneKeyChanged changes one key. The other contents are in new memory too, as when an object arrives from the API server.
 func BenchmarkOneKeyChanged(b *testing.B) {
 	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
 		w := New(Options{})
@@ -90,8 +89,7 @@ func BenchmarkNothingChanged(b *testing.B) {
 	})
 }
 
-// BenchmarkRestart is the first write of a new Writer that finds the tree in
-// place: all files are read.
+// BenchmarkRestart measures the first write of a new Writer that finds the tree in place and reads all files.
 func BenchmarkRestart(b *testing.B) {
 	benchmarkSizes(b, func(b *testing.B, root *os.Root, tree *volume.Payload) {
 		mustWrite(b, New(Options{}), root, tree, true)

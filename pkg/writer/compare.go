@@ -12,8 +12,8 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// memory is what a Writer knows of the files that it wrote, as long as ..data names that generation. It spares the
-// reading of what has not changed.
+// memory is what a Writer knows about the files that it wrote. It is valid while ..data names that generation. It saves reading unchanged
+// files.
 type memory struct {
 	generation string
 	files      map[string]known
@@ -24,16 +24,16 @@ type known struct {
 	attrs
 	size int
 	sum  [32]byte
-	// refs is the attribute that names the file's objects.
+	// refs is the attribute with the file's objects.
 	refs string
 }
 
-// satisfiedBy reports whether the file that have describes can stand for k.
+// satisfiedBy reports whether an existing file that have describes can be used as it is for k.
 func (k *known) satisfiedBy(have *known) bool {
 	return k.attrs.satisfiedBy(have.attrs) && k.size == have.size && k.sum == have.sum && k.refs == have.refs
 }
 
-// remember returns what is known after an update that succeeded. Of a file that was kept as much is known as before.
+// remember returns what is known after a successful update. A kept file is known as well as before.
 func (u *update) remember(before memory) memory {
 	m := memory{generation: u.result.Generation, files: make(map[string]known, len(u.files))}
 	for i := range u.files {
@@ -50,7 +50,7 @@ func (u *update) remember(before memory) memory {
 	return m
 }
 
-// compare finds out what the present generation has of the tree, and whether that is all.
+// compare finds out which files of the tree the present generation has, and whether it has nothing else.
 func (u *update) compare(ctx context.Context, memory memory) (same bool, err error) {
 	if u.old < 0 {
 		return false, nil
@@ -86,19 +86,19 @@ func (u *update) compare(ctx context.Context, memory memory) (same bool, err err
 	return len(full) == 0, err
 }
 
-// look compares a file by its descriptor. Only "does not exist" and "no regular file" count as absent: what can't be
-// read for another reason may be held by somebody.
+// look compares a file through its descriptor. Only "does not exist" and "not a regular file" count as absent. A file that cannot be read
+// for another reason may be held by somebody.
 func (u *update) look(old *dirs, f *volume.File, want *fileState, buf []byte) have {
 	at, last, err := old.at(f.Path)
 	fd := -1
 	if err == nil {
 		fd, err = openAt(at, last, unix.O_RDONLY)
 	}
-	if saysAbsent(err) || errors.Is(err, unix.ENXIO) { // the last is a socket
+	if saysAbsent(err) || errors.Is(err, unix.ENXIO) { // ENXIO: a socket
 		return absent
 	}
 	if err != nil {
-		return differs // for want of descriptors, or under a lease, a file is there nevertheless
+		return differs // the file exists, but descriptors are scarce, or it is under a lease
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
@@ -113,7 +113,7 @@ func (u *update) look(old *dirs, f *volume.File, want *fileState, buf []byte) ha
 		return differs
 	}
 	if st.Size != size || !want.attrs.satisfiedBy(attrsOf(&st)) ||
-		u.opts.InPlace && st.Blocks*512 > wholePages(size) { // a killed rewrite left room beyond the end
+		u.opts.InPlace && st.Blocks*512 > wholePages(size) { // a killed rewrite left space beyond the end
 		return differs
 	}
 	if n, err := unix.Read(fd, buf[:size+1]); err != nil || !bytes.Equal(buf[:n], f.Data) {
@@ -122,8 +122,8 @@ func (u *update) look(old *dirs, f *volume.File, want *fileState, buf []byte) ha
 	return equal
 }
 
-// nothingElse reports whether the directories of the present generation have their mode and owner and as many entries
-// as the tree's. As all that the tree has was found there, then there is nothing else.
+// nothingElse reports whether the directories of the present generation have their mode and owner, and as many entries as in the tree. All
+// files of the tree were found already, so there is nothing else.
 func (u *update) nothingElse() bool {
 	for name, n := range u.entries {
 		fd, err := openAt(u.old, name, unix.O_RDONLY|unix.O_DIRECTORY)

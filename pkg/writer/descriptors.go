@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openRoot opens dir itself. A descriptor that never waits is taken by package os as it is; of another it takes
-// six system calls to find out that a directory can't be polled.
+// openRoot opens dir itself. O_NONBLOCK saves system calls: without it, package os needs six to find out that a directory cannot be polled.
 func openRoot(dir *os.Root) (*os.File, error) {
 	root, err := dir.OpenFile(".", unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -20,11 +19,10 @@ func openRoot(dir *os.Root) (*os.File, error) {
 	return root, nil
 }
 
-// openAt opens what a path of any length leads to below a directory. It follows no link, waits for nobody, and never
-// leaves the directory.
+// openAt opens a path of any length below a directory. It follows no link, never blocks, and never leaves the directory.
 func openAt(dir int, path string, flags uint64) (int, error) {
 	if flags&(unix.O_DIRECTORY|unix.O_PATH) == 0 {
-		flags |= unix.O_NONBLOCK // it may be a pipe, or under a lease
+		flags |= unix.O_NONBLOCK // the file may be a pipe, or under a lease
 	}
 	return unix.Openat2(dir, path, &unix.OpenHow{
 		Flags:   flags | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -32,7 +30,7 @@ func openAt(dir int, path string, flags uint64) (int, error) {
 	})
 }
 
-// saysAbsent reports whether an error of openAt means that there is no such file or directory.
+// saysAbsent reports whether an error of openAt means that the file or directory does not exist.
 func saysAbsent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
@@ -49,13 +47,13 @@ func readDir(at int, path string) ([]fs.DirEntry, error) {
 }
 
 func readLink(at int, name string) (string, error) {
-	buf := make([]byte, len(linkPrefix)+unix.NAME_MAX+1) // what is longer is none of ours
+	buf := make([]byte, len(linkPrefix)+unix.NAME_MAX+1) // a longer target is not one of ours
 	n, err := unix.Readlinkat(at, name, buf)
 	return string(buf[:max(n, 0)]), err
 }
 
-// dirs lends descriptors of the directories of a generation, one at a time, to those who go through its files in
-// order: what is done by a name of one element leads nowhere else.
+// dirs provides descriptors of a generation's directories, one at a time, to a caller that visits its files in order. An operation on a
+// name of one element cannot lead anywhere else.
 type dirs struct {
 	top, fd int
 	name    string
@@ -63,7 +61,7 @@ type dirs struct {
 
 func newDirs(generation int) *dirs { return &dirs{top: generation, fd: -1} }
 
-// at returns the directory that a path is in, until the next call, and the path's last element.
+// at returns the directory of a path, which stays open until the next call, and the path's last element.
 func (d *dirs) at(p string) (fd int, last string, err error) {
 	dir, last := path.Split(p)
 	if dir == "" {
@@ -86,8 +84,8 @@ func (d *dirs) close() {
 	d.fd = -1
 }
 
-// walk calls visit with each entry of a generation that is no directory. Somebody else may have nested directories
-// there: it goes no deeper than a path can be, and holds one descriptor.
+// walk calls visit for each entry of a generation that is not a directory. Somebody else may have nested directories there, so it goes no
+// deeper than the longest path, and holds one descriptor.
 func walk(generation int, dir string, visit func(path string, e fs.DirEntry) error) error {
 	entries, err := readDir(generation, dir)
 	if errors.Is(err, unix.ENAMETOOLONG) {
@@ -121,7 +119,7 @@ func writeAll(fd int, data []byte) error {
 	return nil
 }
 
-// setAttrs gives an open file or directory its owner and then, as a change of owner clears bits of it, its mode.
+// setAttrs sets the owner and then the mode of an open file or directory. A change of owner clears bits of the mode.
 func setAttrs(fd int, a attrs) error {
 	if a.uid >= 0 || a.gid >= 0 {
 		if err := unix.Fchown(fd, a.uid, a.gid); err != nil {
@@ -144,7 +142,7 @@ func statAttrs(fd int) (attrs, error) {
 
 func attrsOf(st *unix.Stat_t) attrs { return attrs{st.Mode & 0o7777, int(st.Uid), int(st.Gid)} }
 
-// setDir has a directory get what it is to have, if it has another mode or owner.
+// setDir calls set for a directory if its mode or owner is not the wanted one.
 func setDir(at int, name string, want attrs, set func(fd int, have, want attrs) error) error {
 	fd, err := at, error(nil)
 	if name != "." {
@@ -164,6 +162,6 @@ func setDir(at int, name string, want attrs, set func(fd int, have, want attrs) 
 	return nil
 }
 
-// widen is the end of a change of a directory, and narrow the begin: meanwhile nobody is let in who may not be in the end.
+// widen ends a change of a directory, and narrow begins it. In between nobody has access who may not have it in the end.
 func widen(fd int, _, want attrs) error     { return setAttrs(fd, want) }
 func narrow(fd int, have, want attrs) error { return unix.Fchmod(fd, have.between(want)) }

@@ -14,9 +14,9 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Directories for mounts are made in the volume's root, and never removed or replaced: a container's mount may lie on one, in a
-// mount namespace that nobody sees from here. In a generation they would go with it. The one generation that is
-// written in place stays, so that may have some too: they are among its directories.
+// Directories for mounts are made in the volume's root and never removed or replaced. A container's mount may be on one of them, in a mount
+// namespace that is not visible from here. In a generation they would be removed with it. In place there is only one generation, which
+// stays, so directories for mounts may be in it: tree.Inner.
 
 // addDirectories adds the directories for mounts to a shape that has all files.
 func (s *shape) addDirectories(tree *volume.Payload) error {
@@ -48,7 +48,7 @@ func (s *shape) addDirectories(tree *volume.Payload) error {
 	return nil
 }
 
-// isSafe reports whether a path leads to a place in a generation, or beside it.
+// isSafe reports whether a path stays in a generation, or in the root beside it.
 func isSafe(p string) bool {
 	return fs.ValidPath(p) && p != "." && !strings.HasPrefix(p, "..") && strings.IndexByte(p, 0) < 0
 }
@@ -57,12 +57,12 @@ func unsafePath(p string) error {
 	return fmt.Errorf(`path %q: must be clean, relative, and not start with ".."`, p)
 }
 
-// hasDirectories reports whether all directories for mounts are there.
+// hasDirectories reports whether all directories for mounts exist.
 func (u *update) hasDirectories() bool {
 	return u.missing() == 0 && !slices.ContainsFunc(u.tree.Inner, func(p string) bool { return !isDir(u.old, p) })
 }
 
-// missing returns how many directories for mounts are to be made in the root.
+// missing returns the number of directories for mounts that do not exist in the root.
 func (u *update) missing() (n int) {
 	for _, p := range u.mountDirs {
 		if !isDir(u.root, p) {
@@ -81,7 +81,7 @@ func isDir(at int, p string) bool {
 	return err == nil
 }
 
-// makeDirectories makes the directories for mounts in the root that are not there. What is there and is none goes.
+// makeDirectories makes the missing directories for mounts in the root. A file or link in their place is removed.
 func (u *update) makeDirectories() error {
 	at := newDirs(u.root)
 	defer at.close()

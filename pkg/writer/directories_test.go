@@ -14,13 +14,13 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// withDirectories gives a tree directories for mounts.
+// withDirectories adds directories for mounts to a tree.
 func withDirectories(tree *volume.Payload, paths ...string) *volume.Payload {
 	tree.Directories = paths
 	return tree
 }
 
-// isDirectory fails unless a path is a directory itself, with the mode and owner of the tree's, and returns its inode.
+// isDirectory fails unless a path is a real directory with the tree's mode and owner. It returns its inode.
 func (v *testVolume) isDirectory(tree *volume.Payload, name string) uint64 {
 	v.Helper()
 	info := v.lstat(name)
@@ -31,7 +31,7 @@ func (v *testVolume) isDirectory(tree *volume.Payload, name string) uint64 {
 	return st.Ino
 }
 
-// A container's mount lies on such a directory: it is the same one for ever.
+// A container's mount is on such a directory, so it stays the same one.
 func TestDirectoriesStay(t *testing.T) {
 	for strategy, w := range bothWriters() {
 		t.Run(strategy, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestDirectoriesStay(t *testing.T) {
 	}
 }
 
-// What is in the way of a directory goes; a directory that is there does not.
+// A file or link in the place of a directory is removed. An existing directory is not.
 func TestDirectoriesAreRepaired(t *testing.T) {
 	for strategy, w := range bothWriters() {
 		t.Run(strategy, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestDirectoriesAndFilesConflict(t *testing.T) {
 	}
 }
 
-// In place, the one generation stays, and so do the directories for mounts in it.
+// With InPlace, the one generation stays, and so do the directories for mounts in it.
 func TestDirectoriesAmongFiles(t *testing.T) {
 	v, w := newVolume(t), newInPlace(Options{})
 	next := func(files ...volume.File) *volume.Payload {
@@ -173,7 +173,7 @@ func TestDirectoriesAmongFiles(t *testing.T) {
 	v.write(w, last)
 }
 
-// Without room for a directory nothing changes.
+// Without room for a directory, nothing changes.
 func TestDirectoriesNeedRoom(t *testing.T) {
 	small, large := tree(file("k", "1")), withDirectories(tree(file("k", "1")), "a/b/c", "a/b/d", "tls")
 	large.Inner = []string{"x/y"}

@@ -17,20 +17,20 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// job is one write of a process of its own, whose calls fail, or kill it.
+// job is one write in a separate process, in which calls fail or kill it.
 type job struct {
 	Volume  string
 	Options Options
 	Tree    volume.Payload
-	// Data is the contents, which no JSON of a tree has.
+	// Data is the contents, which the JSON of a tree does not have.
 	Data [][]byte
-	// Refused has it withdraw these in the place of a write.
+	// Refused makes the job withdraw these objects instead of writing.
 	Refused []volume.Ref
 }
 
 const jobVariable = "REFVOL_WRITER_TEST_JOB"
 
-// do does the job of this process, if it has one, and returns the exit status.
+// do does the job of this process, if there is one, and returns the exit status.
 func do() (status int, done bool) {
 	text := os.Getenv(jobVariable)
 	if text == "" {
@@ -75,18 +75,18 @@ type fault struct {
 
 func (f fault) String() string { return fmt.Sprintf("%s of %s %d", f.what, f.call, f.when) }
 
-// calls are those of a write, by what they may do.
+// calls are the system calls of a write.
 var calls = strings.Fields("mkdirat linkat write fchown fchmod symlinkat renameat unlinkat fsetxattr ftruncate fallocate " +
 	"openat openat2 getdents64 fstat newfstatat readlinkat fgetxattr fstatfs read")
 
-// takesRoom are the calls that may find none.
+// takesRoom are the calls that may find no room.
 var takesRoom = strings.Fields("mkdirat linkat write symlinkat renameat fsetxattr fallocate openat")
 
-// run does a job under strace with a fault. It returns what the job printed, and false if it had not so many calls.
+// run does a job under strace with a fault. It returns the job's output. hit is false if the job made fewer calls.
 func (f fault) run(t *testing.T, j job) (output string, hit bool) {
 	t.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {
-		t.Skipf("needs strace, which make test installs where it can: %v", err) // other kernels are booted without
+		t.Skipf("needs strace, which make test installs where it can: %v", err) // other kernels are booted without it
 	}
 	for i := range j.Tree.Files {
 		j.Data = append(j.Data, j.Tree.Files[i].Data)
@@ -132,7 +132,7 @@ func withPlainFiles(j job) any {
 	return map[string]any{"Volume": j.Volume, "Options": j.Options, "Tree": tree, "Data": j.Data, "Refused": j.Refused}
 }
 
-// forEachFault runs try with each fault of each call until there are not so many calls.
+// forEachFault runs try with each fault of each call until the job makes fewer calls.
 func forEachFault(t *testing.T, whats []string, try func(t *testing.T, f fault) (hit bool)) {
 	var f fault
 	defer func() {
@@ -164,7 +164,7 @@ func forEachFault(t *testing.T, whats []string, try func(t *testing.T, f fault) 
 
 var everyFault = []string{"signal=KILL", "error=EIO", "error=ENOSPC"}
 
-// faultTrees are what a volume shows before and after a write with faults.
+// faultTrees returns what a volume shows before and after a write with faults.
 func faultTrees() (before, after *volume.Payload) {
 	before = withRecord("before", tree(naming(file("a", leak.Value), "db"), naming(file("d/b", "same"), "db"), file("d/c", "goes"), file("gone", leak.Value)))
 	after = withRecord("after", tree(withMode(0o600, naming(file("a", leak.Value+leak.Value), "ca")), naming(file("d/b", "same"), "db"), file("d/f/g", "new"), file("new", "y")))
@@ -172,8 +172,8 @@ func faultTrees() (before, after *volume.Payload) {
 	return before, after
 }
 
-// TestFaults has each call of a write fail, or kill the process. The volume shows the one tree or the other, whole,
-// with its record; the next write repairs all, and nothing is left.
+// TestFaults makes each call of a write fail or kill the process. The volume shows one tree or the other, complete, with its record. The
+// next write repairs everything, and nothing remains.
 func TestFaults(t *testing.T) {
 	o := withAttributes(t)
 	forEachFault(t, everyFault, func(t *testing.T, f fault) bool {
@@ -201,7 +201,7 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestInPlaceFaults is TestFaults in place: in the end each file that stays has its inode.
+// TestInPlaceFaults is TestFaults with InPlace: in the end each remaining file has its inode.
 func TestInPlaceFaults(t *testing.T) {
 	o := withAttributes(t)
 	o.InPlace = true
@@ -231,8 +231,8 @@ func TestInPlaceFaults(t *testing.T) {
 	})
 }
 
-// TestWithdrawFaults has each call of a withdrawal fail: other files are never touched, and the next Withdraw takes away
-// what the first did not.
+// TestWithdrawFaults makes each call of a withdrawal fail: other files are never changed, and the next Withdraw removes what the first one
+// did not.
 func TestWithdrawFaults(t *testing.T) {
 	for _, inPlace := range []bool{false, true} {
 		t.Run(fmt.Sprintf("InPlace=%v", inPlace), func(t *testing.T) {

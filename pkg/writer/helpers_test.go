@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// newVolume makes a volume, and beside it what must not be touched.
+// newVolume creates a volume, and beside it files that must not be changed.
 func newVolume(t testing.TB) *testVolume {
 	t.Helper()
 	path := filepath.Join(tempDir(t), "volume")
@@ -47,11 +47,11 @@ func newVolume(t testing.TB) *testVolume {
 	return &testVolume{t, path, root}
 }
 
-// outside returns the path of something beside the volume at path, which no write to it may touch.
+// outside returns the path of a file beside the volume at path, which no write to the volume may change.
 func outside(path, name string) string { return filepath.Join(filepath.Dir(path), "outside", name) }
 
-// tempDir makes a directory on tmpfs where there is one, as volumes are on tmpfs:
-// on a disk the tests take far longer, and the benchmarks mean little.
+// tempDir creates a directory on tmpfs if there is one, as volumes are on tmpfs. On a disk the tests take far longer, and the benchmarks
+// mean little.
 func tempDir(t testing.TB) string {
 	t.Helper()
 	path, err := os.MkdirTemp("/dev/shm", "refvol-writer-")
@@ -66,8 +66,7 @@ func file(path, content string) volume.File {
 	return volume.File{Path: path, Data: []byte(content), Mode: 0o644}
 }
 
-// tree makes a tree of files, sorted as trees have to be, owned by whoever runs
-// the test.
+// tree returns a tree of files, sorted, and owned by the user who runs the test.
 func tree(files ...volume.File) *volume.Payload {
 	slices.SortFunc(files, func(a, b volume.File) int { return cmp.Compare(a.Path, b.Path) })
 	return &volume.Payload{Files: files, DirMode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
@@ -97,7 +96,7 @@ func topNames(tree *volume.Payload) (names []string) {
 	return slices.Compact(names)
 }
 
-// write writes tree and prunes, expects success and checks the result on disk.
+// write writes tree and prunes, expects success, and checks the result on disk.
 func (v *testVolume) write(w *Writer, tree *volume.Payload) Result {
 	v.Helper()
 	result, err := w.Write(v.Context(), v.root, tree)
@@ -112,8 +111,7 @@ func (v *testVolume) write(w *Writer, tree *volume.Payload) Result {
 	return result
 }
 
-// prune removes the generation before, as the writer's user does once readers have
-// had their time.
+// prune removes the last generation, as the writer's user does after the readers' time.
 func (v *testVolume) prune() {
 	v.Helper()
 	left, err := Prune(v.root, nil, nil)
@@ -122,7 +120,7 @@ func (v *testVolume) prune() {
 	}
 }
 
-// check fails unless the volume shows tree and holds nothing else.
+// check fails unless the volume shows tree and contains nothing else.
 func (v *testVolume) check(tree *volume.Payload, strays ...string) {
 	v.Helper()
 	if got, want := v.shown(), dump(tree); got != want {
@@ -153,8 +151,8 @@ func (v *testVolume) check(tree *volume.Payload, strays ...string) {
 	}
 }
 
-// shown describes all that is reachable through ..data: a line for every
-// directory and file with mode, owner and content; "nothing" without a ..data.
+// shown describes everything that is reachable through ..data: a line for every directory and file with mode, owner and content, or
+// "nothing" without a ..data.
 func (v *testVolume) shown() string {
 	v.Helper()
 	generation, err := os.Readlink(filepath.Join(v.path, dataName))
@@ -192,7 +190,7 @@ func (v *testVolume) shown() string {
 	return strings.Join(lines, "")
 }
 
-// dump says of a tree what shown says of a volume.
+// dump describes a tree in the form of shown.
 func dump(tree *volume.Payload) string {
 	uid, gid := tree.UID, tree.GID
 	if uid == volume.NoOwner {
@@ -256,8 +254,7 @@ func (v *testVolume) lstat(name string) fs.FileInfo {
 	return info
 }
 
-// inode returns the status of a file that is reached through the links,
-// without the time of its last read.
+// inode returns the status of a file that is reached through the links, without its access time.
 func (v *testVolume) inode(name string) syscall.Stat_t {
 	v.Helper()
 	var st syscall.Stat_t
@@ -275,7 +272,7 @@ func (v *testVolume) must(err error) {
 	}
 }
 
-// openDescriptors counts the descriptors of this process.
+// openDescriptors returns the number of this process's descriptors.
 func openDescriptors(t testing.TB) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -288,7 +285,7 @@ func openDescriptors(t testing.TB) int {
 // below reports whether path is dir or below it.
 func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
-// bothWriters are a writer of each strategy, which knows nothing of the volume.
+// bothWriters returns a new writer of each strategy.
 func bothWriters() map[string]*Writer {
 	return map[string]*Writer{"Atomic": New(Options{}), "InPlace": newInPlace(Options{})}
 }

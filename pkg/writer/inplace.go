@@ -14,8 +14,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// rewrite makes the present generation show the tree, file by file. Until all room is reserved nothing changes that
-// anybody sees.
+// rewrite makes the present generation show the tree, file by file. Nothing that is visible changes before all space is reserved.
 func (u *update) rewrite(ctx context.Context, room room) (err error) {
 	u.result.Generation = u.current
 	full, spent, err := u.extra()
@@ -36,7 +35,7 @@ func (u *update) rewrite(ctx context.Context, room room) (err error) {
 		u.result = before
 		return errors.Join(err, u.eachDiffering(giveBack))
 	}
-	// After a kill the record is never older than the files.
+	// Write the record first. If the process is killed, the record is never older than the files.
 	if err := inOrder(u.renewRecord, u.narrowDirs, func() error { return u.emptyAll(full) }); err != nil {
 		return err
 	}
@@ -46,8 +45,8 @@ func (u *update) rewrite(ctx context.Context, room room) (err error) {
 	})
 }
 
-// tear has the record say that files are about to change, if any is. It returns whether the record goes on to say so at the end:
-// what is kept of torn files may be torn.
+// tear writes into the record that files are about to change, if any file does. It returns whether the record must still say so afterwards:
+// a torn file that is kept may stay torn.
 func (u *update) tear(full []string) (stays bool) {
 	if u.opts.AttributePrefix == "" {
 		return false
@@ -66,7 +65,7 @@ func inOrder(steps ...func() error) error {
 	return nil
 }
 
-// extra returns the files of the generation that the tree lacks, those that are empty already apart.
+// extra returns the files of the generation that are not in the tree: full files, and files that are empty already.
 func (u *update) extra() (full, spent []string, err error) {
 	at := newDirs(u.old)
 	defer at.close()
@@ -93,7 +92,7 @@ func (u *update) extra() (full, spent []string, err error) {
 	return full, spent, err
 }
 
-// keep has the files that the tree lacks keep their links, and their directories the mode of all.
+// keep keeps the links of files that are not in the tree, and gives their directories the usual mode.
 func (u *update) keep(files []string) {
 	for _, p := range files {
 		u.tops[topOf(p)] = true
@@ -106,9 +105,9 @@ func (u *update) keep(files []string) {
 	}
 }
 
-// makeRoom removes the files that are empty, and their links: a key that is there goes before one that might come back.
-// Where that is not enough for a tree that the volume is large enough for, a write that was killed has left more than
-// one generation: then what gets shorter, or goes, does so before the rest. It returns the files that stay.
+// makeRoom removes the empty files and their links, because keys that exist have priority over keys that may come back. A killed write may
+// have left more than one generation's worth of data. So if there is still too little room although the volume is large enough for the
+// tree, files that shrink or disappear are handled before the others. It returns the files that stay.
 func (u *update) makeRoom(room room, full, spent []string) (left []string, err error) {
 	shrink := room == all && u.fitsTwice()
 	if shrink {
@@ -118,7 +117,7 @@ func (u *update) makeRoom(room room, full, spent []string) (left []string, err e
 		full, spent = nil, slices.Concat(full, spent)
 	}
 	for _, p := range spent {
-		if dropErr := dropFile(u.old, p); err == nil { // one that can't be removed does not keep the others
+		if dropErr := dropFile(u.old, p); err == nil { // a failure to remove one file does not stop the removal of the others
 			err = dropErr
 		}
 	}
@@ -138,8 +137,7 @@ func (u *update) makeRoom(room room, full, spent []string) (left []string, err e
 	})
 }
 
-// fitsTwice reports whether the file system has room for two generations of the tree and its root. A total of zero stands
-// for no limit.
+// fitsTwice reports whether the file system has room for two generations of the tree and for its root. A total of zero stands for no limit.
 func (u *update) fitsTwice() bool {
 	var st unix.Statfs_t
 	takes := Measure(u.tree)
@@ -157,7 +155,7 @@ func (u *update) emptyAll(files []string) error {
 			return inOrder(
 				func() error { return u.opts.drop(fd, openedName) },
 				func() error { return unix.Ftruncate(fd, 0) },
-				func() error { return u.opts.drop(fd, refsName) }, // it is of no object any more
+				func() error { return u.opts.drop(fd, refsName) }, // it belongs to no object any more
 			)
 		}); err != nil {
 			return fmt.Errorf("empty %s: %w", p, err)
@@ -166,7 +164,7 @@ func (u *update) emptyAll(files []string) error {
 	return nil
 }
 
-// prepare does all that can fail for want of room: new files beside the generation, pages for what changes.
+// prepare does everything that can fail for lack of room: new files beside the generation, pages for what changes.
 func (u *update) prepare(ctx context.Context) error {
 	if err := u.stage(ctx); err != nil {
 		return err
@@ -183,7 +181,7 @@ func (u *update) prepare(ctx context.Context) error {
 	return nil
 }
 
-// stage makes the new files beside the generation, each with the number that it has in the tree as its name.
+// stage makes the new files beside the generation. Each file's name is its index in the tree.
 func (u *update) stage(ctx context.Context) (err error) {
 	if !slices.ContainsFunc(u.files, func(f fileState) bool { return f.have == absent }) {
 		return nil
@@ -207,7 +205,7 @@ func (u *update) stage(ctx context.Context) (err error) {
 	return nil
 }
 
-// eachDiffering calls do with each of the files that change.
+// eachDiffering calls do for each file that changes.
 func (u *update) eachDiffering(do func(fd int, f *volume.File, want *fileState) error) error {
 	at := newDirs(u.old)
 	defer at.close()
@@ -223,7 +221,7 @@ func (u *update) eachDiffering(do func(fd int, f *volume.File, want *fileState) 
 	return nil
 }
 
-// withFile calls do with a regular file of the generation.
+// withFile calls do with a descriptor of a file of the generation.
 func (u *update) withFile(at *dirs, p string, do func(fd int) error) error {
 	dir, last, err := at.at(p)
 	if err != nil {
@@ -237,7 +235,7 @@ func (u *update) withFile(at *dirs, p string, do func(fd int) error) error {
 	return do(fd)
 }
 
-// allocate gives a file the pages for its new content, without making it longer.
+// allocate reserves the pages for a file's new content, without making the file longer.
 func allocate(fd int, f *volume.File, _ *fileState) error {
 	if len(f.Data) == 0 {
 		return nil
@@ -245,7 +243,7 @@ func allocate(fd int, f *volume.File, _ *fileState) error {
 	return unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(f.Data)))
 }
 
-// giveBack undoes allocate: to cut a file off at its end frees what is beyond.
+// giveBack undoes allocate: truncating a file at its end frees the pages beyond the end.
 func giveBack(fd int, _ *volume.File, _ *fileState) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -254,8 +252,8 @@ func giveBack(fd int, _ *volume.File, _ *fileState) error {
 	return unix.Ftruncate(fd, st.Size)
 }
 
-// overwrite rewrites a file. On the way nobody reads the new content who may not read it in the end, and the file goes
-// with the objects of either content.
+// overwrite rewrites a file. Meanwhile nobody can read the new content who may not read it in the end, and the file is withdrawn with the
+// objects of either content.
 func (u *update) overwrite(fd int, f *volume.File, want *fileState) error {
 	u.result.Changed = true
 	have, err := statAttrs(fd)
@@ -305,7 +303,7 @@ func (u *update) overwrite(fd int, f *volume.File, want *fileState) error {
 	return nil
 }
 
-// place moves the new files into the generation, and whatever is in their way out of it.
+// place moves the new files into the generation, and moves anything in their way out of it.
 func (u *update) place() error {
 	at := newDirs(u.old)
 	defer at.close()
@@ -318,7 +316,7 @@ func (u *update) place() error {
 				unix.Close(fd)
 				continue
 			}
-			if !saysAbsent(openErr) { // it is no reason to take what is there for no directory
+			if !saysAbsent(openErr) { // the error does not prove that there is no directory
 				return fmt.Errorf("open directory %s: %w", p, openErr)
 			}
 			if err = u.moveAway(at, p); err == nil {
@@ -355,7 +353,7 @@ func (u *update) place() error {
 	return nil
 }
 
-// moveAway makes what is at a path a leftover, and removes it. What can't be removed is in nobody's way there.
+// moveAway turns what is at a path into a leftover, and removes it. A leftover that cannot be removed does no harm.
 func (u *update) moveAway(at *dirs, p string) error {
 	u.result.Changed = true
 	away := nameAfter("")
@@ -373,8 +371,8 @@ func (u *update) moveAway(at *dirs, p string) error {
 func (u *update) narrowDirs() error { return u.eachDir(narrow) }
 func (u *update) widenDirs() error  { return u.eachDir(widen) }
 
-// eachDir calls set with each directory that has another mode or owner than it is to have. One that isn't there is to be
-// made, or was in a file's way.
+// eachDir calls set for each directory whose mode or owner is not the wanted one. A directory that does not exist is still to be made, or a
+// file is in its place.
 func (u *update) eachDir(set func(fd int, have, want attrs) error) error {
 	change := func(fd int, have, want attrs) error {
 		u.result.Changed = true

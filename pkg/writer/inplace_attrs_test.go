@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestInPlaceAttrs has the write of new content fail, and looks at the modes that the file and the directories have
-// then: nobody reads the new content who may not in the end, and who may before and after is not shut out.
+// TestInPlaceAttrs makes the write of new content fail and checks the modes of the file and the directories then. Nobody can read the new
+// content who may not in the end. Who may read before and after is not locked out.
 func TestInPlaceAttrs(t *testing.T) {
 	for _, tt := range []struct {
 		from, to       fs.FileMode

@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A reader that holds a lease on a file holds up nobody: the write fails at once and
-// changes nothing, and the next one after the lease succeeds.
+// A reader with a lease on a file delays nobody: the write fails at once and changes nothing, and the next one after the lease succeeds.
 func TestInPlaceLease(t *testing.T) {
 	v := newVolume(t)
 	w := newInPlace(Options{})

@@ -15,7 +15,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// newSmallVolume is a volume on a tmpfs of its own.
+// newSmallVolume returns a volume on its own tmpfs.
 func newSmallVolume(t *testing.T, pages, inodes int) *testVolume {
 	t.Helper()
 	fsfd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
@@ -49,8 +49,7 @@ func (v *testVolume) free() (pages, inodes uint64) {
 
 func pages(n int, content string) string { return strings.Repeat(content, n*os.Getpagesize()) }
 
-// TestInPlaceFull has a real file system with too little room for a tree: every file
-// keeps its content, and all room is given back.
+// TestInPlaceFull has a real file system with too little room for a tree: every file keeps its content, and all reserved room is freed.
 func TestInPlaceFull(t *testing.T) {
 	before := tree(file("a", pages(1, "1")), file("b", "2"), file("d/c", pages(2, "3")))
 	cases := map[string]*volume.Payload{ // 5 pages are free
@@ -88,8 +87,7 @@ func TestInPlaceFull(t *testing.T) {
 	}
 }
 
-// TestInPlaceFillsUp changes keys for longer than there is room for all that were ever
-// there: emptied files go when they have to, and only then.
+// TestInPlaceFillsUp changes keys for longer than there is room for all of them. Emptied files are removed when necessary, and only then.
 func TestInPlaceFillsUp(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restart=%v", restart), func(t *testing.T) {

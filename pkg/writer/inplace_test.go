@@ -14,7 +14,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// inodes returns the inode of each regular file that ..data leads to, by path.
+// inodes returns the inode of each regular file below ..data, by path.
 func (v *testVolume) inodes() map[string]uint64 {
 	v.Helper()
 	files := map[string]uint64{}
@@ -34,8 +34,7 @@ func (v *testVolume) inodes() map[string]uint64 {
 	return files
 }
 
-// generation returns the name of the generation that ..data points at, "" if that is
-// none.
+// generation returns the name of the generation to which ..data points, or "".
 func (v *testVolume) generation() string {
 	target, err := os.Readlink(filepath.Join(v.path, dataName))
 	if err != nil || !isGeneration(target) {
@@ -47,8 +46,7 @@ func (v *testVolume) generation() string {
 	return target
 }
 
-// rewrite writes tree in place, expects success, and compares what is on disk then
-// with tree and with what was there before.
+// rewrite writes tree in place, expects success, and compares what is on disk with tree and with the state before.
 func (v *testVolume) rewrite(w *Writer, tree *volume.Payload) Result {
 	v.Helper()
 	before, fds := v.inodes(), openDescriptors(v)
@@ -66,9 +64,8 @@ func (v *testVolume) rewrite(w *Writer, tree *volume.Payload) Result {
 	return result
 }
 
-// checkInPlace fails unless the volume shows tree, and besides that only empty files,
-// which are just those of before that don't stand in the way. Whatever was there
-// before and still is has to have its inode.
+// checkInPlace fails unless the volume shows tree and apart from that only empty files: those of before that are not in the way. Every file
+// that existed before and still exists must have its inode.
 func (v *testVolume) checkInPlace(before map[string]uint64, tree *volume.Payload) {
 	v.Helper()
 	with := *tree
@@ -101,15 +98,14 @@ func (v *testVolume) checkInPlace(before map[string]uint64, tree *volume.Payload
 
 func comparePath(f volume.File, path string) int { return strings.Compare(f.Path, path) }
 
-// blocked reports whether a file of tree can't be there with one at path.
+// blocked reports whether a file of tree conflicts with one at path.
 func blocked(tree *volume.Payload, path string) bool {
 	return slices.ContainsFunc(tree.Files, func(f volume.File) bool {
 		return f.Path != path && (below(f.Path, path) || below(path, f.Path))
 	})
 }
 
-// TestInPlaceUpdate takes each transition there and back, with the InPlace that wrote
-// the first tree and with one that has to read it.
+// TestInPlaceUpdate does each transition in both directions, with the Writer that wrote the first tree and with one that must read it.
 func TestInPlaceUpdate(t *testing.T) {
 	for name, tt := range transitions {
 		for _, restart := range []bool{false, true} {
@@ -133,7 +129,7 @@ func TestInPlaceUpdate(t *testing.T) {
 	}
 }
 
-// TestInPlaceSeen has one file held in the ways in which a container may hold it.
+// TestInPlaceSeen holds one file in all the ways in which a container may hold it.
 func TestInPlaceSeen(t *testing.T) {
 	long := strings.Repeat("0123456789", 2000)
 	for _, restart := range []bool{false, true} {

@@ -8,10 +8,10 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// TestInPlaceThirdVersion kills one write in a volume with just the room that Measure asks for, and then writes yet another
-// tree. What the kill left takes more than a generation, and still the next write has to find its room.
+// TestInPlaceThirdVersion kills one write in a volume with just the room of Measure, and then writes another tree. What the kill left needs
+// more than a generation, and the next write must still find its room.
 func TestInPlaceThirdVersion(t *testing.T) {
-	cases := map[string][]*volume.Payload{ // the second is killed
+	cases := map[string][]*volume.Payload{ // the second write is killed
 		"bytes": {
 			tree(file("x", "1"), file("y", pages(9, "1"))),
 			tree(file("x", pages(9, "2")), file("y", "2")),
@@ -40,8 +40,7 @@ func TestInPlaceThirdVersion(t *testing.T) {
 	}
 }
 
-// newTightVolume is a volume that has room for two generations of each of the trees,
-// and not more.
+// newTightVolume returns a volume with room for just two generations of each of the trees.
 func newTightVolume(t *testing.T, trees []*volume.Payload) *testVolume {
 	t.Helper()
 	var most Footprint
@@ -49,13 +48,12 @@ func newTightVolume(t *testing.T, trees []*volume.Payload) *testVolume {
 		fp := Measure(tr)
 		most.Bytes, most.Inodes = max(most.Bytes, fp.Bytes), max(most.Inodes, fp.Inodes)
 	}
-	const roots = 2 // the volume's, and the file system's above it
+	const roots = 2 // the volume's root, and the file system's above it
 	return newSmallVolume(t, 2*int(most.Bytes)/os.Getpagesize(), 2*int(most.Inodes)+roots)
 }
 
-// checkThird fails unless the volume shows tree, with the inodes of before for files
-// with content, and besides that only empty files, and a new InPlace has no file to
-// write.
+// checkThird fails unless the volume shows tree, with the earlier inodes for files with content, and apart from that only empty files, and
+// a new Writer has nothing to write.
 func (v *testVolume) checkThird(before map[string]uint64, tree *volume.Payload) {
 	v.Helper()
 	shown := map[string]bool{}

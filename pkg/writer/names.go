@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The names of the writer's own in the root of a volume.
+// The writer's own names in the root of a volume.
 const (
 	dataName    = "..data"
 	dataTmpName = "..data_tmp"
 	linkPrefix  = dataName + "/"
-	// birthLayout is the kubelet's, to the nanosecond; random digits follow.
+	// birthLayout is the kubelet's layout with nanoseconds. Random digits follow.
 	birthLayout = "..2006_01_02_15_04_05.000000000"
 )
 
-// birth returns when a generation came to be shown by the wall clock, from its name. It gives the order of generations, never
-// an age: the clock may be set.
+// birth returns, from a generation's name, the time on the wall clock at which it became visible. It gives the order of generations, but
+// never an age, because the clock may be set.
 func birth(name string) (time.Time, bool) {
 	if len(name) < len(birthLayout) || strings.Trim(name[len(birthLayout):], "0123456789") != "" {
 		return time.Time{}, false
@@ -34,8 +34,8 @@ func birth(name string) (time.Time, bool) {
 	return t, err == nil
 }
 
-// nameAfter names a generation that is born now, and after the one before also where the clock was set back, so
-// that the order of names is that of generations. No two names are the same.
+// nameAfter returns a name for a generation that becomes visible now. It is later than the one before, even if the clock was set back, so
+// that names sort like generations. Random digits make each name unique.
 func nameAfter(before string) string {
 	now := time.Now().UTC()
 	if b, ok := birth(before); ok && !now.After(b) {
@@ -44,12 +44,12 @@ func nameAfter(before string) string {
 	return now.Format(birthLayout) + fmt.Sprintf("%04d", rand.IntN(10_000))
 }
 
-// listing is what the root of a volume tells.
+// listing is what the root of a volume contains.
 type listing struct {
-	current     string          // the generation that ..data points at, "" if that is none
+	current     string          // the generation that ..data points to, or ""
 	generations []string        // in the order of their births, current last
-	others      map[string]bool // entries that are not the writer's own; true is a link
-	unfinished  []string        // what an interrupted write left
+	others      map[string]bool // entries that are not the writer's own; true means a link
+	unfinished  []string        // left by an interrupted write
 }
 
 func list(root int) (*listing, error) {
@@ -79,16 +79,16 @@ func list(root int) (*listing, error) {
 	slices.Sort(l.generations)
 	i, ok := slices.BinarySearch(l.generations, l.current)
 	if !ok {
-		l.current, i = "", -1 // ..data points at nothing: all of them go
+		l.current, i = "", -1 // ..data points to nothing: all generations go
 	}
 	l.unfinished = append(l.unfinished, l.generations[i+1:]...)
 	l.generations = l.generations[:i+1]
 	return l, nil
 }
 
-// Prune removes from dir what an interrupted write left and each superseded generation, but for those of which stays says
-// otherwise; nil: none stays. It returns how many stay. What can't be removed keeps nothing else from going; the error is
-// the first one. removing is as Options.Removing. It needs no Writer, and no Write of the same volume may run meanwhile.
+// Prune removes the leftovers of interrupted writes from dir, and the superseded generations for which stays returns false. With a nil
+// stays, all of them go. It returns how many stay. If something cannot be removed, the rest is removed anyway, and the first error is
+// returned. removing is as Options.Removing. Prune needs no Writer. No Write of the same volume may run at the same time.
 func Prune(dir *os.Root, stays func(generation string) bool, removing func(file int)) (left int, err error) {
 	root, err := openRoot(dir)
 	if err != nil {
@@ -102,7 +102,7 @@ func Prune(dir *os.Root, stays func(generation string) bool, removing func(file 
 	return l.prune(int(root.Fd()), stays, removing)
 }
 
-// Present returns the name of the generation that dir shows, "" for none.
+// Present returns the name of the generation that dir shows, or "".
 func Present(dir *os.Root) string {
 	name, err := dir.Readlink(dataName)
 	if _, ok := birth(name); err != nil || !ok {
@@ -126,7 +126,7 @@ func (l *listing) prune(root int, stays func(generation string) bool, removing f
 	return left, err
 }
 
-// eachLast calls do with each file of a generation that has no link in another one. What can't be opened is left out.
+// eachLast calls do for each file of a generation that has no link in another one. It skips files that cannot be opened.
 func eachLast(root int, generation string, do func(file int)) {
 	top, err := openAt(root, generation, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -144,7 +144,7 @@ func eachLast(root int, generation string, do func(file int)) {
 		if err == nil {
 			fd, err = openAt(dir, last, unix.O_RDONLY)
 		}
-		if err == nil { // else the others matter as much
+		if err == nil { // the other files matter as much
 			defer unix.Close(fd)
 			var st unix.Stat_t
 			if unix.Fstat(fd, &st) == nil && st.Nlink == 1 {
@@ -155,8 +155,8 @@ func eachLast(root int, generation string, do func(file int)) {
 	})
 }
 
-// removeAll removes what has the names in the root, as far as it can, and returns the first error. It holds one descriptor,
-// whatever the depth.
+// removeAll removes the named entries of the root, as far as it can, and returns the first error. It holds one descriptor, whatever the
+// depth.
 func removeAll(root int, names ...string) (first error) {
 	for len(names) > 0 {
 		name := names[0]
@@ -175,8 +175,8 @@ func removeAll(root int, names ...string) (first error) {
 	return first
 }
 
-// emptyDir removes what is in a directory, as far as it can. What is deeper than most trees is moved to the root, as a
-// leftover that the caller removes.
+// emptyDir removes the contents of a directory, as far as it can. Directories that are nested very deep are moved to the root, as leftovers
+// that the caller removes.
 func emptyDir(root int, p string) (deep []string, first error) {
 	entries, err := readDir(root, p)
 	if err != nil {
@@ -210,7 +210,7 @@ func emptyDir(root int, p string) (deep []string, first error) {
 	return deep, first
 }
 
-// makeLinks makes the links of the root that the tree needs, where they are missing or wrong.
+// makeLinks makes the tree's links in the root where they are missing or wrong.
 func (u *update) makeLinks() error {
 	for name := range u.tops {
 		isLink, there := u.others[name]
@@ -232,7 +232,7 @@ func (u *update) makeLinks() error {
 	return nil
 }
 
-// dropLinks removes the links that are not of the tree. What is no link into ..data stays.
+// dropLinks removes the links that are not of the tree. A link that does not point into ..data stays.
 func (u *update) dropLinks() error {
 	for name, isLink := range u.others {
 		if !isLink || u.tops[name] {
@@ -243,7 +243,7 @@ func (u *update) dropLinks() error {
 			return fmt.Errorf("read link %s: %w", name, err)
 		}
 		if !strings.HasPrefix(target, linkPrefix) || u.opts.InPlace && isDir(u.old, name) {
-			continue // in place, a directory that stays may be one for mounts
+			continue // with InPlace, an existing directory may be one for mounts
 		}
 		u.result.Changed = true
 		if err := unix.Unlinkat(u.root, name, 0); err != nil {

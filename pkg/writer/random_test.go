@@ -10,8 +10,8 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// FuzzSequences writes random trees one after the other, some of them cut short by
-// a fault or a restart, and compares the directory with each.
+// FuzzSequences writes random trees one after the other, some of them interrupted by a fault or a restart, and compares the directory with
+// each.
 func FuzzSequences(f *testing.F) {
 	f.Add(rand.Uint64())
 	for seed := range uint64(10) {
@@ -48,7 +48,7 @@ func (s *sequence) step() {
 	}
 }
 
-// change returns a tree that differs a little from the present one.
+// change returns a tree that differs slightly from the present one.
 func (s *sequence) change() *volume.Payload {
 	files := map[string]volume.File{}
 	for _, f := range s.tree.Files {
@@ -78,7 +78,7 @@ func (s *sequence) change() *volume.Payload {
 	return next
 }
 
-// path draws from few elements, so that files and directories often meet.
+// path uses few elements, so that files and directories often conflict.
 func (s *sequence) path() string {
 	elements := make([]string, 1+s.IntN(4))
 	for i := range elements {

@@ -12,35 +12,34 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// openedName is the attribute of a file that somebody has opened since it shows what it shows: the time of that. A link
-// carries it to the next generation; a file that is rewritten in place loses it before the first byte changes.
+// openedName is the attribute of a file that somebody has opened since it got its present content. The value is the time. A hard link keeps
+// it in the next generation. A file that is rewritten in place loses it before the first byte changes.
 const openedName = "opened"
 
-// Receipt tells of a file of a generation whether it was opened.
+// Receipt says whether a file of a generation was opened.
 type Receipt struct {
 	// Path is relative to the generation.
 	Path string
-	// Refs are the objects that the file names. Any says that it may be of any.
+	// Refs are the objects that the file shows. Any means that it may show any object.
 	Refs []volume.Ref
 	Any  bool
-	// Written is when its content was written.
+	// Written is when the content was written.
 	Written time.Time
 	// Opened is when it was first opened; zero if it has no receipt.
 	Opened time.Time
-	// Size is its length in bytes.
+	// Size is the length in bytes.
 	Size int64
 }
 
-// Generation is an open generation of a volume. It is for use by one goroutine, which closes it.
+// Generation is an open generation of a volume. It is used by one goroutine, which closes it.
 type Generation struct {
-	// Name is that of its directory.
+	// Name is the name of its directory.
 	Name string
 	opts Options
 	fd   int
 }
 
-// OpenGeneration opens a generation of dir, "" for the one that it shows. The error is fs.ErrNotExist to errors.Is if there
-// is none.
+// OpenGeneration opens a generation of dir by name. "" stands for the one that dir shows. If there is none, the error wraps fs.ErrNotExist.
 func OpenGeneration(dir *os.Root, opts Options, name string) (*Generation, error) {
 	root, err := openRoot(dir)
 	if err != nil {
@@ -66,10 +65,10 @@ func OpenGeneration(dir *os.Root, opts Options, name string) (*Generation, error
 // Close closes the generation.
 func (g *Generation) Close() { unix.Close(g.fd) }
 
-// Fd is the descriptor of its directory, until it is closed.
+// Fd returns the descriptor of its directory. It is valid until Close.
 func (g *Generation) Fd() int { return g.fd }
 
-// Receipts calls visit for each file, with a descriptor of the file that is good for the call.
+// Receipts calls visit for each file, with a descriptor that is valid during the call. It returns the first error.
 func (g *Generation) Receipts(visit func(r Receipt, file int) error) error {
 	at := newDirs(g.fd)
 	defer at.close()
@@ -110,13 +109,13 @@ func (g *Generation) receipt(fd int, p string) (r Receipt, err error) {
 	}
 	var buf [len(time.RFC3339Nano)]byte
 	n, err := unix.Fgetxattr(fd, g.opts.AttributePrefix+openedName, buf[:])
-	if err == nil { // else it has none, or one that is not ours
+	if err == nil { // otherwise it has no receipt, or one that is not ours
 		r.Opened, _ = time.Parse(time.RFC3339Nano, string(buf[:n]))
 	}
 	return r, nil
 }
 
-// WithFile calls do with the descriptor of a file.
+// WithFile calls do with a descriptor of a file, valid during the call.
 func (g *Generation) WithFile(p string, do func(file int) error) error {
 	fd, err := openAt(g.fd, p, unix.O_RDONLY)
 	if err != nil {
@@ -126,7 +125,7 @@ func (g *Generation) WithFile(p string, do func(file int) error) error {
 	return do(fd)
 }
 
-// SetReceipt gives a file its receipt, unless it has one, and calls then with its descriptor.
+// SetReceipt writes a file's receipt, unless it has one, and calls then with a descriptor of the file.
 func (g *Generation) SetReceipt(p string, opened time.Time, then func(file int) error) error {
 	fd, err := openAt(g.fd, p, unix.O_RDONLY)
 	if err == nil {
@@ -139,7 +138,7 @@ func (g *Generation) SetReceipt(p string, opened time.Time, then func(file int) 
 	return then(fd)
 }
 
-// drop takes an attribute from a file, if it has it.
+// drop removes an attribute from a file, if it exists.
 func (o *Options) drop(fd int, name string) error {
 	if o.AttributePrefix == "" {
 		return nil

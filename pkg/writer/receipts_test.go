@@ -11,7 +11,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// receipts returns the files of a generation, the present one for "".
+// receipts returns the receipts of a generation. "" means the present one.
 func (v *testVolume) receipts(o Options, generation string) map[string]Receipt {
 	v.Helper()
 	g, err := OpenGeneration(v.root, o, generation)
@@ -46,7 +46,7 @@ func namedTree(contents ...string) *volume.Payload {
 	return t
 }
 
-// TestReceipts: a link carries a file's receipt to the next generation, and a file with another content has none.
+// TestReceipts: a link keeps a file's receipt in the next generation, and a file with new content has none.
 func TestReceipts(t *testing.T) {
 	o := withAttributes(t)
 	v, w := newVolume(t), New(o)
@@ -74,7 +74,7 @@ func TestReceipts(t *testing.T) {
 	}
 }
 
-// TestReceiptsInPlace: a file that is rewritten, or emptied, loses its receipt, and no other one does.
+// TestReceiptsInPlace: a file that is rewritten or emptied loses its receipt, and no other file does.
 func TestReceiptsInPlace(t *testing.T) {
 	o := withAttributes(t)
 	o.InPlace = true
@@ -91,7 +91,7 @@ func TestReceiptsInPlace(t *testing.T) {
 	}
 }
 
-// TestRemoving hears of each file of a superseded generation that has no other link, before it goes.
+// TestRemoving: the function is called for each file of a superseded generation that has no other link, before it is removed.
 func TestRemoving(t *testing.T) {
 	o := withAttributes(t)
 	v := newVolume(t)

@@ -24,7 +24,7 @@ func (v *testVolume) wantRecord(o Options, want string) {
 	}
 }
 
-// TestOnlyTheRecordChanges keeps the generation, and what is in it.
+// TestOnlyTheRecordChanges: the generation and its files stay.
 func TestOnlyTheRecordChanges(t *testing.T) {
 	o := withAttributes(t)
 	for _, inPlace := range []bool{false, true} {
@@ -33,7 +33,7 @@ func TestOnlyTheRecordChanges(t *testing.T) {
 		first := v.write(w, withRecord("1", tree(file("a", "1"))))
 		before := v.inode("a")
 		for _, record := range []string{"2", "3", "", "4", "4"} {
-			if record == "3" { // a new process reads what there is
+			if record == "3" { // a new process reads what exists
 				w = New(o)
 			}
 			result, err := w.Write(t.Context(), v.root, withRecord(record, tree(file("a", "1"))))
@@ -48,10 +48,10 @@ func TestOnlyTheRecordChanges(t *testing.T) {
 	}
 }
 
-// TestWithdrawalsRecord has what is left protected from going back.
+// TestWithdrawalsRecord: the record protects the remaining files from going back.
 func TestWithdrawalsRecord(t *testing.T) {
 	o := withAttributes(t)
-	for _, w := range []*Writer{New(o), newInPlace(o)} { // of a process that starts
+	for _, w := range []*Writer{New(o), newInPlace(o)} { // as in a process that starts
 		v := newVolume(t)
 		v.must(second(New(o).Write(t.Context(), v.root, withRecord("1", mixed()))))
 		if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), "2"); err != nil || !result.Changed {
@@ -61,7 +61,7 @@ func TestWithdrawalsRecord(t *testing.T) {
 	}
 }
 
-// TestHostileRecord takes a record that can't be one for none, and writes the next one over it.
+// TestHostileRecord: an invalid record counts as none, and the next one replaces it.
 func TestHostileRecord(t *testing.T) {
 	o := withAttributes(t)
 	for _, record := range []string{"\x00", strings.Repeat("x", MaxRecord+1)} {
@@ -81,8 +81,8 @@ func TestHostileRecord(t *testing.T) {
 	}
 }
 
-// TestTornStaysTorn: what a Withdraw keeps of torn files is torn, until a Write has seen to all of them. A record of before the
-// mark tells of none.
+// TestTornStaysTorn: torn files that a Withdraw keeps stay torn until a Write has checked all of them. A record from before the mark never
+// says that files are torn.
 func TestTornStaysTorn(t *testing.T) {
 	o := withAttributes(t)
 	o.InPlace = true

@@ -33,7 +33,7 @@ func refSet(names ...string) map[volume.Ref]bool {
 	return set
 }
 
-// naming is a file that names objects.
+// naming returns a file that names objects.
 func naming(f volume.File, names ...string) volume.File {
 	f.Refs = refs(names...)
 	return f
@@ -52,7 +52,7 @@ func withAttributes(t testing.TB) Options {
 	return Options{}
 }
 
-// attribute returns what the file at path has, "" for none.
+// attribute returns the attribute of the file at path, or "".
 func (v *testVolume) attribute(o Options, path string) string {
 	v.Helper()
 	buf := make([]byte, maxRefs)
@@ -64,7 +64,7 @@ func (v *testVolume) attribute(o Options, path string) string {
 	return string(buf[:n])
 }
 
-// What can't be understood may name anything.
+// An attribute that cannot be decoded may name any object.
 func TestHostileRefs(t *testing.T) {
 	line := "Secret/platform/db\n"
 	for _, attribute := range []string{
@@ -93,8 +93,7 @@ func FuzzRefs(f *testing.F) {
 	})
 }
 
-// A file is taken over only if it names the same objects; what was published is never
-// touched.
+// A file is reused only if it names the same objects. Published files are never changed.
 func TestAnotherObjectIsAnotherFile(t *testing.T) {
 	o := withAttributes(t)
 	for _, restart := range []bool{false, true} {
@@ -111,7 +110,7 @@ func TestAnotherObjectIsAnotherFile(t *testing.T) {
 		if restart {
 			w = New(o)
 		}
-		next := tree(slices.Clone(first.Files)...) // of the same bytes
+		next := tree(slices.Clone(first.Files)...) // with the same bytes
 		next.Files[1].Refs, next.Files[2].Refs = refs("ca"), refs("db")
 		if result := v.write(w, next); result.Linked != 1 || result.Files != 2 {
 			t.Errorf("restart %v: %+v", restart, result)
@@ -132,8 +131,8 @@ func TestAnotherObjectIsAnotherFile(t *testing.T) {
 
 func second(_ Result, err error) error { return err }
 
-// TestMeasureHasRoomForAttributes writes what takes the most inodes for attributes into a real
-// file system for just two generations.
+// TestMeasureHasRoomForAttributes writes the tree whose attributes need the most inodes into a real file system with room for just two
+// generations.
 func TestMeasureHasRoomForAttributes(t *testing.T) {
 	o := withAttributes(t)
 	var files, changed []volume.File

@@ -14,9 +14,8 @@ import (
 
 const leftover = "..2001_02_03_04_05_06.7890000001234"
 
-// damages are what an interrupted write, or a stranger, may have left in a volume
-// that showed transitions' "key removed" from. Each is a function of the volume's
-// path.
+// damages are states that an interrupted write or another process may have left in a volume that showed the tree from of the transition
+// "key removed". Each is a function of the volume's path.
 var damages = map[string]func(path string) error{
 	"link of the switch": func(path string) error {
 		return os.Symlink(leftover, filepath.Join(path, dataTmpName))
@@ -47,7 +46,7 @@ var damages = map[string]func(path string) error{
 		return replaceLink(path, "a", "..data/secret")
 	},
 	"newest link to another key": func(path string) error {
-		return replaceLink(path, "z", "..data/a") // stays where it is in the listing
+		return replaceLink(path, "z", "..data/a") // it keeps its place in the listing
 	},
 	"link out of the volume": func(path string) error {
 		return replaceLink(path, "a", outside(path, "etc/passwd"))
@@ -63,7 +62,7 @@ var damages = map[string]func(path string) error{
 	},
 }
 
-// damagesOfData are damages that cost the present generation.
+// damagesOfData are damages that destroy the present generation.
 var damagesOfData = map[string]func(path string) error{
 	"no ..data": func(path string) error {
 		return os.Remove(filepath.Join(path, dataName))
@@ -101,8 +100,7 @@ func replaceLink(path, name, target string) error {
 	return errors.Join(os.Remove(filepath.Join(path, name)), os.Symlink(target, filepath.Join(path, name)))
 }
 
-// TestRepair damages a volume and writes to it: the same tree or another one,
-// with a new Writer or, for another tree, with the one that wrote before.
+// TestRepair damages a volume and writes to it: the same tree or another one, with a new Writer or, for another tree, with the earlier one.
 func TestRepair(t *testing.T) {
 	before := tree(file("a", "1"), file("d/b", "2"), file("secret", "3"), file("z", "6"))
 	after := tree(file("a", "1"), file("d/b", "4"), file("new", "5"), file("z", "6"))
@@ -147,8 +145,7 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// TestStrays checks what Write leaves alone: what is not of its making and not in
-// its way.
+// TestStrays checks that Write leaves alone what it did not create and what is not in its way.
 func TestStrays(t *testing.T) {
 	v, w := newVolume(t), New(Options{})
 	strays := []string{"..other", "dir", "file", "link"}

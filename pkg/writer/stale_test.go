@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// generations returns the names of the generations in the volume, sorted.
+// generations returns the names of the volume's generations, sorted.
 func (v *testVolume) generations() []string {
 	v.Helper()
 	return slices.DeleteFunc(v.names(), func(name string) bool { return !isGeneration(name) })
 }
 
-// TestGenerationBeforeStays has a reader that opened ..data before a switch: all of its generation stays readable as long as
-// Prune is told so, and not longer.
+// TestGenerationBeforeStays has a reader that opened ..data before a switch: its whole generation stays readable as long as stays of Prune
+// says so, and not longer.
 func TestGenerationBeforeStays(t *testing.T) {
 	v, w := newVolume(t), New(Options{})
 	write := func(content string) string {
@@ -49,7 +49,7 @@ func TestGenerationBeforeStays(t *testing.T) {
 	prune(nil, first)
 
 	second := write("2")
-	write("2") // nothing to do, so nothing is removed
+	write("2") // there is nothing to do, so nothing is removed
 	third := write("3")
 	prune([]string{first, second}, third)
 	if got := read(reader); got != "11" {
@@ -62,7 +62,7 @@ func TestGenerationBeforeStays(t *testing.T) {
 	prune(nil, third)
 	v.check(tree(file("a", "3"), file("d/b", "3")))
 
-	// The clock is set back by an hour: names go on in order.
+	// The clock is set back by an hour: names continue in order.
 	future := time.Now().Add(time.Hour).UTC().Format(birthLayout) + "0000"
 	v.must(os.Rename(filepath.Join(v.path, third), filepath.Join(v.path, future)))
 	v.must(replaceLink(v.path, dataName, future))

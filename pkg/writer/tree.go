@@ -14,20 +14,20 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// shape is what a tree looks like without its contents.
+// shape is the structure of a tree, without contents.
 type shape struct {
-	// dirs are the directories of the tree, each after the one that it is in; the generation's own is not
-	// among them. entries says how many entries each has; "." stands for the generation.
+	// dirs are the directories of the tree, each after its parent, without the generation itself. entries has the number of entries of
+	// each; "." stands for the generation.
 	dirs    []string
 	entries map[string]int
 	// tops are the names that get a link in the volume's root.
 	tops map[string]bool
-	// mountDirs are the directories for mounts in the root, each after the one that it is in.
+	// mountDirs are the directories for mounts in the root, each after its parent.
 	mountDirs []string
 }
 
-// shapeOf refuses paths that lead out of a generation, or that can't all exist. Whoever made the tree has
-// checked them already; this is the last line before the file system.
+// shapeOf returns an error for paths that lead out of a generation or that conflict. The creator of the tree has checked them already. This
+// is the last check before the file system.
 func shapeOf(tree *volume.Payload) (*shape, error) {
 	s := &shape{entries: map[string]int{".": 0}, tops: map[string]bool{}}
 	for i := range tree.Files {
@@ -65,7 +65,7 @@ func topOf(p string) string {
 	return top
 }
 
-// attrs is a mode, as the kernel counts it, and an owner, of which volume.NoOwner stands for any.
+// attrs is a mode, as the kernel encodes it, and an owner. volume.NoOwner stands for any owner.
 type attrs struct {
 	mode     uint32
 	uid, gid int
@@ -87,15 +87,15 @@ func dirAttrs(tree *volume.Payload) attrs {
 	return a
 }
 
-// satisfiedBy reports whether what has the attributes have needs no change to have a's.
+// satisfiedBy reports whether a file with the attributes have needs no change to have the attributes a.
 func (a attrs) satisfiedBy(have attrs) bool { return a.mode == have.mode && a.sameOwner(have) }
 
 func (a attrs) sameOwner(have attrs) bool {
 	return (a.uid == volume.NoOwner || a.uid == have.uid) && (a.gid == volume.NoOwner || a.gid == have.gid)
 }
 
-// between returns a mode that grants only what both a and want grant, for the time of a change from a to want.
-// The owner decides which bits count for whom, so it grants nothing while the owner changes.
+// between returns a mode for the time of a change from a to want: it grants only what both grant. The owner decides to whom the bits apply,
+// so it grants nothing if the owner changes.
 func (a attrs) between(want attrs) uint32 {
 	if !want.sameOwner(a) {
 		return 0
@@ -103,25 +103,25 @@ func (a attrs) between(want attrs) uint32 {
 	return a.mode & want.mode
 }
 
-// Footprint is what something takes of a tmpfs, in the units of its size and nr_inodes options.
+// Footprint is the use of a tmpfs, in the units of its size and nr_inodes options.
 type Footprint struct {
 	Bytes  int64 // whole pages
 	Inodes int64
 }
 
 const (
-	// inlineTarget is the longest link target, with its final zero byte, that tmpfs keeps in the inode.
+	// inlineTarget is the longest link target that tmpfs keeps in the inode, with its final zero byte.
 	inlineTarget = 128
-	// Newer kernels take an extended attribute from nr_inodes, at so many bytes an inode, with so many beside
-	// the value for its name and their own records.
+	// Newer kernels charge extended attributes to nr_inodes: one inode for each bytesPerInode bytes, with attributeOverhead bytes beside
+	// each value for its name and the kernel's own data.
 	bytesPerInode     = 1024
 	attributeOverhead = 128
 )
 
-// Measure returns what one generation of tree takes: its files with the attributes that name their objects, its
-// directories, the links that users see, and ..data. A volume has to hold two generations, as one stays until the
-// next is complete, and one inode more for its root; earlier ones go where there is no room. A hard link counts as an
-// inode, but its bytes count once. The same is enough for InPlace: what it has emptied goes when the room is needed.
+// Measure returns what one generation of tree needs: its files with the attributes that name their objects, its directories, the links that
+// users see, and ..data. A volume needs room for two generations, because the old one stays until the new one is complete, and one inode
+// more for its root. Earlier generations are removed if there is no room. A hard link counts as an inode, but its bytes count once. The
+// same room is enough for InPlace: files that it has emptied are removed when the room is needed.
 func Measure(tree *volume.Payload) Footprint {
 	m := Footprint{Inodes: 2} // the generation's directory and ..data
 	attributes, dir, top := 0, ".", ""
@@ -148,7 +148,7 @@ func Measure(tree *volume.Payload) Footprint {
 	return m
 }
 
-// linkPages returns how many pages the link of a top name takes beside its inode.
+// linkPages returns how many pages the link of a top name needs beside its inode.
 func linkPages(top string) int64 {
 	if len(linkPrefix)+len(top)+1 > inlineTarget {
 		return 1

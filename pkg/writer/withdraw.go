@@ -15,10 +15,10 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Withdraw is a Write of what dir shows, without the files that name one of refused or of which that can't be told.
-// record becomes the record. All earlier generations go at once, as they may show what is refused too. It needs
-// nothing but dir. Where there is no inode for another generation, it removes the files from the present one: a reader
-// may then miss a file of the generation that it has begun to read. In place, the files are emptied.
+// Withdraw writes what dir shows, without the files that name a refused object or whose objects are not known. record becomes the record.
+// All earlier generations are removed at once, because they may show refused objects too. It needs only dir. If there is no inode left for
+// another generation, it removes the files from the present one: a reader may then miss a file of the generation that it has begun to read.
+// With InPlace the files are emptied. Errors are those of Write.
 func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (Result, error) {
 	tree, gone, err := w.without(dir, refused)
 	if tree == nil || err != nil {
@@ -39,7 +39,7 @@ func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 	return result, err
 }
 
-// without returns a tree that keeps what dir shows but the files that go, nil if dir shows nothing.
+// without returns a tree that keeps what dir shows, apart from the files that go. It returns nil if dir shows nothing.
 func (w *Writer) without(dir *os.Root, refused map[volume.Ref]bool) (tree *volume.Payload, gone []string, err error) {
 	generation, err := openPresent(dir)
 	if generation < 0 || err != nil {
@@ -74,7 +74,7 @@ func (w *Writer) without(dir *os.Root, refused map[volume.Ref]bool) (tree *volum
 	return tree, gone, err
 }
 
-// stays reports whether a file names objects, and none that is refused.
+// stays reports whether a file names objects, and no refused one.
 func (w *Writer) stays(at *dirs, p string, refused map[volume.Ref]bool) (bool, error) {
 	dir, last, err := at.at(p)
 	if err != nil {
@@ -93,8 +93,7 @@ func (w *Writer) stays(at *dirs, p string, refused map[volume.Ref]bool) (bool, e
 	return ok && !slices.ContainsFunc(named, func(ref volume.Ref) bool { return refused[ref] }), nil
 }
 
-// remove removes the files that go from the present generation, which then is just so. One that can't be removed does not
-// keep the others.
+// remove removes files from the present generation itself. A failure for one file does not stop the others.
 func (w *Writer) remove(dir *os.Root, gone []string) error {
 	w.memory = memory{}
 	generation, err := openPresent(dir)
@@ -108,7 +107,7 @@ func (w *Writer) remove(dir *os.Root, gone []string) error {
 	return err
 }
 
-// dropFile removes a file of a generation, and the directories above it in which nothing else is.
+// dropFile removes a file of a generation, and the directories above it that become empty.
 func dropFile(generation int, p string) error {
 	at := newDirs(generation)
 	defer at.close()
@@ -122,13 +121,13 @@ func dropFile(generation int, p string) error {
 	for _, name := range parents(p) {
 		dir, last, err := at.at(name)
 		if err != nil || unix.Unlinkat(dir, last, unix.AT_REMOVEDIR) != nil {
-			break // something else is in it
+			break // it is not empty
 		}
 	}
 	return nil
 }
 
-// parents returns the directories above a path, the nearest first.
+// parents returns the directories above a path, nearest first.
 func parents(p string) (all []string) {
 	for p = path.Dir(p); p != "."; p = path.Dir(p) {
 		all = append(all, p)

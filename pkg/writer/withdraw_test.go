@@ -14,19 +14,18 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// mixed shows files of two objects, of both and of none.
+// mixed returns a tree with files of two objects, of both, and of none.
 func mixed() *volume.Payload {
 	return tree(naming(file("ca", "1"), "ca"), naming(file("conf/own", "2"), "own"), naming(file("conf/db", "3"), "db"),
 		naming(file("db", "4"), "db"), naming(file("dir/deep/db", "5"), "db"), naming(file("mixed.env", "6"), "ca", "db"), naming(file("own", "7"), "own"))
 }
 
-// mixedWithout is mixed without db.
+// mixedWithout returns mixed without db.
 func mixedWithout() *volume.Payload {
 	return tree(naming(file("ca", "1"), "ca"), naming(file("conf/own", "2"), "own"), naming(file("own", "7"), "own"))
 }
 
-// TestWithdraw takes away what names an object, and nothing else, whether the Writer wrote the
-// files or not.
+// TestWithdraw removes the files that name an object, and nothing else, whether the Writer wrote the files or not.
 func TestWithdraw(t *testing.T) {
 	o := withAttributes(t)
 	for _, restart := range []bool{false, true} {
@@ -50,7 +49,7 @@ func TestWithdraw(t *testing.T) {
 				t.Errorf("ca names %q", got)
 			}
 
-			// There is nothing left to take away, and nothing is written.
+			// Nothing is left to remove, and nothing is written.
 			if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), ""); err != nil || result.Changed {
 				t.Errorf("again: %+v, %v", result, err)
 			}
@@ -62,7 +61,7 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-// An attribute that can't be understood may hide what was revoked.
+// An attribute that cannot be decoded may hide a revoked object.
 func TestWithdrawOfSpoiltAttributes(t *testing.T) {
 	o := withAttributes(t)
 	for name, attribute := range map[string]string{"garbage": "x", "too long": strings.Repeat("Secret/platform/db\n", 300), "others": anyRefs} {
@@ -91,7 +90,7 @@ func TestWithdrawOfSpoiltAttributes(t *testing.T) {
 	}
 }
 
-// wantOwn fails unless the files of other objects are there.
+// wantOwn fails unless the files of other objects exist.
 func (v *testVolume) wantOwn(n string) {
 	v.Helper()
 	for _, f := range mixedWithout().Files {
@@ -101,7 +100,7 @@ func (v *testVolume) wantOwn(n string) {
 	}
 }
 
-// wantWithdrawn fails if a file of the object is there that is not empty.
+// wantWithdrawn fails if a file of the object exists and is not empty.
 func (v *testVolume) wantWithdrawn(n string) {
 	v.Helper()
 	for _, path := range []string{"db", "conf/db", "dir/deep/db", "mixed.env"} {
@@ -112,8 +111,8 @@ func (v *testVolume) wantWithdrawn(n string) {
 	v.wantOwn(n)
 }
 
-// TestWithdrawFromAFullVolume has no page and no inode left, and a volume on which the
-// generation before can't be removed: the files go from where they are.
+// TestWithdrawFromAFullVolume has no free page or inode, and a volume from which the last generation cannot be removed: the files are
+// removed from the present generation.
 func TestWithdrawFromAFullVolume(t *testing.T) {
 	o := withAttributes(t)
 	for _, restart := range []bool{false, true} {
@@ -151,7 +150,7 @@ func TestWithdrawFromAFullVolume(t *testing.T) {
 	}
 }
 
-// fillUp takes all pages and inodes that are left.
+// fillUp uses all free pages and inodes.
 func (v *testVolume) fillUp() {
 	v.Helper()
 	f, err := os.Create(filepath.Join(v.path, "ballast"))
@@ -177,8 +176,7 @@ func (v *testVolume) wantNoLink(name string) {
 	}
 }
 
-// TestInPlaceWithdraw keeps each file for those who hold it, and brings its content back
-// there.
+// TestInPlaceWithdraw keeps each file for processes that hold it, and brings its content back there.
 func TestInPlaceWithdraw(t *testing.T) {
 	o := withAttributes(t)
 	for _, restart := range []bool{false, true} {

@@ -1,9 +1,8 @@
 // Package writer makes a directory show a tree of files.
 //
-// It owns the layout inside a volume: the generations, the ..data link that chooses one of them, the links that users
-// see, and the repair of whatever an interrupted write left. Everything it does is relative to the directory handle
-// that it is given. It must not know where the content comes from, how the directory is mounted, or who reads it.
-// Contents never get into its errors.
+// It owns the layout inside a volume: the generations, the ..data link that selects one of them, the links that users see, and the repair
+// of what an interrupted write left. Everything is done relative to the directory handle that it receives. It must not know where the
+// content comes from, how the directory is mounted, or who reads it. Its errors never hold contents.
 //
 // The layout is the one of the kubelet's own volumes:
 //
@@ -12,18 +11,19 @@
 //	key -> ..data/key
 //	conf -> ..data/conf
 //
-// The names of generations are in their order.
-// A generation carries the record of its tree, and each file the names of its objects, as extended attributes: so
-// Withdraw needs nothing else. Nothing is kept beside the volume.
+// The names of generations sort in the order of the generations. A generation carries the record of its tree as an extended attribute, and
+// each file carries the names of its objects, so Withdraw needs nothing else. No state is kept outside the volume.
 //
-// By default readers see all of one version or all of the next: a generation is never changed once ..data points at it,
-// but by a Withdraw that can't make another. A reader may still be at work in it when ..data switches, so it stays until
-// Prune, unless there is no room for it. With Options.InPlace, whoever holds a file sees each change of it, as a container
-// does that mounts one key with subPath. There is one generation for ever, and a change rewrites the files in it: a reader
-// may see a file half-written, or files of two versions. The file of a key that goes stays, empty.
+// By default readers see all of one version or all of the next. A generation never changes once ..data points to it, except by a Withdraw
+// that has no room for another one. A reader may still use a generation after ..data has switched, so it stays until Prune, unless there is
+// no room for it.
 //
-// Somebody else may write to a volume too, a container with the node's CAP_SYS_ADMIN. That can delay the updates of that
-// volume, and nothing else: no link is followed, and no descriptor is held for what it has put there.
+// With Options.InPlace, a process that holds a file sees each change of it, for example a container that mounts one key with subPath. There
+// is only one generation, and its files are rewritten. A reader may see a half-written file, or files of two versions. The file of a
+// removed key stays and is empty.
+//
+// Somebody else may write to a volume too: a container with the node's CAP_SYS_ADMIN. That can delay the updates of this volume, and do
+// nothing else: no link is followed, and no descriptor is held for foreign files.
 package writer
 
 import (
@@ -39,55 +39,54 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Options says how a volume is written. The zero value is valid.
+// Options are the options of a Writer. The zero value is valid.
 type Options struct {
-	// AttributePrefix starts the names of extended attributes, as "trusted.refvol." does. Without one no record is
-	// kept, and no file names its objects.
+	// AttributePrefix is the prefix of the names of extended attributes, such as "trusted.refvol.". If it is "", no record is kept, and
+	// files don't name their objects.
 	AttributePrefix string
-	// InPlace rewrites the same files.
+	// InPlace makes the Writer rewrite the same files.
 	InPlace bool
-	// Rewritten is called with each file that was rewritten in place, and its descriptor; nil: nobody is.
+	// Rewritten is called with the path and a descriptor of each file that was rewritten in place. It may be nil.
 	Rewritten func(path string, file int) `json:"-"`
-	// Removing is called with the descriptor of each file of a superseded generation before its last link goes: whoever has
-	// it open can go on opening it by that. nil: nobody is.
+	// Removing is called with a descriptor of each file of a superseded generation before its last link is removed. Processes that have the
+	// file open can still open it again through their descriptor. It may be nil.
 	Removing func(file int) `json:"-"`
 }
 
-// Writer writes one volume, over and over. It remembers digests of what it last wrote, never the content. It is for
-// use by one goroutine at a time, and for one directory during its life.
+// Writer writes one volume again and again. It remembers digests of what it last wrote, never the content. It may be used by one goroutine
+// at a time, and for one directory during its life.
 type Writer struct {
 	opts   Options
 	memory memory
 }
 
-// New returns a Writer that knows nothing yet of the directory: its first Write reads the files that are there.
+// New returns a Writer that does not know the directory yet. Its first Write reads the existing files.
 func New(opts Options) *Writer { return &Writer{opts: opts} }
 
-// Result tells what a Write did.
+// Result says what a Write did.
 type Result struct {
-	// Changed is true when anything was changed of what users see.
+	// Changed means that something changed that users can see.
 	Changed bool
-	// Generation is the name of the generation that ..data points at.
+	// Generation is the name of the generation that ..data points to.
 	Generation string
-	// Files is how many files were written, and Bytes the length of their contents in bytes; Linked is how many
-	// were hard-linked from the generation before, as nothing about them changed.
+	// Files is the number of files that were written, and Bytes the length of their contents in bytes. Linked is the number of unchanged
+	// files that were hard-linked from the last generation.
 	Files, Linked int
 	Bytes         int64
 }
 
-// Write makes dir show tree, and puts right whatever it finds amiss there on the way. Where the present generation has
-// a file just so, that is taken over; where nothing differs, nothing is touched. One rename changes the files and the
-// record; where nothing but the Record differs, the present generation gets the new one. The root of dir gets the
-// tree's directory mode and owner.
+// Write makes dir show tree, and repairs what it finds damaged there. An unchanged file of the present generation is reused. If nothing
+// differs, nothing is changed. One rename switches the files and the record together. If only the Record differs, it is written to the
+// present generation. The root of dir gets the tree's directory mode and owner.
 //
-// In place, each file that changes is rewritten and keeps its inode, new files appear whole, and a file that the tree
-// lacks becomes empty and stays. All new files are complete and all room is reserved before the first change; the
-// generation carries the new Record before the first byte is rewritten.
+// With InPlace, each changed file is rewritten and keeps its inode, new files appear complete, and a file that is not in the tree becomes
+// empty and stays. All new files are complete and all space is reserved before the first change. The generation carries the new Record
+// before the first byte is rewritten.
 //
-// An error before the first change leaves what users see as it was. A later one comes with a Result whose Changed is
-// true. After any error, or when the process was killed, the next Write repairs. A full file system is unix.ENOSPC to
-// errors.Is: before it fails, superseded generations go, and what an in-place write has emptied. A cancelled ctx is
-// heeded only before the first change, and is ctx.Err() then.
+// An error before the first change leaves everything visible as it was. After a later error, Result.Changed is true. After any error, or if
+// the process was killed, the next Write repairs the volume. If the file system is full, the error wraps unix.ENOSPC; before that,
+// superseded generations and emptied files are removed. The end of ctx counts only before the first change, and the error then wraps
+// ctx.Err().
 func (w *Writer) Write(ctx context.Context, dir *os.Root, tree *volume.Payload) (Result, error) {
 	root, err := openRoot(dir)
 	if err != nil {
@@ -105,7 +104,7 @@ func (w *Writer) Write(ctx context.Context, dir *os.Root, tree *volume.Payload) 
 	}
 }
 
-// room says what goes for a write to find room: nothing, what nobody needs, or all that can.
+// room says what a write may remove to find room: nothing, what nobody needs, or everything possible.
 type room int
 
 const (
@@ -114,27 +113,27 @@ const (
 	all
 )
 
-// update is one Write.
+// update is the state of one Write.
 type update struct {
 	opts Options
 	*listing
 	*shape
 	root int
 	tree *volume.Payload
-	// old is the present generation, -1 if there is none.
+	// old is the descriptor of the present generation, or -1.
 	old int
-	// next is the name of a directory for what nobody sees yet. As a leftover it is one of a generation.
+	// next is the name of a directory for data that is not visible yet. A leftover of that name counts as an unfinished generation.
 	next string
-	// files says of each of the tree's files what is to be, and what there is.
+	// files has, for each file of the tree, the wanted and the present state.
 	files []fileState
-	// emptied are the directories that have nothing but files that the tree lacks.
+	// emptied are the directories with only files that are not in the tree.
 	emptied []string
-	// torn says that the record is to have tornMark.
+	// torn means that the record gets tornMark.
 	torn   bool
 	result Result
 }
 
-// fileState is what is to be of a file, and what the present generation has of it.
+// fileState is the wanted state of a file, and how the present generation compares.
 type fileState struct {
 	known
 	have have
@@ -143,22 +142,22 @@ type fileState struct {
 type have byte
 
 const (
-	absent  have = iota // no regular file
-	differs             // it has another content, mode, owner or attribute
+	absent  have = iota // not a regular file
+	differs             // another content, mode, owner or attribute
 	equal
 )
 
-// Comparison is what Compare finds.
+// Comparison is the result of Compare.
 type Comparison struct {
-	// Whole says that there is a present generation, and that neither a link to its files nor a directory for mounts is missing.
+	// Whole means that there is a present generation, and that no link to its files and no directory for mounts is missing.
 	Whole bool
-	// Same says that a Write would change nothing but the Record.
+	// Same means that a Write would change nothing except the Record.
 	Same bool
-	// Differ are the paths of the tree at which dir shows another file, or none.
+	// Differ are the paths of the tree at which dir shows another file, or no file.
 	Differ []string
 }
 
-// Compare says whether dir shows tree already, whatever its Record. It changes nothing.
+// Compare compares what dir shows with tree, ignoring the Record. It changes nothing.
 func (w *Writer) Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (found Comparison, err error) {
 	root, err := openRoot(dir)
 	if err != nil {
@@ -184,7 +183,7 @@ func (w *Writer) Compare(ctx context.Context, dir *os.Root, tree *volume.Payload
 	return found, err
 }
 
-// isLinked says whether there is a present generation with links to all that is in it.
+// isLinked reports whether there is a present generation, with links to all its entries and with all directories for mounts.
 func (u *update) isLinked() (bool, error) {
 	if u.old < 0 {
 		return false, nil
@@ -195,13 +194,13 @@ func (u *update) isLinked() (bool, error) {
 	}
 	for _, e := range entries {
 		if target, err := readLink(u.root, e.Name()); err != nil || target != linkPrefix+e.Name() {
-			return false, nil //nolint:nilerr // a link that can't be read is none
+			return false, nil //nolint:nilerr // a link that cannot be read counts as missing
 		}
 	}
 	return u.hasDirectories(), nil
 }
 
-// begin looks at a volume's root.
+// begin reads a volume's root.
 func (w *Writer) begin(root int, tree *volume.Payload) (u *update, err error) {
 	u = &update{opts: w.opts, root: root, tree: tree, old: -1}
 	if u.shape, err = shapeOf(tree); err != nil {
@@ -227,14 +226,14 @@ func (u *update) end() {
 	}
 }
 
-// write is one try, with so much removed for room:
+// write is one try of Write. room says what it may remove:
 //
-//  1. Look at the root: what is present, what is superseded, what an interrupted write has left.
-//  2. Remove leftovers; where there was no room, superseded generations too.
+//  1. Read the root: what is present, what is superseded, what an interrupted write has left.
+//  2. Remove leftovers. If there was no room, remove superseded generations too.
 //  3. Compare the present generation with the tree: mode, owner, attribute, content.
-//  4. In place, rewrite what differs. Otherwise, if something differs, build the next generation, link what is equal, and
+//  4. With InPlace, rewrite what differs. Otherwise, if something differs, build the next generation, link what is equal, and
 //     switch ..data to it. If nothing differs, renew the record.
-//  5. Make the links that users see, drop those that the tree lacks, and make the directories for mounts below the volume.
+//  5. Make the links that users see, remove those that are not of the tree, and make the directories for mounts.
 //  6. Remember what was written.
 func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room room) (_ Result, err error) {
 	u, err := w.begin(root, tree) // 1
@@ -242,7 +241,7 @@ func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room
 		return Result{}, err
 	}
 	defer u.end()
-	if room > present { // 2; what can't be removed is in nobody's way, unless there is no room
+	if room > present { // 2; a leftover that cannot be removed does no harm, unless there is no room
 		_, _ = u.prune(root, nil, u.opts.Removing)
 	} else {
 		_ = removeAll(root, u.unfinished...)
@@ -270,7 +269,7 @@ func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room
 	return u.result, err
 }
 
-// renew gives the present generation, which has all files, the tree's record.
+// renew writes the tree's record to the present generation, which has all files already.
 func (u *update) renew() error {
 	u.result.Generation = u.current
 	if u.missing() > 0 {
@@ -284,7 +283,7 @@ func (u *update) renew() error {
 	return u.renewRecord()
 }
 
-// describe says what is to be of each file. Most files of a tree name the same objects, and share the text.
+// describe sets the wanted state of each file. Most files of a tree have the same objects, so they share that text.
 func (u *update) describe() {
 	for i := range u.tree.Files {
 		f := &u.tree.Files[i]

@@ -49,8 +49,7 @@ func TestWriteOnce(t *testing.T) {
 	}
 }
 
-// transitions are pairs of trees that a volume goes from and to, used by several
-// tests.
+// transitions are pairs of trees, used by several tests: a volume goes from one to the other.
 var transitions = map[string]struct{ from, to *volume.Payload }{
 	"value changed":           {tree(file("a", "1"), file("b", "2")), tree(file("a", "1"), file("b", "3"))},
 	"value shorter":           {tree(file("a", "long value")), tree(file("a", "s"))},
@@ -74,8 +73,7 @@ func withDirMode(mode fs.FileMode, tree *volume.Payload) *volume.Payload {
 	return tree
 }
 
-// TestUpdate takes each transition there and back, with the Writer that wrote
-// the first tree and with one that has to read it.
+// TestUpdate does each transition in both directions, with the Writer that wrote the first tree and with one that must read it.
 func TestUpdate(t *testing.T) {
 	for name, tt := range transitions {
 		for _, restart := range []bool{false, true} {
@@ -95,7 +93,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// TestUnchanged writes the same tree again: nothing is touched, not even the times.
+// TestUnchanged writes the same tree again: nothing changes, not even the times.
 func TestUnchanged(t *testing.T) {
 	fresh := func() *volume.Payload {
 		return tree(file("a", "1"), file("empty", ""), withMode(0o400, file("c/d", strings.Repeat("x", 5000))))
@@ -113,7 +111,7 @@ func TestUnchanged(t *testing.T) {
 			unowned.UID, unowned.GID = volume.NoOwner, volume.NoOwner
 			for i, tr := range []*volume.Payload{fresh(), unowned, fresh()} {
 				if i == 2 {
-					w = New(w.opts) // which has to read it
+					w = New(w.opts) // it must read the tree
 				}
 				result, err := w.Write(t.Context(), v.root, tr)
 				if want := (Result{Generation: first.Generation}); err != nil || result != want {

@@ -1,8 +1,8 @@
-// Package leaklog is a log at the highest verbosity that must hold no value and no token, and no
-// key twice in a line. It is for tests.
+// Package leaklog provides a logger for tests. It logs at the highest verbosity and checks that the
+// log contains no value and no token, and that no line has a key twice.
 //
-// Every line is written as text and as JSON, as the plugin's two formats have it, and both
-// are searched when the test ends.
+// It writes every line as text and as JSON, which are the plugin's two formats, and searches both
+// when the test ends.
 package leaklog
 
 import (
@@ -19,20 +19,20 @@ import (
 	"github.com/refvol/refvol/internal/leak"
 )
 
-// verbosity is more than any line asks for: client-go logs bodies at up to 10, and the
-// plugin puts what client-go logs 4 higher.
+// verbosity is higher than the level of any line: client-go logs bodies at up to level 10, and the
+// plugin adds 4 to the levels of client-go.
 const verbosity = 20
 
-// TB is what New needs of a *testing.T.
+// TB has the methods of *testing.T that New uses.
 type TB interface {
 	Helper()
 	Cleanup(f func())
 	Errorf(format string, args ...any)
 }
 
-// New returns a logger whose lines t must find free of values and tokens when it ends; text
-// gets each line as text. What logs must have ended by then. The logger is as safe for
-// concurrent use as text is.
+// New returns a logger that also writes each line as text to text. When t ends, it fails if a line
+// contains a value or a token, or has a key twice. Everything that logs must have ended by then. The
+// logger is safe for concurrent use if text is.
 func New(t TB, text io.Writer) klog.Logger {
 	t.Helper()
 	asText, asJSON := &buffer{}, &buffer{}
@@ -54,7 +54,7 @@ func New(t TB, text io.Writer) klog.Logger {
 	return klog.New(both{textLogger.GetSink(), jsonLogger.GetSink()})
 }
 
-// CheckKeys returns an error if a line of a log in JSON, which is an object, has a key twice.
+// CheckKeys returns an error if line, one JSON object of a log, has a top-level key twice or is not valid JSON.
 func CheckKeys(line []byte) error {
 	decoder := stdjson.NewDecoder(bytes.NewReader(line))
 	if _, err := decoder.Token(); err != nil {
@@ -89,7 +89,7 @@ func (b *buffer) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// Sync has nothing to do; the JSON logger wants it.
+// Sync does nothing. The JSON logger requires the method.
 func (b *buffer) Sync() error { return nil }
 
 func (b *buffer) bytes() []byte {
@@ -98,37 +98,37 @@ func (b *buffer) bytes() []byte {
 	return bytes.Clone(b.text.Bytes())
 }
 
-// both is a LogSink that hands everything to two.
+// both is a LogSink that passes everything to two other sinks.
 type both [2]klog.LogSink
 
 func (b both) each(of func(klog.LogSink) klog.LogSink) klog.LogSink { return both{of(b[0]), of(b[1])} }
 
-// Init does nothing: the two are in use by loggers of their own.
+// Init does nothing: the loggers that own the two sinks have initialized them.
 func (b both) Init(klog.RuntimeInfo) {}
 
-// Enabled tells whether either wants a line of this level.
+// Enabled reports whether one of the sinks accepts a line of this level.
 func (b both) Enabled(level int) bool { return b[0].Enabled(level) || b[1].Enabled(level) }
 
-// Info writes a line.
+// Info passes a line to both sinks.
 func (b both) Info(level int, msg string, keysAndValues ...any) {
 	for _, sink := range b {
 		sink.Info(level, msg, keysAndValues...)
 	}
 }
 
-// Error writes a line about an error.
+// Error passes a line about an error to both sinks.
 func (b both) Error(err error, msg string, keysAndValues ...any) {
 	for _, sink := range b {
 		sink.Error(err, msg, keysAndValues...)
 	}
 }
 
-// WithValues adds to each line.
+// WithValues returns a sink that adds keysAndValues to each line.
 func (b both) WithValues(keysAndValues ...any) klog.LogSink {
 	return b.each(func(s klog.LogSink) klog.LogSink { return s.WithValues(keysAndValues...) })
 }
 
-// WithName adds to the logger's name.
+// WithName returns a sink that adds name to the logger's name.
 func (b both) WithName(name string) klog.LogSink {
 	return b.each(func(s klog.LogSink) klog.LogSink { return s.WithName(name) })
 }

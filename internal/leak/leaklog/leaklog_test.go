@@ -12,7 +12,7 @@ import (
 	"github.com/refvol/refvol/internal/leak"
 )
 
-// fakeTest is a test that is over once end is called.
+// fakeTest is a TB whose test ends when end is called.
 type fakeTest struct {
 	end    func()
 	errors []string
