@@ -73,7 +73,7 @@ read, the API server does not answer, or the command line is wrong.`,
 	fs.StringVar(&opts.cluster.driver, "driver-name", opts.cluster.driver, "name of the CSI driver, as in the CSIDriver object")
 	fs.StringVar(&opts.identity, "identity", opts.identity, "the --identity of the plugins: with pod, the service account needs a right to whatever its pods' volumes show; with node, the pod's spec must name that itself; without the flag, what one of them would refuse is a warning")
 	fs.StringVar(&opts.changeDetection, "change-detection", opts.changeDetection, "the --change-detection of the plugins: with --identity=pod, Watch takes the rights get, list and watch, Cache and Get take get only")
-	fs.BoolVar(&opts.live, "live", opts.live, "ask the API server which objects exist and who may get them")
+	fs.BoolVar(&opts.live, "live", opts.live, "ask the API server which objects exist and which service accounts may get them")
 	fs.StringVar(&opts.maxVolumeSize, "max-volume-size", opts.maxVolumeSize, "the --max-volume-size of the plugins, for --live without a manifest")
 	return cmd
 }

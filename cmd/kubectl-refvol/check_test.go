@@ -71,7 +71,7 @@ func TestCheckRefuses(t *testing.T) {
 		{nil, "must specify one of -f and -k, or --live and -n"},
 		{[]string{"-f", file, "-o", "wide"}, `--output: unable to match a printer suitable for the output format "wide", allowed formats are: json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,yaml`},
 		{[]string{"--live", "-n", "kube-system"}, "a live label changes nothing in namespace kube-system"},
-		{[]string{"--live", "-n", "shop", "--max-volume-size=32MB!"}, `--max-volume-size: "32MB!" is no positive quantity, such as 32Mi`},
+		{[]string{"--live", "-n", "shop", "--max-volume-size=32MB!"}, `--max-volume-size: "32MB!" is not a positive quantity, such as 32Mi`},
 		{[]string{"-f", file, "--driver-name="}, "--driver-name must not be empty"},
 		{[]string{"-f", file, "--identity=pods"}, `--identity: "pods" is none of plugin, pod, node`},
 		{[]string{"-f", file, "--change-detection=watch"}, `--change-detection: "watch" is none of Watch, Cache, Get`},

@@ -21,7 +21,7 @@ func (o *checkOptions) isOfNamespace() bool {
 
 func (o *checkOptions) validateNamespace() error {
 	if size, err := resource.ParseQuantity(o.maxVolumeSize); err != nil || size.Sign() <= 0 {
-		return fmt.Errorf("--max-volume-size: %q is no positive quantity, such as 32Mi", o.maxVolumeSize)
+		return fmt.Errorf("--max-volume-size: %q is not a positive quantity, such as 32Mi", o.maxVolumeSize)
 	}
 	if namespace := *o.cluster.flags.Namespace; namespace == metav1.NamespaceSystem || namespace == o.cluster.namespace {
 		return fmt.Errorf("a live label changes nothing in namespace %s", namespace)

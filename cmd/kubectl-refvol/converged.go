@@ -38,7 +38,7 @@ shows that version, or until --timeout ends. Then it lists the volumes that don'
 of which that isn't known. While it waits it tells changes on standard error.
 
 Pods that have not started, pods that wait on a node without the plugin, and volumes from which
-the object was withdrawn, as the pods may not have it any more, are listed apart.
+the object was withdrawn, because the pods may not have it any more, are listed apart.
 
 It does not cover native references to the object (env, volumes of other types), containers that
 mount a volume by subPath, unless its writeStrategy is InPlace (a file keeps its content, and a

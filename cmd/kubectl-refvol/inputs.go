@@ -82,7 +82,7 @@ func addPath(path string, recursive bool, f func(string, io.Reader) error) error
 	for _, visitor := range found {
 		file, ok := visitor.(*resource.FileVisitor)
 		if !ok {
-			return fmt.Errorf("read manifests: %s is no file but a %T", path, visitor)
+			return fmt.Errorf("read manifests: %s is not a file but a %T", path, visitor)
 		}
 		if err := addFile(file.Path, f); err != nil {
 			return err

@@ -46,8 +46,8 @@ func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:         "kubectl-refvol",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl refvol"},
-		Short:       "Tells which refvol volumes show what, on all nodes, rolls changes out, and checks manifests",
-		Example: `  # Which volumes need somebody's attention?
+		Short:       "Shows the state of refvol volumes on all nodes, rolls out changes, and checks manifests",
+		Example: `  # Which volumes need attention?
   kubectl refvol status
 
   # Wait until all volumes show the current version of a Secret
@@ -63,7 +63,7 @@ func newRootCommand() *cobra.Command {
 		PersistentPreRunE: func(*cobra.Command, []string) error { return logRequests(verbosity) },
 	}
 	flags.AddFlags(root.PersistentFlags())
-	root.PersistentFlags().Var(timeout, "request-timeout", "how long one request to the API server may take, such as 5s; 0 is no limit")
+	root.PersistentFlags().Var(timeout, "request-timeout", "how long one request to the API server may take, such as 5s; 0 means no limit")
 	root.PersistentFlags().IntVarP(&verbosity, "v", "v", verbosity, "6 logs requests, and 7 their headers")
 	root.AddCommand(newStatusCommand(flags), newConvergedCommand(flags), newRolloutCommand(flags), newCheckCommand(flags), newUninstallCheckCommand(flags), newVersionCommand())
 	complete(root, flags)

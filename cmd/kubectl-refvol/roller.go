@@ -91,7 +91,7 @@ func (r *roller) begin(ctx context.Context) error {
 			return &statusError{fmt.Errorf("%s does not exist", object), no}
 		}
 		if _, ok := volume.ParseShare(state.share); !ok && !r.byHand {
-			return &statusError{fmt.Errorf("%s: %s is %q, which is no share and holds all changes: set it with %s",
+			return &statusError{fmt.Errorf("%s: %s is %q, which is not a share, so all changes are held: set it with %s",
 				object, volume.RolloutAnnotation, state.share, r.commandTo(0)), no}
 		}
 		r.now = append(r.now, state)

@@ -82,11 +82,11 @@ func (r *roller) examine(ctx context.Context, end bool) error {
 		return nil
 	}
 	slices.Sort(worse)
-	r.say("%s: these pods have taken the change, and are worse than before:", r.names())
+	r.say("%s: these pods have taken the change, and are unhealthy since then:", r.names())
 	for _, text := range worse {
 		r.say("%s", text)
 	}
-	return &statusError{fmt.Errorf("%s: stopped: pods that are worse than before: %d. The share stays, so that a revert reaches them at once. Write the old values back, then run: %s",
+	return &statusError{fmt.Errorf("%s: stopped: pods that became unhealthy: %d. The share stays, so that a revert reaches them at once. Write the old values back, then run: %s",
 		r.names(), len(worse), r.commandTo(100)), no}
 }
 

@@ -128,7 +128,7 @@ func (o *rolloutOptions) parse() ([]rolloutStep, error) {
 		case err != nil:
 			return nil, fmt.Errorf("--steps: %w", err)
 		case step == rolloutStep{}:
-			return nil, errors.New("--steps: 0% gives the change to nobody: use --to 0% to hold it")
+			return nil, errors.New("--steps: 0% gives the change to no pod: use --to 0% to hold it")
 		case step.pods > 0 && step.pods <= last.pods, step.pods == 0 && step.percent <= last.percent:
 			return nil, fmt.Errorf("--steps: %s must be more than the step before", step)
 		}

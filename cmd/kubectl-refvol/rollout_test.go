@@ -261,7 +261,7 @@ func TestRollout(t *testing.T) {
 			f.sick = notReady(20 * time.Second)
 			err := f.roll(t.Context(), t)
 			bad := f.with("app", "new")
-			want := fmt.Sprintf("configmap/app: stopped: pods that are worse than before: %d. The share stays, so that a revert reaches them at once. Write the old values back, then run: kubectl refvol rollout configmap/app -n shop --to 100%%", len(bad))
+			want := fmt.Sprintf("configmap/app: stopped: pods that became unhealthy: %d. The share stays, so that a revert reaches them at once. Write the old values back, then run: kubectl refvol rollout configmap/app -n shop --to 100%%", len(bad))
 			if err == nil || exitStatus(err) != no || err.Error() != want || len(bad) == 0 || len(bad) > 6 || fmt.Sprint(f.sets) != "[10%]" {
 				t.Errorf("%v, %q have it, %q; want %s", err, bad, f.sets, want)
 			}
@@ -433,7 +433,7 @@ func TestRollout(t *testing.T) {
 			f := newFakeRollout(20, "app")
 			f.objects["app"].state.share = "ten"
 			err := f.roll(t.Context(), t)
-			if exitStatus(err) != no || err.Error() != `configmap/app in namespace shop: refvol.dev/rollout is "ten", which is no share and holds all changes: set it with kubectl refvol rollout configmap/app -n shop --to 0%` {
+			if exitStatus(err) != no || err.Error() != `configmap/app in namespace shop: refvol.dev/rollout is "ten", which is not a share, so all changes are held: set it with kubectl refvol rollout configmap/app -n shop --to 0%` {
 				t.Error(err)
 			}
 			if err := f.roll(t.Context(), t, "--to=0%"); err != nil || f.objects["app"].state.share != "0%" {
@@ -504,7 +504,7 @@ func TestRolloutFlags(t *testing.T) {
 		"--to=7":                    "",
 		"--steps=10%,10%":           "--steps: 10% must be more than the step before",
 		"--steps=5,10%,3":           "--steps: 3 must be more than the step before",
-		"--steps=0%":                "--steps: 0% gives the change to nobody: use --to 0% to hold it",
+		"--steps=0%":                "--steps: 0% gives the change to no pod: use --to 0% to hold it",
 		"--steps=0":                 `--steps: "0" is neither a share from 0% to 100% nor a number of pods`,
 		"--steps=":                  "--steps must not be empty",
 		"--to=101%":                 `--to: "101%" is neither a share from 0% to 100% nor a number of pods`,

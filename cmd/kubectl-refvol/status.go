@@ -45,7 +45,7 @@ Without -n it lists all namespaces, whatever the kubeconfig says.
 Exits with status 0 if all is normal, 1 if a volume is abnormal or not reported, a publish failed in the
 last ten minutes, a plugin is not ready or lacks a right, or a node does not answer, and 2 if a request failed or the
 command line is wrong.`,
-		Example: `  # What needs somebody's attention?
+		Example: `  # What needs attention?
   kubectl refvol status --abnormal
 
   # The volumes of a namespace, with all objects
@@ -71,7 +71,7 @@ command line is wrong.`,
 	fs := cmd.Flags()
 	fs.BoolVarP(&opts.allNamespaces, "all-namespaces", "A", opts.allNamespaces, "all namespaces, as without -n")
 	fs.StringSliceVar(&opts.nodes, "node", opts.nodes, "ask these nodes only; may be repeated")
-	fs.BoolVar(&opts.abnormal, "abnormal", opts.abnormal, "list only what needs somebody's attention")
+	fs.BoolVar(&opts.abnormal, "abnormal", opts.abnormal, "list only what needs attention")
 	fs.BoolVar(&opts.noHeaders, "no-headers", opts.noHeaders, "print neither headings nor the last line, which counts")
 	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "go on, and print the lines that change")
 	return cmd

@@ -73,7 +73,7 @@ func (o *uninstallCheckOptions) run(ctx context.Context, stdout io.Writer) error
 		}
 	}
 	if len(pods) > 0 {
-		refusal := fmt.Sprintf("uninstall-check: pods that use the driver %s: %d: delete them first, as without the plugin they stay in Terminating; switch live namespaces off before (docs/live-namespaces.md)", o.cluster.driver, len(pods))
+		refusal := fmt.Sprintf("uninstall-check: pods that use the driver %s: %d: delete them first, because without the plugin they stay in Terminating; switch live namespaces off before (docs/live-namespaces.md)", o.cluster.driver, len(pods))
 		if o.nextStep != "" {
 			refusal += "; " + o.nextStep
 		}

@@ -101,7 +101,7 @@ func describeOthers(text *strings.Builder, v *fleet.Result) {
 	for i := range v.NotPublished {
 		waiting = append(waiting, v.NotPublished[i].String())
 	}
-	list(text, "Volumes from which the object was withdrawn, as their pods may not have it any more", withdrawn)
+	list(text, "Volumes from which the object was withdrawn, because their pods may not have it any more", withdrawn)
 	list(text, "Pods that wait on a node without the plugin, so that nothing is mounted for them", without)
 	list(text, "Pods whose volumes are not published yet, or wait for something, and that get the current version then", waiting)
 }

@@ -33,7 +33,7 @@ func TestVerdictNamesWhatDoesNotLag(t *testing.T) {
 	}
 	for _, want := range []string{
 		"2026-01-01T12:00:00Z Converged: yes. ",
-		"\nVolumes from which the object was withdrawn, as their pods may not have it any more: volume settings of shop/borrower\\u001b[2J.\n",
+		"\nVolumes from which the object was withdrawn, because their pods may not have it any more: volume settings of shop/borrower\\u001b[2J.\n",
 		"\nPods that wait on a node without the plugin, so that nothing is mounted for them: shop/w, shop/ww, shop/www, shop/wwww, shop/wwwww, and 2 more.\n",
 		"\nPods whose volumes are not published yet, or wait for something, and that get the current version then: shop/late.\n",
 	} {

@@ -45,7 +45,7 @@ func (n *notifier) compare(ctx context.Context, now files) error {
 		n.log.Info("variables differ from the file: waits for it", "variables", brief(names), "longest", n.patience)
 	case tries < len(holds()):
 		n.state.OldEnvironments++
-		n.log.Warn("the kubelet started this container with old variables: starts again", "variables", brief(names), "try", tries+1)
+		n.log.Warn("the kubelet started this container with old variables: restarting", "variables", brief(names), "try", tries+1)
 		if err := pause(ctx, holds()[tries]); err != nil {
 			return err
 		}

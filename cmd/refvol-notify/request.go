@@ -52,7 +52,7 @@ func dialLoopback(ctx context.Context, network, address string) (net.Conn, error
 	if err != nil {
 		return nil, err
 	}
-	err = fmt.Errorf("%s is no loopback address", host)
+	err = fmt.Errorf("%s is not a loopback address", host)
 	for _, ip := range loopback(host) {
 		var conn net.Conn
 		if conn, err = (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(ip, port)); err == nil {

@@ -75,7 +75,7 @@ func TestDialLoopback(t *testing.T) {
 		if err == nil {
 			conn.Close()
 		}
-		if (err == nil) != want || !want && !strings.Contains(err.Error(), "is no loopback address") {
+		if (err == nil) != want || !want && !strings.Contains(err.Error(), "is not a loopback address") {
 			t.Errorf("%s: %v", host, err)
 		}
 	}

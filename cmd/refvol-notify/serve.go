@@ -121,7 +121,7 @@ func (m *monitor) metrics(w http.ResponseWriter, _ *http.Request) {
 		{"actions_total", `{result="done"}`, "counter", "Actions by their result.", c.Done},
 		{"actions_total", `{result="failed"}`, "", "", c.Failed},
 		{"old_environments_total", "", "counter", "Starts with variables older than the file.", c.OldEnvironments},
-		{"pending", "", "gauge", "1 while the application has not been told of a change.", pending},
+		{"pending", "", "gauge", "1 while the application has not been notified of a change.", pending},
 		{"last_change_timestamp_seconds", "", "gauge", "When the last change was acted on; 0: never.", last},
 	} {
 		if row.kind != "" {

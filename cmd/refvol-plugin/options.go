@@ -90,7 +90,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.profilingAddress, "profiling-address", o.profilingAddress, "loopback address that serves pprof's profiles below /debug/pprof/, such as 127.0.0.1:6060; empty: none")
 	fs.StringVar(&o.statusAddress, "status-address", o.statusAddress, "loopback address that serves what the command status prints: the names of pods and objects, and no value; empty: none")
 	fs.StringVar(&o.startupTaint, "startup-taint", o.startupTaint, "key of the taints to remove from the node when the kubelet has confirmed the driver's registration, and for ten minutes from then; empty: none")
-	fs.BoolVar(&o.openReceipts, "open-receipts", o.openReceipts, "watch who opens files, for status and kubectl refvol converged --opened")
+	fs.BoolVar(&o.openReceipts, "open-receipts", o.openReceipts, "record which files are opened, for status and kubectl refvol converged --opened")
 	logsapi.AddFlags(o.logging, fs)
 }
 

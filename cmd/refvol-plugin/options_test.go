@@ -28,7 +28,7 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 			[]string{"--identity=node", "--node-name=Node_1"},
 			`--node-name: Invalid value: "Node_1": must be the name of a Node object: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`,
 		},
-		{[]string{"--default-spread=2h"}, "--default-spread: Invalid value: 2h0m0s: must be a duration from 1s to 1h, as 5m, or 0s for none"},
+		{[]string{"--default-spread=2h"}, "--default-spread: Invalid value: 2h0m0s: must be a duration from 1s to 1h, such as 5m, or 0s for none"},
 		{[]string{"--resync-interval=0"}, "--resync-interval: Invalid value: 0s: must be positive"},
 		{[]string{"--profiling-address=:6060"}, `--profiling-address: Invalid value: ":6060": ` + profiles},
 		{[]string{"--profiling-address=localhost:6060"}, `--profiling-address: Invalid value: "localhost:6060": ` + profiles}, // whatever that resolves to

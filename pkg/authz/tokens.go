@@ -18,7 +18,7 @@ import (
 
 // ErrNoToken says that no published pod of a service account has a usable token, for example after a restart. Tokens are only in memory,
 // and the kubelet brings new ones when it publishes again.
-var ErrNoToken = errors.New("no pod of it has a token: the next republish brings one (the CSIDriver object must have tokenRequests and requiresRepublish)")
+var ErrNoToken = errors.New("none of its pods has a token: the next republish brings one (the CSIDriver object must have tokenRequests and requiresRepublish)")
 
 // Tokens holds the tokens of published pods, by service account. A token belongs to a pod. The API server refuses it after the pod's end,
 // and then another pod's token is used. Tokens is safe for concurrent use. Its zero value holds no token.
@@ -179,7 +179,7 @@ func (t *Tokens) Check(pod volume.Pod, token volume.Token) error {
 	}
 	parts := strings.Split(token.Reveal(), ".")
 	if len(parts) != 3 {
-		return fmt.Errorf("%w: it is no JSON Web Token", ErrNotThePods)
+		return fmt.Errorf("%w: it is not a JSON Web Token", ErrNotThePods)
 	}
 	text, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil || json.Unmarshal(text, &claims) != nil { // these errors may quote the token

@@ -16,7 +16,7 @@ import (
 const maxAttempts = 3
 
 // errNobody says that a request names no account. It must not be sent with another account's rights.
-var errNobody = errors.New("the request names no service account whose token it is to carry")
+var errNobody = errors.New("the request names no service account whose token could be used")
 
 // errRedirected says that a request follows a redirect. The token may only be sent to the API server.
 var errRedirected = errors.New("redirected: a pod's token goes to the API server only")

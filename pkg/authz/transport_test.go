@@ -218,8 +218,8 @@ func TestCheck(t *testing.T) {
 		"nobody's":            {jwt(`{}`), text + `: pod shop/x runs as service account shop/web, the token is that of ""`},
 		"no claims":           {jwt(`hunter2`), text + ": it has no claims that can be read"},
 		"no base64":           {goodFor("a.hunter2!.c", time.Hour), text + ": it has no claims that can be read"},
-		"no token":            {goodFor("hunter2", time.Hour), text + ": it is no JSON Web Token"},
-		"none":                {volume.Token{}, text + ": it is no JSON Web Token"},
+		"no token":            {goodFor("hunter2", time.Hour), text + ": it is not a JSON Web Token"},
+		"none":                {volume.Token{}, text + ": it is not a JSON Web Token"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ""

@@ -2,15 +2,20 @@ package check
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 const (
 	// liveLabel enables live volumes for a namespace or a pod. The value "false", also as an annotation, disables them.
 	liveLabel = "refvol.dev/live"
+	// livePrefix begins the names of the live volumes that the policy makes.
+	livePrefix = "refvol-"
 	// The limits in deploy/components/live: volumes of the driver in a pod, sources in a volume, and items in a volume.
 	mostVolumes, mostSources, mostItems = 128, 256, 8192
 )
@@ -21,25 +26,22 @@ type Native struct {
 	Reason string `json:"reason"`
 }
 
-// label returns what the policy of deploy/components/live does with a pod: the native volumes that a volume of the driver would show, and
-// those that stay, with the reason. Volumes that cannot be live, such as one with a token, are in neither list.
-func label(p *corev1.Pod, driver string) (live []string, native []Native) {
+// label returns what the policy of deploy/components/live does with a pod. live has the native volumes that a volume of the driver
+// would show, with the name of that volume. native has those that stay, with the reason. Volumes that cannot be live, such as one
+// with a token, are in neither.
+func label(p *corev1.Pod, driver string) (live map[string]string, native []Native) {
 	why := optedOut(p)
-	driven, shown := 0, map[string]bool{}
-	for i := range p.Spec.Volumes {
-		if csi := p.Spec.Volumes[i].CSI; csi != nil && csi.Driver == driver {
-			driven++
-			shown[csi.VolumeAttributes["volume"]] = true
-		}
-	}
+	driven, made := madeLive(&p.Spec, driver)
+	var moved, fresh []string
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
 		items, sources, ok := projections(v)
-		if !ok || shown[v.Name] {
+		if !ok {
 			continue
 		}
 		whole, part := mounted(&p.Spec, v.Name)
 		switch {
+		case made[v.Name] != "" && !whole: // an earlier run of the policy has moved its mounts
 		case why != "":
 			native = append(native, Native{v.Name, why})
 		case !whole && !part:
@@ -51,17 +53,62 @@ func label(p *corev1.Pod, driver string) (live []string, native []Native) {
 			native = append(native, Native{v.Name, "it has more than 256 sources"})
 		case len(items) > mostItems:
 			native = append(native, Native{v.Name, "it has more than 8,192 items"})
+		case made[v.Name] != "":
+			moved = append(moved, v.Name)
 		default:
-			live = append(live, v.Name)
+			fresh = append(fresh, v.Name)
 		}
 	}
-	if driven+len(live) > mostVolumes {
-		for _, name := range live {
+	if driven+len(fresh) > mostVolumes {
+		for _, name := range fresh {
 			native = append(native, Native{name, "the pod would have more than 128 volumes of the driver"})
 		}
-		return nil, native
+		fresh = nil
+	}
+	live = map[string]string{}
+	for _, name := range moved {
+		live[name] = made[name]
+	}
+	for _, name := range fresh {
+		if live[name] = liveName(&p.Spec, name); live[name] == "" {
+			delete(live, name)
+			native = append(native, Native{name, "both names that its live volume may have are taken"})
+		}
 	}
 	return live, native
+}
+
+// madeLive returns how many volumes of the driver there are, and the names of those that an earlier run of the policy has added, by
+// the native volume that they show.
+func madeLive(spec *corev1.PodSpec, driver string) (driven int, made map[string]string) {
+	made = map[string]string{}
+	for i := range spec.Volumes {
+		v := &spec.Volumes[i]
+		if v.CSI == nil || v.CSI.Driver != driver {
+			continue
+		}
+		driven++
+		shown, ok := v.CSI.VolumeAttributes["volume"]
+		for name := range v.CSI.VolumeAttributes {
+			ok = ok && (name == "volume" || name == "spread")
+		}
+		if ok && strings.HasPrefix(v.Name, livePrefix) && v.CSI.ReadOnly != nil && *v.CSI.ReadOnly && made[shown] == "" {
+			made[shown] = v.Name
+		}
+	}
+	return driven, made
+}
+
+// liveName returns the first name for the live volume of a native one that is free, "" if none is.
+func liveName(spec *corev1.PodSpec, native string) string {
+	at := slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == native })
+	for _, name := range []string{livePrefix + native, fmt.Sprintf("%s-%s-%d", livePrefix, native[:min(len(native), 50)], at)} {
+		isTaken := slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
+		if len(name) <= validation.DNS1123LabelMaxLength && !isTaken {
+			return name
+		}
+	}
+	return ""
 }
 
 // optedOut says why the policy does not change a pod, or returns "".
@@ -140,23 +187,25 @@ func isCrossed(spec *corev1.PodSpec, name string, items []corev1.KeyToPath) bool
 	return false
 }
 
-// withLive returns a pod's spec after the policy has changed it, and the names of the volumes that show the native ones.
-func withLive(spec *corev1.PodSpec, driver string, live []string) (changed *corev1.PodSpec, by map[string]string) {
-	changed, by = spec.DeepCopy(), map[string]string{}
-	readOnly := true
-	for _, name := range live {
-		by[name] = "refvol-" + name
-		changed.Volumes = append(changed.Volumes, corev1.Volume{Name: by[name], VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
-			Driver: driver, ReadOnly: &readOnly, VolumeAttributes: map[string]string{"volume": name},
+// withLive returns a pod's spec after the policy has changed it. live has the names of the volumes that show the native ones.
+func withLive(spec *corev1.PodSpec, driver string, live map[string]string) *corev1.PodSpec {
+	changed := spec.DeepCopy()
+	for _, native := range slices.Sorted(maps.Keys(live)) {
+		name := live[native]
+		if slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == name }) {
+			continue
+		}
+		changed.Volumes = append(changed.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
+			Driver: driver, ReadOnly: new(true), VolumeAttributes: map[string]string{"volume": native},
 		}}})
 	}
 	for _, containers := range [][]corev1.Container{changed.InitContainers, changed.Containers} {
 		for i := range containers {
 			for j := range containers[i].VolumeMounts {
 				m := &containers[i].VolumeMounts[j]
-				m.Name = cmp.Or(by[m.Name], m.Name)
+				m.Name = cmp.Or(live[m.Name], m.Name)
 			}
 		}
 	}
-	return changed, by
+	return changed
 }

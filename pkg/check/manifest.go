@@ -65,7 +65,7 @@ func readManifests(file string, r io.Reader) ([]manifest, error) {
 		place := Location{File: file, Document: number}
 		if err != nil {
 			// Only a separator can be wrong here. Where the next document starts is unknown.
-			const problem = "is no manifest: beside --- there may be a comment only"
+			const problem = "is not a manifest: only a comment may follow ---"
 			return append(all, manifest{Location: place, problem: problem}), nil //nolint:nilerr // The error repeats the line.
 		}
 		for _, text := range splitJSON(document) {
@@ -255,12 +255,12 @@ func unreadable(err error) string {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
 		what, _, _ := strings.Cut(wrong.Value, " ") // for a number, the rest is the number itself
-		return strings.TrimSpace("is no manifest: "+wrong.Field) + " must not be of type " + what
+		return strings.TrimSpace("is not a manifest: "+wrong.Field) + " must not be of type " + what
 	}
 	if found := lineNumber.FindStringSubmatch(err.Error()); found != nil {
-		return "is no manifest: not YAML or JSON in " + found[1]
+		return "is not a manifest: not YAML or JSON in " + found[1]
 	}
-	return "is no manifest: not YAML or JSON"
+	return "is not a manifest: not YAML or JSON"
 }
 
 // oneLine joins the lines of an error.

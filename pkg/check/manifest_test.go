@@ -64,18 +64,18 @@ func TestManifests(t *testing.T) {
 			name: "broken ones between good ones", text: pod + "---\n- a\n---\n}\n---\nkind: Pod\n---\napiVersion: a/b/c\nkind: Pod\n---\n" + pod,
 			workloads: []string{"f.yaml, document 1: Pod ns/p", "f.yaml, document 6: Pod ns/p"},
 			problems: []string{
-				"f.yaml, document 2: is no manifest: must not be of type array",
-				"f.yaml, document 3: is no manifest: not YAML or JSON",
+				"f.yaml, document 2: is not a manifest: must not be of type array",
+				"f.yaml, document 3: is not a manifest: not YAML or JSON",
 				"f.yaml, document 4: Pod: has no apiVersion and kind",
 				"f.yaml, document 5: Pod: apiVersion is not of the form group/version",
 			},
 		},
-		{name: "an item that is none", text: "apiVersion: v1\nkind: List\nitems: [5]\n", problems: []string{"f.yaml, document 1, item 1: is no manifest: must not be of type number"}},
+		{name: "an item that is none", text: "apiVersion: v1\nkind: List\nitems: [5]\n", problems: []string{"f.yaml, document 1, item 1: is not a manifest: must not be of type number"}},
 		{
 			name: "a list with a field twice", text: "apiVersion: v1\nkind: List\nitems: []\nitems: [{apiVersion: v1, kind: Pod}]\n",
-			problems: []string{"f.yaml, document 1: List: is no manifest: not YAML or JSON in line 4"},
+			problems: []string{"f.yaml, document 1: List: is not a manifest: not YAML or JSON in line 4"},
 		},
-		{name: "a separator with more", text: pod + "--- {a: b}\n" + pod, workloads: []string{}, problems: []string{"f.yaml, document 1: is no manifest: beside --- there may be a comment only"}},
+		{name: "a separator with more", text: pod + "--- {a: b}\n" + pod, workloads: []string{}, problems: []string{"f.yaml, document 1: is not a manifest: only a comment may follow ---"}},
 		{
 			name: "unknown and repeated fields", text: "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {volume: []}\nspec: {volumes: []}\n",
 			workloads: []string{"f.yaml, document 1: Pod ns/p"},
@@ -204,7 +204,7 @@ func TestManifestsThatAreNotSeparated(t *testing.T) {
 	}
 	// A rest that cannot be parsed is a rest too.
 	r := add(t, nil, configMap+"\n}'\n"+pod)
-	lines(t, "problems", texts(r.Problems), []string{"f.yaml, document 1: is no manifest: not YAML or JSON in line 2"})
+	lines(t, "problems", texts(r.Problems), []string{"f.yaml, document 1: is not a manifest: not YAML or JSON in line 2"})
 }
 
 // The fields of a foreign kind are not judged.

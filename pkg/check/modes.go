@@ -24,9 +24,9 @@ func (c *Checker) warnOfMode(at Location, path string, mode *int32, text []byte,
 	case mode == nil || !slices.Contains(meantAsOctal(), *mode):
 	case !isWritten(text, field, fmt.Sprint(*mode)): // "0620" means what it says
 	case *mode > most:
-		c.warning(at, path, fmt.Sprintf("%d is decimal, and no mode: the API server refuses it; for mode 0%d write that in YAML, with its zero", *mode, *mode))
+		c.warning(at, path, fmt.Sprintf("%d is decimal and not a mode: the API server refuses it; write 0%d in YAML, with the zero", *mode, *mode))
 	default:
-		c.warning(at, path, fmt.Sprintf("%d is decimal: the file gets mode %04o; for mode 0%d write that in YAML, with its zero", *mode, *mode, *mode))
+		c.warning(at, path, fmt.Sprintf("%d is decimal: the file gets mode %04o; write 0%d in YAML, with the zero", *mode, *mode, *mode))
 	}
 }
 

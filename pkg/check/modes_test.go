@@ -14,12 +14,12 @@ func TestDecimalModes(t *testing.T) {
 		"  - {name: c, projected: {defaultMode: 600, sources: [{secret: {name: s, items: [{key: k, path: p, mode: 755}]}}, {configMap: {name: s, items: [{key: k, path: p, mode: 420}]}}]}}\n"
 	const own = "f.yaml, document 1: Pod ns/p: spec.volumes["
 	lines(t, "warnings", texts(add(t, nil, text).Warnings), []string{
-		v + "sources[0].secret.items[0].mode: 400 is decimal: the file gets mode 0620; for mode 0400 write that in YAML, with its zero",
-		v + "sources[1].join.mode: 444 is decimal: the file gets mode 0674; for mode 0444 write that in YAML, with its zero",
-		own + "1].configMap.defaultMode: 644 is decimal, and no mode: the API server refuses it; for mode 0644 write that in YAML, with its zero",
-		own + "1].configMap.items[0].mode: 440 is decimal: the file gets mode 0670; for mode 0440 write that in YAML, with its zero",
-		own + "3].projected.defaultMode: 600 is decimal, and no mode: the API server refuses it; for mode 0600 write that in YAML, with its zero",
-		own + "3].projected.sources[0].secret.items[0].mode: 755 is decimal, and no mode: the API server refuses it; for mode 0755 write that in YAML, with its zero",
+		v + "sources[0].secret.items[0].mode: 400 is decimal: the file gets mode 0620; write 0400 in YAML, with the zero",
+		v + "sources[1].join.mode: 444 is decimal: the file gets mode 0674; write 0444 in YAML, with the zero",
+		own + "1].configMap.defaultMode: 644 is decimal and not a mode: the API server refuses it; write 0644 in YAML, with the zero",
+		own + "1].configMap.items[0].mode: 440 is decimal: the file gets mode 0670; write 0440 in YAML, with the zero",
+		own + "3].projected.defaultMode: 600 is decimal and not a mode: the API server refuses it; write 0600 in YAML, with the zero",
+		own + "3].projected.sources[0].secret.items[0].mode: 755 is decimal and not a mode: the API server refuses it; write 0755 in YAML, with the zero",
 	})
 }
 

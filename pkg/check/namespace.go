@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -68,8 +69,8 @@ func (c *Checker) Label(ctx context.Context, namespace string, maxVolume int64, 
 		}
 		one := LivePod{Name: p.Name, Replicas: 1, Live: []string{}, Native: []Native{}, Problems: []string{}, Unread: []string{}}
 		live, native := label(p, c.opts.Driver)
-		one.Live, one.Native = append(one.Live, live...), append(one.Native, native...)
-		if err := c.judge(ctx, p, &one, maxVolume); err != nil {
+		one.Live, one.Native = append(one.Live, slices.Sorted(maps.Keys(live))...), append(one.Native, native...)
+		if err := c.judge(ctx, p, &one, live, maxVolume); err != nil {
 			return nil, err
 		}
 		if owner := metav1.GetControllerOf(p); owner != nil {
@@ -92,13 +93,13 @@ type usage struct {
 	objects sets.Set[volume.Ref]
 }
 
-// judge adds what the plugin would refuse in a pod with live volumes.
-func (c *Checker) judge(ctx context.Context, p *corev1.Pod, to *LivePod, maxVolume int64) error {
-	changed, by := withLive(&p.Spec, c.opts.Driver, to.Live)
+// judge adds what the plugin would refuse of a pod with live volumes. live has their names, by those of the native volumes.
+func (c *Checker) judge(ctx context.Context, p *corev1.Pod, to *LivePod, live map[string]string, maxVolume int64) error {
+	changed := withLive(&p.Spec, c.opts.Driver, live)
 	used := usage{objects: sets.New[volume.Ref]()}
 	add := func(format string, args ...any) { to.Problems = append(to.Problems, fmt.Sprintf(format, args...)) }
 	for _, name := range to.Live {
-		spec, err := c.resolveLive(ctx, p, changed, name, by[name])
+		spec, err := c.resolveLive(ctx, p, changed, name, live[name])
 		if asked, ok := errors.AsType[*askError](err); ok {
 			return asked.error
 		}
@@ -239,7 +240,7 @@ func (r *LiveReport) WriteText(w io.Writer) error {
 	}
 	for i := range r.Pods {
 		for _, object := range r.Pods[i].Unread {
-			line(&b, "not known: pod %s: how large %s is, which you may not get", r.Pods[i].Name, object)
+			line(&b, "size not known: pod %s: you may not get %s", r.Pods[i].Name, object)
 		}
 	}
 	for i := range r.Pods {

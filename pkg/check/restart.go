@@ -24,7 +24,7 @@ func (c *Checker) restartRules(at Location, template podTemplate) {
 			continue
 		}
 		c.problem(at, container.At.Child("restartPolicyRules").String(),
-			"Required value: action RestartAllContainers for exit code "+strconv.Itoa(int(code))+": else only "+container.Name+" restarts after a change")
+			"Required value: action RestartAllContainers for exit code "+strconv.Itoa(int(code))+": otherwise only "+container.Name+" restarts after a change")
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 func TestRestartRules(t *testing.T) {
 	const (
 		own   = `[{name: w, image: "ghcr.io/refvol/refvol-notify:v1", args: [--exit-code=42]`
-		field = "spec.containers[0].restartPolicyRules: Required value: action RestartAllContainers for exit code 42: else only w restarts after a change"
+		field = "spec.containers[0].restartPolicyRules: Required value: action RestartAllContainers for exit code 42: otherwise only w restarts after a change"
 	)
 	rule := func(text string) string { return own + ", restartPolicyRules: [" + text + "]}]" }
 	for containers, want := range map[string]string{

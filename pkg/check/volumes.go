@@ -266,7 +266,7 @@ func (c *Checker) podEnv(w *Workload, template podTemplate, v driverVolume, s *v
 		return
 	}
 	if len(leftOut) > 0 {
-		c.warning(w.Location, at, "leaves out what a volume can't know: "+strings.Join(leftOut, ", "))
+		c.warning(w.Location, at, "leaves out values that a volume can't know: "+strings.Join(leftOut, ", "))
 	}
 	for _, r := range referencesOf(env.References(), true) {
 		// Paths in the pod's spec start at the template's place in the manifest.

@@ -69,7 +69,7 @@ func TestVolumes(t *testing.T) {
 				v + "sources[0].podEnv: ConfigMap ns/m optional refvol via spec.containers[0].envFrom[0].configMapRef.name",
 				v + "sources[1].podEnv: Secret ns/i k refvol via " + initRef,
 			},
-			warnings: []string{v + "sources[0].podEnv: leaves out what a volume can't know: I (fieldRef status.podIP), L (resourceFieldRef limits.cpu)"},
+			warnings: []string{v + "sources[0].podEnv: leaves out values that a volume can't know: I (fieldRef status.podIP), L (resourceFieldRef limits.cpu)"},
 		},
 		{
 			name: "podEnv of no container", attributes: `{sources: "[{podEnv: {path: e, container: app}}]"}`,

@@ -152,7 +152,7 @@ func (v *Result) AcceptNone() { v.Converged, v.None = v.Converged || v.None, fal
 func notCovered(opened bool) []string {
 	applications, env := "whether the applications have read the new files", "env, envFrom"
 	if opened {
-		applications = "who has opened the files, and whether the applications use what they read"
+		applications = "whether the files were opened, and whether the applications use what they read"
 		env = "env and envFrom of pods without the label refvol.dev/restart"
 	}
 	return []string{
@@ -264,7 +264,7 @@ func (v *Result) opened(volume *status.Volume, object *status.Object, lag func(*
 	case object.Opened == "unknown":
 		lag(object.Shown, OpenUnknown, "the plugin has not seen all opens of "+unopened(object)+": replace the pod, or wait until it opens them again")
 	default:
-		lag(object.Shown, OpenUnknown, "the node's plugin can't tell who opens files")
+		lag(object.Shown, OpenUnknown, "the node's plugin can't see whether files are opened")
 	}
 }
 

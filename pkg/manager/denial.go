@@ -81,9 +81,9 @@ func (it *item) deniedLocked() error {
 	case err == nil:
 		return nil
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%s: its changes can't be had, for the API server accepts no token that it was asked with: %w", it.ref, err)
+		return fmt.Errorf("%s: it can't be kept up to date, because the API server accepts none of the tokens that were sent: %w", it.ref, err)
 	}
-	return fmt.Errorf("%s: its changes can't be had: %w", it.ref, err)
+	return fmt.Errorf("%s: it can't be kept up to date: %w", it.ref, err)
 }
 
 // noCredential returns why requests wait if no credential of the account has been accepted for a long time. Only the request that probes

@@ -34,7 +34,7 @@ const (
 )
 
 var (
-	errNoState = errors.New("a watch ended before it told the object's state")
+	errNoState = errors.New("a watch ended before it sent the object's state")
 	errCut     = errors.New("a watch ended as soon as it was open")
 	errSilent  = errors.New("a watch did not end in its time")
 )

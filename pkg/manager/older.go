@@ -18,7 +18,7 @@ type OlderAnswer struct {
 	ResourceVersion, Known string
 }
 
-var errOlder = errors.New("the API server answered with an older state than is known already")
+var errOlder = errors.New("the API server answered with a state that is older than the known one")
 
 // olderError is errOlder with the answer. Its text has no version, so that it is the same for each answer.
 type olderError struct{ answer OlderAnswer }

@@ -59,12 +59,12 @@ func New(build apiversion.Info) *Metrics {
 		}),
 		opened: add.NewHistogram(prometheus.HistogramOpts{
 			Name:    "refvol_open_seconds",
-			Help:    "Time from the moment at which the files of an object came to show what they show until the last of them was first opened.",
+			Help:    "Time from the moment when the files of an object got their present content until the last of them was opened for the first time.",
 			Buckets: []float64{.01, .1, 1, 10, 60, 300, 900, 3600, 14400, 86400},
 		}),
 		writes: add.NewCounterVec(prometheus.CounterOpts{
 			Name: "refvol_writes_total",
-			Help: "Writes of volumes: changed, unchanged if the files were right already, or error.",
+			Help: "Writes of volumes: changed, unchanged if the files were already right, or error.",
 		}, []string{"result"}),
 		writtenBytes: add.NewCounter(prometheus.CounterOpts{
 			Name: "refvol_write_bytes_total",
@@ -72,7 +72,7 @@ func New(build apiversion.Info) *Metrics {
 		}),
 		restarts: add.NewCounterVec(prometheus.CounterOpts{
 			Name: "refvol_reflector_restarts_total",
-			Help: "Watches that were opened again as the one before had ended: after 30 to 60 minutes, by a failure, or as it was silent.",
+			Help: "Watches that were opened again because the one before had ended: after 30 to 60 minutes, by a failure, or because it was silent.",
 		}, []string{"kind"}),
 		reviews: add.NewCounterVec(prometheus.CounterOpts{
 			Name: "refvol_authorizations_total",
@@ -85,7 +85,7 @@ func New(build apiversion.Info) *Metrics {
 		}, []string{"code", "method", "host"}),
 		durations: add.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "rest_client_request_duration_seconds",
-			Help:    "How long requests to the API server took but watches, by HTTP method and host.",
+			Help:    "How long requests to the API server took, except watches, by HTTP method and host.",
 			Buckets: []float64{.005, .025, .1, .25, .5, 1, 2, 4, 8, 15, 30, 60},
 		}, []string{"verb", "host"}),
 	}

@@ -77,7 +77,7 @@ func isTmpfsMount(fd int) error {
 		return fmt.Errorf("statfs: %w", err)
 	}
 	if int64(fileSystem.Type) != unix.TMPFS_MAGIC {
-		return fmt.Errorf("the mount there is no tmpfs: %w", ErrForeign)
+		return fmt.Errorf("the mount there is not a tmpfs: %w", ErrForeign)
 	}
 	return nil
 }

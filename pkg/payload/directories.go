@@ -27,7 +27,7 @@ func (r *renderer) addDirectories(tree *volume.Payload) error {
 	for i := range tree.Files {
 		file := tree.Files[i].Path
 		if dir := taken[file]; dir != "" {
-			return fmt.Errorf("%s: the directory %q for a mount can't stand beside the file %q; map the key to another path, or mount elsewhere", r.fieldOf(dir), dir, file)
+			return fmt.Errorf("%s: the directory %q for a mount can't be beside the file %q; map the key to another path, or mount elsewhere", r.fieldOf(dir), dir, file)
 		}
 	}
 	return nil

@@ -37,20 +37,20 @@ func TestDirectories(t *testing.T) {
 		},
 		{
 			name: "a key at a directory", spec: with(volume.WriteAtomic, spec(conf, whole), "tls"), keys: []string{"tls"},
-			refused: `directories[0]: the directory "tls" for a mount can't stand beside the file "tls"` + fix,
+			refused: `directories[0]: the directory "tls" for a mount can't be beside the file "tls"` + fix,
 		},
 		{
 			name: "a key above a directory", spec: with(volume.WriteAtomic, spec(whole), "x", "a/b/c"), keys: []string{"a"},
-			refused: `directories[1]: the directory "a/b/c" for a mount can't stand beside the file "a"` + fix,
+			refused: `directories[1]: the directory "a/b/c" for a mount can't be beside the file "a"` + fix,
 		},
 		{
 			name: "a key above a directory in place", spec: with(volume.WriteInPlace, spec(whole), "a/b/c"), keys: []string{"a"},
-			refused: `directories[0]: the directory "a/b/c" for a mount can't stand beside the file "a"` + fix,
+			refused: `directories[0]: the directory "a/b/c" for a mount can't be beside the file "a"` + fix,
 		},
 		{
 			name: "a key above a directory among files that are not there yet",
 			spec: with(volume.WriteInPlace, spec(optional(source(0, volume.ConfigMap, "m", "gone:conf/k")), whole), "conf/x"), keys: []string{"conf"},
-			refused: `directories[0]: the directory "conf/x" for a mount can't stand beside the file "conf"` + fix,
+			refused: `directories[0]: the directory "conf/x" for a mount can't be beside the file "conf"` + fix,
 		},
 	} {
 		got, err := Render(test.spec, objects(object(volume.ConfigMap, "m", "k"), object(volume.Secret, "s", test.keys...)), Options{})

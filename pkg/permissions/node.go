@@ -65,7 +65,7 @@ func (e refusedError) Unwrap() error { return e.error }
 func (n *Node) ask(ctx context.Context) (problem, err error) {
 	review, err := n.Reviews.Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("ask whose the plugin's token is: %w", err)
+		return nil, fmt.Errorf("find out whose token the plugin has: %w", err)
 	}
 	user := review.Status.UserInfo
 	account, isAccount := strings.CutPrefix(user.Username, "system:serviceaccount:")

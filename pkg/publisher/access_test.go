@@ -102,8 +102,8 @@ func acrossInBubble(t *testing.T, test func(e *env, access *fakeAccess, r Reques
 }
 
 const (
-	secretRefused = `sources[1].secret.namespace: Forbidden: service account "default" of the pod may not get Secret "platform/db"; whoever owns namespace "platform" consents by a Role and a RoleBinding there`
-	configRefused = `sources[2].env.envFrom[0].configMapRef.namespace: Forbidden: service account "default" of the pod may not get ConfigMap "platform/ca"; whoever owns namespace "platform" consents by a Role and a RoleBinding there`
+	secretRefused = `sources[1].secret.namespace: Forbidden: service account "default" of the pod may not get Secret "platform/db"; the owner of namespace "platform" can allow it with a Role and a RoleBinding there`
+	configRefused = `sources[2].env.envFrom[0].configMapRef.namespace: Forbidden: service account "default" of the pod may not get ConfigMap "platform/ca"; the owner of namespace "platform" can allow it with a Role and a RoleBinding there`
 )
 
 // An error of the review is not a refusal: the publish waits and can be retried.

@@ -76,7 +76,7 @@ func (b *binding) derive(asked *Request) (*Request, *failure) {
 	case isNoPod(err): // a static pod gives this error too, because its mirror pod has another UID
 		return nil, waiting(fmt.Errorf("it is not updated until the kubelet publishes it again: %w", err))
 	case apierrors.IsForbidden(err) && time.Since(b.failingSince) >= refusedTime:
-		f := final(ReasonForbidden, "it is not updated since the plugin's restart: the API server does not let the plugin read the pod: %w", err)
+		f := final(ReasonForbidden, "it has not been updated since the plugin restarted: the API server does not let the plugin read the pod: %w", err)
 		f.event = eventRefForbidden
 		return nil, f
 	default:

@@ -62,7 +62,7 @@ func TestUnpublishEndsAPublishThatWrites(t *testing.T) {
 }
 
 func TestASecondCallIsRefused(t *testing.T) {
-	const busy = "volume v1: another call on this volume runs"
+	const busy = "volume v1: another call for this volume is running"
 	inBubble(t, func(e *env) {
 		r := e.request("v1")
 		waiting := e.publishing(r)

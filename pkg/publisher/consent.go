@@ -97,7 +97,7 @@ func (r *rights) prove(began time.Time) *failure {
 	}
 	verdict, err := r.shared.access.Prove(pod, r.spec.consents[0].Ref, began, token)
 	if apierrors.IsUnauthorized(err) {
-		err = fmt.Errorf("the API server does not accept the token of pod %s (it may have expired; the kubelet brings another one): %w", pod, err)
+		err = fmt.Errorf("the API server does not accept the token of pod %s (it may have expired; the kubelet will send a new one): %w", pod, err)
 	}
 	if verdict == access.Unknown {
 		return r.unreviewed(err)
@@ -173,7 +173,7 @@ func (r *rights) refusal(refused map[volume.Ref]bool) *failure {
 			texts = append(texts, fmt.Sprintf("%s: Forbidden: this node shows no objects of other namespaces (its plugin runs without --cross-namespace)", use.Field))
 			continue
 		}
-		texts = append(texts, fmt.Sprintf("%s: Forbidden: service account %q of the pod may not %s %s; whoever owns namespace %q consents by a Role and a RoleBinding there",
+		texts = append(texts, fmt.Sprintf("%s: Forbidden: service account %q of the pod may not %s %s; the owner of namespace %q can allow it with a Role and a RoleBinding there",
 			use.Field, r.request.Pod.ServiceAccount, needs, use.Ref, use.Ref.Namespace))
 	}
 	f := forbidden(errors.New(strings.Join(texts, "; ")), false)

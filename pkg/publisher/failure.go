@@ -245,7 +245,7 @@ func (e *bothError) Unwrap() []error { return []error{e.first, e.second} }
 
 var (
 	// errBusy refuses a call while another one for the volume is running.
-	errBusy = errors.New("another call on this volume runs")
+	errBusy = errors.New("another call for this volume is running")
 	// errUnpublished ends a publish after which an unpublish came.
 	errUnpublished = errors.New("the volume was unpublished meanwhile")
 	// errStopping ends a wait when the plugin stops.
@@ -253,13 +253,13 @@ var (
 	// errPodBusy says that a call waits for another volume of its pod.
 	errPodBusy = errors.New("another volume of the pod is being written")
 	// errCrowded says that a volume waits for its turn to be rendered.
-	errCrowded = errors.New("the volumes that are rendered just now take all the memory there is for that")
+	errCrowded = errors.New("the volumes that are being rendered use all the memory that is reserved for that")
 	// errHangs ends a reconcile after reconcileTimeout.
 	errHangs = errors.New("changes of the volume's directories take too long; does a container hold delegations on them?")
 	// errPanicked reports a panic.
 	errPanicked = errors.New("the plugin panicked; its log has the stack")
 	// errPutOff delays an update for the readers of the last change. The volume becomes due again when that time is over.
-	errPutOff = errors.New("put off for the readers of the change before")
+	errPutOff = errors.New("delayed for readers of the last change")
 	// errNobody says that a volume is not mounted because no publish waits for it.
 	errNobody = errors.New("nobody waits for the volume any more")
 	// errLost says that nothing is written because the volume is not mounted any more.

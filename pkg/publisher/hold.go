@@ -199,9 +199,9 @@ func (v *vol) whyHeld(got *answers, at record.Versions) *failure {
 		}
 		switch {
 		case !isValid:
-			return fmt.Sprintf("has a newer version, and its annotation %s is %q, no percentage like 10%%: nobody takes it up", volume.RolloutAnnotation, got.objects[ref].Rollout)
+			return fmt.Sprintf("has a newer version, and its annotation %s is %q, which is not a percentage such as 10%%: no pod takes it", volume.RolloutAnnotation, got.objects[ref].Rollout)
 		case place <= share:
-			return "waits with the objects of its files"
+			return "waits for the other objects in its files"
 		}
 		return fmt.Sprintf("has a newer version for %d%% of the pods, and this pod's place is %d (annotation %s)", share, place, volume.RolloutAnnotation)
 	})

@@ -121,7 +121,7 @@ func (e *env) tokened(id, token string, attributes ...string) Request {
 	return r
 }
 
-const dbRefused = `sources[1].secret: Forbidden: service account "default" of the pod may not get Secret "shop/db"; whoever owns namespace "shop" consents by a Role and a RoleBinding there`
+const dbRefused = `sources[1].secret: Forbidden: service account "default" of the pod may not get Secret "shop/db"; the owner of namespace "shop" can allow it with a Role and a RoleBinding there`
 
 // What a publish needs and lacks. Nothing of it remains, including tokens.
 func TestPodIdentityRefuses(t *testing.T) {

@@ -176,7 +176,7 @@ func TestPodsRefusedAfterARestart(t *testing.T) {
 		after(10 * time.Minute)
 		var told []string
 		for i := range all {
-			told = append(told, fmt.Sprintf("shop/pod-v%d: RefForbidden: it is not updated since", i))
+			told = append(told, fmt.Sprintf("shop/pod-v%d: RefForbidden: it has not been updated since", i))
 		}
 		slices.Sort(told)
 		e.events.mu.Lock()

@@ -50,7 +50,7 @@ func TestPodEnv(t *testing.T) {
 		if got := e.pods.takeReads(); got != "pod-v1" {
 			t.Errorf("asked for %q", got)
 		}
-		e.wantEvents("InvalidEnvironmentVariableNames: left out, for a volume can't know them: CPU (resourceFieldRef limits.cpu), MEM (resourceFieldRef limits.memory)")
+		e.wantEvents("InvalidEnvironmentVariableNames: left out, because a volume can't know them: CPU (resourceFieldRef limits.cpu), MEM (resourceFieldRef limits.memory)")
 		e.objects.put(secret("db"), "password", "p2")
 		e.settle()
 		e.wantFiles(r, files("p2")...)
@@ -76,7 +76,7 @@ func TestPodEnv(t *testing.T) {
 		e.settle()
 		e.wantFiles(r, files("p3")...)
 		e.wantProblem(r, "")
-		e.wantEvents("InvalidEnvironmentVariableNames: left out, for a volume can't know them: CPU (resourceFieldRef limits.cpu), MEM (resourceFieldRef limits.memory)") // once
+		e.wantEvents("InvalidEnvironmentVariableNames: left out, because a volume can't know them: CPU (resourceFieldRef limits.cpu), MEM (resourceFieldRef limits.memory)") // once
 		e.unpublish(r)
 		e.wantNothing()
 	})
@@ -167,7 +167,7 @@ func TestSkippedVariables(t *testing.T) {
 		r := e.request("v1", "sources", "[{env: {path: app.env, format: shell, envFrom: [{configMapRef: {name: app}}]}}]")
 		e.publish(r)
 		e.wantFiles(r, "app.env", "ok='1'\n")
-		e.wantEvents("InvalidEnvironmentVariableNames: app.env: skipped, for a shell file can't hold them: A-y, B.x")
+		e.wantEvents("InvalidEnvironmentVariableNames: app.env: skipped, because a shell file can't hold them: A-y, B.x")
 		e.objects.put(configMap("app"), "B.x", "2", "A-y", "1", "ok", "2")
 		e.settle()
 		after(3 * testResync)
@@ -175,13 +175,13 @@ func TestSkippedVariables(t *testing.T) {
 		e.wantEvents()
 		e.objects.put(configMap("app"), "B.x", "2", "ok", "2")
 		e.settle()
-		e.wantEvents("InvalidEnvironmentVariableNames: app.env: skipped, for a shell file can't hold them: B.x")
+		e.wantEvents("InvalidEnvironmentVariableNames: app.env: skipped, because a shell file can't hold them: B.x")
 		e.objects.put(configMap("app"), "ok", "2")
 		e.settle()
 		e.wantEvents()
 		e.objects.put(configMap("app"), "B.x", "3", "ok", "2")
 		e.settle()
-		e.wantEvents("InvalidEnvironmentVariableNames: app.env: skipped, for a shell file can't hold them: B.x")
+		e.wantEvents("InvalidEnvironmentVariableNames: app.env: skipped, because a shell file can't hold them: B.x")
 		e.wantProblem(r, "")
 	})
 }

@@ -307,7 +307,7 @@ func (f *files) whatChanged(refs []volume.Ref, before record.Versions) string {
 		was, is := before[ref], now[ref]
 		switch {
 		case is.UID == "" && f.withdrawn[ref]:
-			return "is refused to the pod, or may be in the files of what is: its files were removed"
+			return "is refused to the pod, or may share a file with a refused object: its files were removed"
 		case is.UID == "":
 			return "was deleted, its files were removed"
 		case was.UID == "":

@@ -17,14 +17,14 @@ func skippedText(skipped []payload.Skipped, leftOut string) string {
 		}
 		s.Path = short(s.Path)
 		if len(s.Invalid) > 0 {
-			texts = append(texts, fmt.Sprintf("%s: skipped, for a %s file can't hold them: %s", s.Path, s.Format, few(s.Invalid)))
+			texts = append(texts, fmt.Sprintf("%s: skipped, because a %s file can't hold them: %s", s.Path, s.Format, few(s.Invalid)))
 		}
 		if len(s.Dependent) > 0 {
-			texts = append(texts, fmt.Sprintf("%s: left out, for they refer to what a volume can't know: %s", s.Path, few(s.Dependent)))
+			texts = append(texts, fmt.Sprintf("%s: left out, because they refer to values that a volume can't know: %s", s.Path, few(s.Dependent)))
 		}
 	}
 	if leftOut != "" {
-		texts = append(texts, "left out, for a volume can't know them: "+leftOut)
+		texts = append(texts, "left out, because a volume can't know them: "+leftOut)
 	}
 	return strings.Join(texts, "; ")
 }

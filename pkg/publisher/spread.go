@@ -27,7 +27,7 @@ func (s *spread) delay(pod volume.Pod, window time.Duration, now time.Time) *fai
 		return nil
 	}
 	return &failure{
-		err:   fmt.Errorf("a change is known, and the files take it up at %s (spread: %s)", s.at.UTC().Format(time.RFC3339), window),
+		err:   fmt.Errorf("there is a change, which the files will show at %s (spread: %s)", s.at.UTC().Format(time.RFC3339), window),
 		event: string(ConditionSpreading), kind: "spread", until: s.at,
 	}
 }

@@ -68,7 +68,7 @@ func explain(what string, err error) error {
 	case errors.Is(err, unix.EPERM):
 		why = " (CAP_SYS_ADMIN is needed, and not in a user namespace)"
 	case errors.Is(err, unix.EMFILE):
-		why = " (all groups of this user ID on the node are taken: fs.fanotify.max_user_groups; it is tried again)"
+		why = " (all groups of this user ID on the node are taken: fs.fanotify.max_user_groups; the plugin tries again)"
 	case errors.Is(err, unix.EACCES):
 		why = " (SELinux, or another security module, has to permit the watch of files)"
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODEV):

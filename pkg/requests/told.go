@@ -42,7 +42,7 @@ func Told(err error) error {
 }
 
 // errBroken replaces a connection's failure whose text may quote an answer.
-var errBroken = errors.New("no answer that can be read")
+var errBroken = errors.New("no readable answer")
 
 // unreachable returns the failure of a transport without any text that may quote an answer. Errors of the network and of the check of a
 // certificate quote nothing.

@@ -99,7 +99,7 @@ func toJSON(text string) ([]byte, error) {
 	if again := repeatedField.FindString(err.Error()); again != "" {
 		return nil, errors.New("must be YAML or JSON: yaml: " + again)
 	}
-	return nil, errors.New("must be YAML that can be written as JSON: with strings as names of fields, and numbers and tags that JSON has")
+	return nil, errors.New("must be YAML that can be written as JSON: names of fields must be strings, and numbers and tags must be those of JSON")
 }
 
 // checkNodes refuses aliases, numbers such as 0480, which would be decimal, and binary texts. The admission policy searches the text for
@@ -111,7 +111,7 @@ func checkNodes(node *yamlv3.Node) error {
 	case node.ShortTag() == "!!binary":
 		return fmt.Errorf("must be without binary texts: line %d has one; write the text itself", node.Line)
 	case node.ShortTag() == "!!float" && leadingZero.MatchString(node.Value):
-		return fmt.Errorf("must have octal numbers where they begin with 0: line %d has another; quote what is no number", node.Line)
+		return fmt.Errorf("must have octal numbers where they begin with 0: line %d has another one; put quotes around what is not a number", node.Line)
 	}
 	for _, child := range node.Content {
 		if err := checkNodes(child); err != nil {

@@ -52,7 +52,7 @@ func DefaultSpread(window time.Duration) Option { return func(p *parser) { p.win
 // CheckSpread returns an error if a duration cannot be the value of spread. 0 means no spread.
 func CheckSpread(window time.Duration) error {
 	if window != 0 && (window < minSpread || window > maxSpread) {
-		return errors.New("must be a duration from 1s to 1h, as 5m, or 0s for none")
+		return errors.New("must be a duration from 1s to 1h, such as 5m, or 0s for none")
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func (p *parser) spread(text *string, pinned bool) time.Duration {
 	case err != nil:
 		p.add(field.Invalid(at, shorten(*text), err.Error()))
 	case pinned:
-		p.add(field.Forbidden(at, "must not be set beside updatePolicy Pinned: such a volume takes up no change"))
+		p.add(field.Forbidden(at, "must not be set beside updatePolicy Pinned: such a volume never changes"))
 	}
 	return window
 }
@@ -355,7 +355,7 @@ func (p *parser) shortForm(a attributes) []Source {
 	at := field.NewPath(given[0])
 	if a.Volume != nil {
 		for _, name := range p.set(attrNamespace, "optional", attrItems) {
-			p.add(field.Forbidden(field.NewPath(name), "must not be set beside volume: what the pod's own volume says counts"))
+			p.add(field.Forbidden(field.NewPath(name), "must not be set beside volume: the pod's own volume sets this"))
 		}
 		return []Source{{Field: at.String(), Volume: p.volume(at, *a.Volume)}}
 	}

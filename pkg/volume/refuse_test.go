@@ -15,13 +15,13 @@ const (
 
 	badID           = "must be a decimal number from 0 to 2147483647"
 	badRange        = "must be between 0 and 2147483647, inclusive"
-	noJSON          = "must be YAML that can be written as JSON: with strings as names of fields, and numbers and tags that JSON has"
+	noJSON          = "must be YAML that can be written as JSON: names of fields must be strings, and numbers and tags must be those of JSON"
 	knownAttributes = "unknown attribute; known are configMap, secret, volume, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, writeStrategy, onDelete, spread, directories"
-	badSpread       = "must be a duration from 1s to 1h, as 5m, or 0s for none"
+	badSpread       = "must be a duration from 1s to 1h, such as 5m, or 0s for none"
 	otherNamespace  = `must be the pod's own namespace "ns": this node's plugin shows no objects of others (--cross-namespace)`
 	noNamespace     = "Required value: must name a namespace; leave the field out for the pod's own"
 	badNamespace    = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-	besideVolume    = "Forbidden: must not be set beside volume: what the pod's own volume says counts"
+	besideVolume    = "Forbidden: must not be set beside volume: the pod's own volume sets this"
 )
 
 type refused struct {
@@ -62,7 +62,7 @@ func refusedCases() []refused {
 		{"delete policy", with("onDelete", "Delete"), `onDelete: Unsupported value: "Delete": supported values: "Keep", "Remove"`},
 		{"spread that is too long", with("spread", "2h"), `spread: Invalid value: "2h": ` + badSpread},
 		{"spread without a unit", with("spread", "60"), `spread: Invalid value: "60": ` + badSpread},
-		{"spread of what is pinned", map[string]string{"secret": "db", "updatePolicy": "Pinned", "spread": "5m"}, "spread: Forbidden: must not be set beside updatePolicy Pinned: such a volume takes up no change"},
+		{"spread of what is pinned", map[string]string{"secret": "db", "updatePolicy": "Pinned", "spread": "5m"}, "spread: Forbidden: must not be set beside updatePolicy Pinned: such a volume never changes"},
 		{"another namespace", with("namespace", "platform"), `namespace: Invalid value: "platform": ` + otherNamespace},
 		{"empty namespace", with("namespace", ""), "namespace: " + noNamespace},
 		{"namespace with a dot", with("namespace", "a.b"), `namespace: Invalid value: "a.b": must not contain dots`},
@@ -148,7 +148,7 @@ func refusedSourcesCases() []refusedSources {
 		badInteger = "must be an integer from 0 to 511 (octal 0777)"
 		notAMode   = badInteger + " or an octal string"
 		binary     = "must be without binary texts: line 1 has one; write the text itself"
-		octal      = "must have octal numbers where they begin with 0: line 1 has another; quote what is no number"
+		octal      = "must have octal numbers where they begin with 0: line 1 has another one; put quotes around what is not a number"
 	)
 	document := func(name, fields, want string) refusedSources {
 		text := "[{secret: {name: s, items: [{" + fields + "}]}}]"

@@ -72,7 +72,7 @@ func TestAWithdrawnObjectHoldsUpNobody(t *testing.T) {
 		t.Errorf("status %d\n%s\n%s", r.status, r.stdout, r.stderr)
 	}
 	text := w.run("converged", "secret/db", "-n", w.namespace)
-	if text.status != 0 || !strings.Contains(text.stdout, "Volumes from which the object was withdrawn, as their pods may not have it any more: volume settings of shop/borrower.\n") {
+	if text.status != 0 || !strings.Contains(text.stdout, "Volumes from which the object was withdrawn, because their pods may not have it any more: volume settings of shop/borrower.\n") {
 		t.Errorf("status %d\n%s", text.status, text.stdout)
 	}
 }

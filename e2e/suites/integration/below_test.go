@@ -36,7 +36,7 @@ func TestMountsBelow(t *testing.T) {
 	n.configMap("app", map[string]string{"key": "3"})
 	n.arrives(v, "key", "3", soon)
 	n.configMap("app", map[string]string{"key": "4", "a": "taken"})
-	n.hasEvent(v, "VolumeUpdateFailed", `spec.containers[0].volumeMounts[1].mountPath: the directory "a/tls" for a mount can't stand beside the file "a"; map the key to another path, or mount elsewhere`)
+	n.hasEvent(v, "VolumeUpdateFailed", `spec.containers[0].volumeMounts[1].mountPath: the directory "a/tls" for a mount can't be beside the file "a"; map the key to another path, or mount elsewhere`)
 	n.wantContent(v, "key", "3")
 	n.configMap("app", map[string]string{"key": "5"})
 	n.arrives(v, "key", "5", soon)

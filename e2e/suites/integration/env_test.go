@@ -43,7 +43,7 @@ func TestEnvFile(t *testing.T) {
 	if err != nil || files["app.env"].Mode != 0o400 || files["sh/app.sh"].Mode != 0o644 {
 		t.Errorf("modes: %v, %v; %v", files["app.env"].Mode, files["sh/app.sh"].Mode, err)
 	}
-	n.hasEvent(v, "InvalidEnvironmentVariableNames", "app.env: skipped, for a dotenv file can't hold them: APP_a.b, NOT.FOR.FILES")
+	n.hasEvent(v, "InvalidEnvironmentVariableNames", "app.env: skipped, because a dotenv file can't hold them: APP_a.b, NOT.FOR.FILES")
 	n.configMap("app", map[string]string{"host": "h2", "a.b": "x"})
 	n.arrives(v, "app.env", env("h2", password), soon)
 	password = n.canary()

@@ -56,7 +56,7 @@ func TestUninstallCheckOfEndedPods(t *testing.T) {
 	})
 	const says = "pod " + consumer + "/ended on node crashing, which has ended, and may have mounts there\n" +
 		"pod " + consumer + "/stuck on node good, which has ended, and may have mounts there\n" +
-		"Error: uninstall-check: pods that use the driver csi.refvol.dev: 2: delete them first, as without the plugin they stay in Terminating; switch live namespaces off before (docs/live-namespaces.md)\n"
+		"Error: uninstall-check: pods that use the driver csi.refvol.dev: 2: delete them first, because without the plugin they stay in Terminating; switch live namespaces off before (docs/live-namespaces.md)\n"
 	if out, err := uninstallCheck(t); err == nil || out != says {
 		t.Errorf("%v, it says %q, want %q", err, out, says)
 	}

@@ -56,6 +56,7 @@ func TestRestartInPlace(t *testing.T) {
 	if err := without.hasVariables(t.Context(), old); err != nil || without.restarts(t) != 0 {
 		t.Errorf("the pod without the label: %v, %d restarts", err, without.restarts(t))
 	}
+	without.probe("read", mountDir+"files/mode") // else nobody would open it there
 	// The receipt of the variables says that the containers have them.
 	for _, object := range []string{"configmap/settings", "secret/db"} {
 		r := kubectlRefvol(t, "converged", object, "-n", n.name, "--opened", "--timeout=1m", "--driver-name="+nodeIdentityDriver, "--plugin-namespace=refvol-node-identity")
