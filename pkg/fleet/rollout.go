@@ -88,33 +88,43 @@ func (v *Result) Waits(takes func(status.Pod) bool) []OutdatedVolume {
 
 // Health is a pod's health at one moment.
 type Health struct {
-	Ready    bool
-	Restarts int32
+	Ready bool
+	// restarts has those of each container, by name.
+	restarts map[string]int32
 }
 
 // HealthOf returns a pod's present health.
 func HealthOf(pod *corev1.Pod) Health {
-	h := Health{Ready: ready(pod)}
+	h := Health{Ready: ready(pod), restarts: map[string]int32{}}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		h.Restarts += c.RestartCount
+		h.restarts[c.Name] = c.RestartCount
 	}
 	return h
 }
 
+// since returns how often the pod has restarted since before. A restart in place, which restarts all containers, counts once.
+func (h Health) since(before Health) (most int32) {
+	for name, restarts := range h.restarts {
+		most = max(most, restarts-before.restarts[name])
+	}
+	return most
+}
+
 // IsFailing reports whether the pod has restarted and is not ready.
-func (h Health) IsFailing() bool { return !h.Ready && h.Restarts > 0 }
+func (h Health) IsFailing() bool { return !h.Ready && h.since(Health{}) > 0 }
 
 // Worse says in what respect a pod is worse than before, or returns "". It ignores pods that are deleted, have succeeded, or were failing
 // before. A pod may restart up to restarts times, but must be ready at the end.
 func (h Health) Worse(pod *corev1.Pod, restarts int32, end bool) string {
 	now := HealthOf(pod)
+	restarted := now.since(h)
 	switch {
 	case pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || h.IsFailing():
 		return ""
 	case pod.Status.Phase == corev1.PodFailed:
 		return "failed" + why(pod)
-	case now.Restarts > h.Restarts+restarts:
-		return "restarted " + times(now.Restarts-h.Restarts) + why(pod)
+	case restarted > restarts:
+		return "restarted " + times(restarted) + why(pod)
 	case h.Ready && !now.Ready && (restarts == 0 || end):
 		return "is not ready any more" + why(pod)
 	}

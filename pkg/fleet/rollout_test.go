@@ -84,7 +84,12 @@ func healthPod(ready bool, restarts int32, change func(*corev1.Pod)) *corev1.Pod
 }
 
 func TestWorse(t *testing.T) {
-	well := Health{Ready: true, Restarts: 2}
+	well := HealthOf(healthPod(true, 2, nil))
+	withSidecar := func(restarts int32) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "refvol-notify", RestartCount: restarts}}
+		}
+	}
 	crashes := func(pod *corev1.Pod) {
 		c := &pod.Status.ContainerStatuses[0]
 		c.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "a value"}
@@ -104,9 +109,11 @@ func TestWorse(t *testing.T) {
 		"may restart":                  {well, healthPod(false, 3, nil), 1, false, ""},
 		"may restart, and is not up":   {well, healthPod(false, 3, nil), 1, true, "is not ready any more; container main is not ready"},
 		"may restart once":             {well, healthPod(true, 4, nil), 1, false, "restarted 2 times"},
+		"may restart in place":         {HealthOf(healthPod(true, 2, withSidecar(1))), healthPod(true, 3, withSidecar(2)), 1, true, ""},
+		"one container restarts twice": {HealthOf(healthPod(true, 2, withSidecar(9))), healthPod(true, 4, withSidecar(9)), 1, true, "restarted 2 times"},
 		"was not ready":                {Health{}, healthPod(false, 0, nil), 0, true, ""},
 		"was not ready, and restarted": {Health{}, healthPod(false, 1, nil), 0, true, "restarted once; container main is not ready"},
-		"was failing":                  {Health{Restarts: 2}, healthPod(false, 3, crashes), 0, true, ""},
+		"was failing":                  {HealthOf(healthPod(false, 2, nil)), healthPod(false, 3, crashes), 0, true, ""},
 		"is deleted":                   {well, healthPod(false, 3, func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{} }), 0, true, ""},
 		"has succeeded":                {well, healthPod(false, 2, func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), 0, true, ""},
 		"failed":                       {well, healthPod(false, 2, func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }), 0, true, "failed; container main is not ready"},

@@ -96,7 +96,7 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 	case command == "serve" && len(args) == 2:
 		return serve(ctx, args[0], args[1])
 	case command == "requests" && len(args) == 1:
-		return requests(ctx, out, args[0])
+		return sendRequests(ctx, out, args[0])
 	case len(args) == 1:
 		return assail(ctx, out, command, args[0])
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// requestEvery is how often requests sends one.
+// requestEvery is how often sendRequests sends one.
 const requestEvery = 20 * time.Millisecond
 
 // serve answers requests at an address with a variable until ctx ends. It fails with a value that begins with bad.
@@ -48,8 +48,8 @@ func serve(ctx context.Context, address, name string) error {
 // served counts the requests that were sent, and those that failed.
 type served struct{ Sent, Failed int }
 
-// requests requests a URL, each time by a connection of its own, and writes each second how that went, until ctx ends.
-func requests(ctx context.Context, out io.Writer, url string) error {
+// sendRequests requests a URL, each time by a connection of its own, and writes each second how that went, until ctx ends.
+func sendRequests(ctx context.Context, out io.Writer, url string) error {
 	transport := &http.Transport{DisableKeepAlives: true}
 	client := &http.Client{Transport: transport, Timeout: 2 * time.Second}
 	results := make(chan error)
@@ -57,11 +57,17 @@ func requests(ctx context.Context, out io.Writer, url string) error {
 	defer ticker.Stop()
 	defer tell.Stop()
 	var all served
+	count := func(err error) {
+		all.Sent++
+		if err != nil {
+			all.Failed++
+		}
+	}
 	for under := 0; ; {
 		select {
 		case <-ctx.Done():
 			for ; under > 0; under-- {
-				<-results
+				count(<-results)
 			}
 			return nil
 		case <-ticker.C:
@@ -69,10 +75,7 @@ func requests(ctx context.Context, out io.Writer, url string) error {
 			go func() { results <- request(client, url) }()
 		case err := <-results:
 			under--
-			all.Sent++
-			if err != nil {
-				all.Failed++
-			}
+			count(err)
 		case <-tell.C:
 			if err := json.NewEncoder(out).Encode(all); err != nil {
 				return err

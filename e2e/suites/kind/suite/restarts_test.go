@@ -196,7 +196,7 @@ func TestRestartsOfADeployment(t *testing.T) {
 
 	w.rollout(0, "--to=0%")
 	w.patchMode("bad")
-	result := w.rollout(1, "--steps=1,100%", "--every=30s", "--opened")
+	result := w.rollout(1, "--steps=1,100%", "--every=1m", "--opened", "--allow-restarts=1")
 	var bad []string
 	for _, p := range w.pods {
 		if p.restarts(t) > 1 {
@@ -207,7 +207,7 @@ func TestRestartsOfADeployment(t *testing.T) {
 		t.Fatalf("%q restarted, want one pod that the command names", bad)
 	}
 	w.patchMode("fast")
-	w.rollout(0, "--to=100%", "--every=5s", "--opened")
+	w.rollout(0, "--to=100%", "--every=5s", "--opened", "--allow-restarts=1")
 	w.awaitMode("fast")
 	for _, p := range w.pods {
 		if n := p.restarts(t); n != 1 && p.Name != bad[0] {
