@@ -168,7 +168,7 @@ func (r *roller) step(ctx context.Context, to int) error {
 			delete(r.patients, uid)
 		}
 	}
-	if err := r.look(deadline); err != nil {
+	if err := r.lookUntil(deadline); err != nil {
 		return err
 	}
 	for i, object := range r.objects {

@@ -495,6 +495,25 @@ func TestRolloutAllowsRestarts(t *testing.T) {
 	}
 }
 
+// TestRolloutOfSlowPlugins: if the plugins take too long, the command says which time has passed, and changes nothing.
+func TestRolloutOfSlowPlugins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRollout(20, "app")
+		r := f.roller()
+		survey := r.survey
+		r.survey = func(ctx context.Context) (*fleet.Survey, error) {
+			if pause(ctx, 40*time.Second); ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			return survey(ctx)
+		}
+		err := r.roll(t.Context(), []rolloutStep{{percent: 10}})
+		if exitStatus(err) != unknown || !strings.Contains(err.Error(), "configmap/app: --timeout 1m0s has passed") || len(f.sets) > 0 {
+			t.Errorf("status %d: %v; shares set: %q", exitStatus(err), err, f.sets)
+		}
+	})
+}
+
 // TestRolloutFlags: wrong flags are reported before any request.
 func TestRolloutFlags(t *testing.T) {
 	for flags, want := range map[string]string{
