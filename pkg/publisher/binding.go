@@ -331,6 +331,9 @@ func (b *binding) refresh() time.Time {
 		now = now.Add(rand.N(resync))
 	}
 	b.refreshAt = now.Add(b.refreshEvery)
+	if b.entry.isMounted() {
+		b.refreshAt = b.shared.inSlot(b.refreshAt)
+	}
 	return b.refreshAt
 }
 

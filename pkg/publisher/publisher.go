@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/types"
@@ -62,6 +63,7 @@ func New(opts Options) (*Publisher, error) {
 			newWriter: func(opts writer.Options) treeWriter { return writer.New(opts) },
 			renders:   semaphore.NewWeighted(atOnce),
 			kept:      semaphore.NewWeighted(maxKept),
+			began:     time.Now(),
 		},
 		stopping: make(chan struct{}),
 		ended:    make(chan struct{}),

@@ -3,6 +3,7 @@ package publisher
 import (
 	"context"
 	"os"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -28,6 +29,17 @@ type shared struct {
 	pods   *pod.Reads
 	// renders limits the calls of inTurn. kept limits the kept handles.
 	renders, kept *semaphore.Weighted
+	// began is when this process began. The moments of inSlot count from it.
+	began time.Time
+}
+
+// resyncSlots is how many moments of a resync interval have volumes that are due.
+const resyncSlots = 60
+
+// inSlot returns the last moment before a time at which resyncs are due. If each volume had its own moment, the process would wake up for
+// each of them, which costs more than the resync itself.
+func (s *shared) inSlot(at time.Time) time.Time {
+	return s.began.Add(at.Sub(s.began).Truncate(max(s.opts.ResyncInterval/resyncSlots, 1)))
 }
 
 // inTurn calls do when a place is free. It fails if ctx ends first.
