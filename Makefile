@@ -259,6 +259,11 @@ test-docs: docs ## Open the site in Chromium: search, dark and light, a phone's 
 	@[ -x "$${CHROMIUM:-/usr/bin/chromium}" ] || { echo "make test-docs needs Chromium: apt-get install --no-install-recommends chromium"; exit 1; }
 	npm --prefix site test
 
+# The run is real: what the recording shows was printed.
+.PHONY: recording
+recording: ## Record make demo as docs/demo.svg, which README shows
+	node site/record.mjs docs/demo.svg $(MAKE) --no-print-directory demo
+
 .PHONY: try
 try: ## Install refvol on your own kind cluster, that of kubectl's current context, and show a change arrive
 	@tools/try.sh

@@ -64,6 +64,29 @@ func (s restartSuite) enforce(t *testing.T, others ...string) {
 	}
 }
 
+// enforceWithLive is enforce, also for the component live: the API server learns of each policy by itself.
+func (s restartSuite) enforceWithLive(t *testing.T) {
+	t.Helper()
+	wait := func(ctx context.Context, want string) error {
+		return harness.Poll(ctx, soon, pace, func() error {
+			got, err := createdIn(ctx, s.plain, withLabels(mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a"), liveLabel))
+			if err == nil && got.Spec.Containers[0].VolumeMounts[0].Name != want {
+				err = fmt.Errorf("a pod mounts %s, want %s", got.Spec.Containers[0].VolumeMounts[0].Name, want)
+			}
+			return err
+		})
+	}
+	t.Cleanup(func() {
+		if err := wait(context.WithoutCancel(t.Context()), "a"); err != nil {
+			t.Error(err)
+		}
+	})
+	s.enforce(t, "live")
+	if err := wait(t.Context(), "refvol-a"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (c restartCase) where(s restartSuite) string { return cmp.Or(c.namespace, s.restart) }
 
 // TestRestart has the API server make pods without the component and with it: what differs is what each case says.
@@ -220,7 +243,7 @@ func asYAML(value any) string {
 // TestRestartAndLive: whichever policy comes first, and however often, the pod becomes the same.
 func TestRestartAndLive(t *testing.T) {
 	s := newRestartSuite(t)
-	s.enforce(t, "live")
+	s.enforceWithLive(t)
 	pod := func(labels ...string) *corev1.Pod {
 		pod := mounting([]corev1.Volume{ofConfigMap("a"), ofSecret("b"), showing("own", attributes{"configMap": "app"})}, "a:/a", "b:/b", "own:/own")
 		pod.Spec.AutomountServiceAccountToken = new(false)
