@@ -241,7 +241,7 @@ demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
 # The site's modules are installed as package-lock.json has them, and without the scripts that packages bring.
 SITE := site/node_modules/.package-lock.json
 $(SITE): site/package-lock.json
-	@command -v node npm >/dev/null && node -e 'process.exit(process.versions.node.split(".")[0] < 18)' || { \
+	@command -v node npm >/dev/null && node -e 'process.exit(process.versions.node.split(".")[0] < 18 ? 1 : 0)' || { \
 		echo "the site needs node 18 or newer and npm: apt-get install --no-install-recommends nodejs npm"; exit 1; }
 	npm --prefix site ci --ignore-scripts --no-audit --no-fund
 	@touch $@
