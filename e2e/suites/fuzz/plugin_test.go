@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/klog/v2"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/refvol/refvol/pkg/access"
 	csiserver "github.com/refvol/refvol/pkg/csi"
@@ -64,11 +65,24 @@ func startPlugin(tb testing.TB, top, kubelet string) *plugin {
 	go func() { p.served <- serving.Serve(ctx) }()
 	// The socket may not be there yet.
 	soon := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1, MaxDelay: time.Millisecond}, MinConnectTimeout: time.Minute}
-	if p.conn, err = grpc.NewClient("unix://"+top+"/csi.sock", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), grpc.WithConnectParams(soon)); err != nil {
+	dial := func(socket string) *grpc.ClientConn {
+		conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), grpc.WithConnectParams(soon))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return conn
+	}
+	p.conn = dial(top + "/csi.sock")
+	p.node = csi.NewNodeClient(p.conn)
+	// The registration socket is the last that a plugin makes. From its answer on, nothing appears that no call has made.
+	registrar := dial(kubelet + "/plugins_registry/" + driver + "-reg.sock")
+	asked, done := callContext()
+	defer done()
+	_, err = registration.NewRegistrationClient(registrar).GetInfo(asked, &registration.InfoRequest{})
+	if err := errors.Join(err, registrar.Close()); err != nil {
 		tb.Fatal(err)
 	}
-	p.node = csi.NewNodeClient(p.conn)
 	return p
 }
 
