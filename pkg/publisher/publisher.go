@@ -31,8 +31,8 @@ import (
 // Publisher publishes volumes and keeps them current. All methods are safe for concurrent use, except that Restore and Run are called once,
 // in that order.
 //
-// Run starts all its goroutines: one for each pod that has volumes, and those that read pods and ask about rights. They end with Run's
-// context. A reconcile that hangs ends only with its system call. All fields are constant after Restore.
+// Run starts all its goroutines: one for each pod while a volume of it is due, and those that read pods and ask about rights. They end with
+// Run's context. A reconcile that hangs ends only with its system call. All fields are constant after Restore.
 type Publisher struct {
 	*shared
 	table *table

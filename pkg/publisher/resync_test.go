@@ -2,7 +2,9 @@ package publisher
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -23,6 +25,31 @@ func TestResyncsShareMoments(t *testing.T) {
 		}
 		if len(refreshes) < count-count/resyncSlots*2 || len(refreshes) > count+count/resyncSlots*2 || len(moments) > resyncSlots+1 {
 			t.Errorf("%d resyncs of %d volumes at %d moments", len(refreshes), count, len(moments))
+		}
+	})
+}
+
+// TestPodsRestWithoutGoroutines: a pod of which no volume is due costs no stack.
+func TestPodsRestWithoutGoroutines(t *testing.T) {
+	inBubble(t, func(e *env) {
+		const count = 50
+		e.objects.put(configMap("app"), "a", "1")
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		all := make([]Request, count) // each is a pod's of its own
+		for i := range all {
+			all[i] = e.request(fmt.Sprint("v", i))
+			e.publish(all[i])
+		}
+		after(3 * e.opts.ResyncInterval) // generations that readers may still use are gone
+		synctest.Wait()
+		if more := runtime.NumGoroutine() - before; more > 0 {
+			t.Errorf("%d goroutines more with %d pods", more, count)
+		}
+		e.objects.put(configMap("app"), "a", "2")
+		synctest.Wait()
+		for _, r := range all {
+			e.wantFiles(r, "a", "2")
 		}
 	})
 }

@@ -22,7 +22,7 @@ type table struct {
 	newVolume func(*entry) reconciler
 
 	mu sync.Mutex
-	// start starts the goroutine of a worker. It is nil before Run and after Run has ended.
+	// start runs a worker in a goroutine. It is nil before Run and after Run has ended.
 	start   func(*worker)
 	entries map[string]*entry
 	byRef   map[volume.Ref]map[*entry]struct{}
@@ -69,6 +69,8 @@ type entry struct {
 	// wanted is what the calls want of the volume.
 	wanted wanted
 	phase  phase
+	// due is when the next reconcile is due; zero for never.
+	due time.Time
 	// failure says why the volume is not in the wanted state.
 	failure  *failure
 	unmounts unmounts
@@ -105,15 +107,16 @@ type wanted struct {
 	measure bool
 }
 
-// worker is the goroutine of a pod. It exists as long as the pod has volumes. table.mu guards its fields.
+// worker reconciles the volumes of a pod, one after another. It exists as long as the pod has volumes, and has a goroutine only while one of
+// them is due: most pods rest most of the time, and a stack for each costs more memory than all else that a volume needs. table.mu guards its
+// fields.
 type worker struct {
 	table *table
 	uid   types.UID
 	all   map[*entry]struct{}
-	// due has the time of the next reconcile of each volume.
-	due map[*entry]time.Time
-	// poke has room for one value.
-	poke chan struct{}
+	// running means that the goroutine exists. timer starts it when the first volume is due; it is set only while the worker rests.
+	running bool
+	timer   *time.Timer
 	// current is the volume that is being reconciled, and cancel cancels that.
 	current *entry
 	cancel  context.CancelCauseFunc
@@ -159,11 +162,10 @@ func (t *table) add(key, id, target string) *entry {
 	uid := types.UID(podUID(t.kubeletDir, target))
 	w := t.workers[uid]
 	if w == nil {
-		w = &worker{table: t, uid: uid, all: map[*entry]struct{}{}, due: map[*entry]time.Time{}, poke: make(chan struct{}, 1)}
+		w = &worker{table: t, uid: uid, all: map[*entry]struct{}{}}
+		w.timer = time.AfterFunc(time.Hour, w.wake)
+		w.timer.Stop()
 		t.workers[uid] = w
-		if t.start != nil {
-			t.start(w)
-		}
 	}
 	e.worker = w
 	w.all[e] = struct{}{}
@@ -172,7 +174,7 @@ func (t *table) add(key, id, target string) *entry {
 	return e
 }
 
-// remove undoes add. The caller holds mu. A worker ends after its last volume, and a volume that is added later gets a new worker.
+// remove undoes add. The caller holds mu. A worker goes with its last volume, and a volume that is added later gets a new worker.
 func (e *entry) remove() {
 	t, w := e.table, e.worker
 	for _, key := range []string{e.id, leftoverKey(e.id, e.target)} {
@@ -182,9 +184,10 @@ func (e *entry) remove() {
 	}
 	e.charge(0)
 	e.phase = removed
-	delete(w.due, e)
+	e.due = time.Time{}
 	if delete(w.all, e); len(w.all) == 0 {
 		delete(t.workers, w.uid)
+		w.timer.Stop()
 	}
 	e.notify()
 }
@@ -262,15 +265,11 @@ func (e *entry) wake(at time.Time) {
 
 // wakeLocked is wake for a caller that holds mu.
 func (e *entry) wakeLocked(at time.Time) {
-	w := e.worker
-	if due, ok := w.due[e]; e.phase == removed || ok && !at.Before(due) {
+	if e.phase == removed || !e.due.IsZero() && !at.Before(e.due) {
 		return
 	}
-	w.due[e] = at
-	select {
-	case w.poke <- struct{}{}:
-	default:
-	}
+	e.due = at
+	e.worker.schedule()
 }
 
 // notify wakes the waiting calls. The caller holds mu.

@@ -10,49 +10,87 @@ import (
 	"k8s.io/klog/v2"
 )
 
-const (
-	// restTime is how long a worker waits if nothing is due.
-	restTime = time.Hour
-	// reconcileTimeout limits one reconcile.
-	reconcileTimeout = time.Minute
-)
+// reconcileTimeout limits one reconcile.
+const reconcileTimeout = time.Minute
 
-// startWorkers starts the goroutines of all workers, and of later ones until stopWorkers.
+// startWorkers has workers run until stopWorkers. start runs a worker in a goroutine of its own.
 func (t *table) startWorkers(start func(*worker)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.start = start
 	for _, w := range t.workers {
-		start(w)
+		w.schedule()
 	}
 }
 
+// stopWorkers has each worker run for the last time. The context of all workers must have ended.
 func (t *table) stopWorkers() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for _, w := range t.workers {
+		w.begin()
+	}
 	t.start = nil
 }
 
-// run reconciles the pod's volumes in the order in which they are due, until the pod has none or ctx ends.
+// begin starts the worker's goroutine, unless it is running or no worker may run. The caller holds mu.
+func (w *worker) begin() {
+	if w.table.start == nil || w.running {
+		return
+	}
+	w.running = true
+	w.timer.Stop()
+	w.table.start(w)
+}
+
+// wake is begin for a caller that doesn't hold mu.
+func (w *worker) wake() {
+	w.table.mu.Lock()
+	defer w.table.mu.Unlock()
+	w.begin()
+}
+
+// schedule has a resting worker run when its first volume is due. The caller holds mu.
+func (w *worker) schedule() {
+	if w.table.start == nil || w.running {
+		return
+	}
+	first := w.first()
+	if first == nil {
+		w.timer.Stop()
+		return
+	}
+	if wait := time.Until(first.due); wait > 0 {
+		w.timer.Reset(wait)
+	} else {
+		w.begin()
+	}
+}
+
+// first returns the volume that is due first, or nil if none will be due. The caller holds mu.
+func (w *worker) first() *entry {
+	var first *entry
+	for e := range w.all {
+		if !e.due.IsZero() && (first == nil || e.due.Before(first.due)) {
+			first = e
+		}
+	}
+	return first
+}
+
+// run reconciles the pod's volumes in the order in which they are due, until none is due or ctx ends.
 func (w *worker) run(ctx context.Context, opens Opens) {
 	for {
-		e, its, now, wait := w.next(ctx)
-		if e != nil {
-			w.conclude(ctx, e, w.reconcile(its, e, now))
-			continue
+		e, its, now, ended := w.next(ctx)
+		switch {
+		case ended:
+			w.end(context.WithoutCancel(ctx), opens)
+			return
+		case e == nil:
+			return
 		}
-		if wait == 0 {
-			break
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-w.poke:
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
+		w.conclude(ctx, e, w.reconcile(its, e, now))
 	}
-	w.end(context.WithoutCancel(ctx), opens)
 }
 
 // end saves the receipts that have arrived and closes the kept handles.
@@ -68,32 +106,26 @@ func (w *worker) end(ctx context.Context, opens Opens) {
 	}
 }
 
-// next takes the volume that is due first, and returns it with the context of its reconcile and what is wanted of it. If none is due it
-// returns how long to wait, or 0 if the worker must end. It sets current under the same lock, so that no unpublish comes between.
-func (w *worker) next(ctx context.Context) (*entry, context.Context, snapshot, time.Duration) {
+// next takes the volume that is due first, and returns it with the context of its reconcile and what is wanted of it. If none is due, it
+// returns nil, and the worker rests from then on. ended reports that ctx has ended. next sets current under the same lock, so that no
+// unpublish comes between.
+func (w *worker) next(ctx context.Context) (_ *entry, its context.Context, now snapshot, ended bool) {
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()
-	if ctx.Err() != nil || len(w.all) == 0 {
-		return nil, nil, snapshot{}, 0
+	if ctx.Err() != nil {
+		return nil, nil, snapshot{}, true // it is still running, so that no other goroutine starts
 	}
-	var first *entry
-	var at time.Time
-	for e, due := range w.due {
-		if first == nil || due.Before(at) {
-			first, at = e, due
-		}
+	first := w.first()
+	if first == nil || time.Until(first.due) > 0 {
+		w.running = false
+		w.schedule()
+		return nil, nil, snapshot{}, false
 	}
-	switch wait := time.Until(at); {
-	case first == nil:
-		return nil, nil, snapshot{}, restTime
-	case wait > 0:
-		return nil, nil, snapshot{}, wait
-	}
-	delete(w.due, first)
+	first.due = time.Time{}
 	first.rounds++
 	w.current = first
-	ctx, w.cancel = context.WithCancelCause(ctx)
-	return first, ctx, first.take(), 0
+	its, w.cancel = context.WithCancelCause(ctx)
+	return first, its, first.take(), false
 }
 
 // take returns what is wanted of a volume and what has changed since the last call. The caller holds mu.
