@@ -1,7 +1,7 @@
 # The plugin's image, for who has an engine: docker build --build-arg VERSION=v1.2.3 .
 # `make image` builds the same binary without one.
 # GO_IMAGE is any image with Go and make. The same version of Go makes the same bytes.
-ARG GO_IMAGE=docker.io/library/golang:1.26.8
+ARG GO_IMAGE=docker.io/library/golang:1.26.8@sha256:6c2a5538f964f1c82f97ad14988bf05de100d922d159d0e398b54c7b0ca0c6c9
 FROM --platform=$BUILDPLATFORM $GO_IMAGE AS build
 WORKDIR /src
 COPY go.mod go.sum ./
