@@ -32,6 +32,8 @@ func TestMain(m *testing.M) {
 		os.Exit(sandbox.Main(m))
 	case "target":
 		os.Exit(target())
+	case "signaller":
+		os.Exit(signaller())
 	case "program without inotify":
 		if err := os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("0"), 0); err != nil {
 			fmt.Fprintln(os.Stderr, err)

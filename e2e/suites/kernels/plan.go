@@ -78,6 +78,7 @@ func all() []part {
 		receipts(),
 		hostileTargets(),
 		plugin("killed at its calls", "TestKilledAnywhere"),
+		{name: "refvol-notify in cgroup v2", module: ".", pkg: "./cmd/refvol-notify", tests: []string{"TestSignalInCgroups"}},
 		plugin("memory cgroup v2", "TestMemoryLimitWithoutAKill", "TestMemoryIsThePluginsPods"),
 		many,
 	})
