@@ -236,7 +236,7 @@ chart: ## Copy what the chart takes of deploy/ into it, and put its values into 
 .PHONY: demo
 demo: ## Show live files, on an embedded control plane; KEEP=1 leaves it running
 	@echo "make demo installs nothing by apt, and builds etcd and kube-apiserver from Go modules into $(CACHE)"
-	$(STATIC) -C e2e run $(SANDBOX) $(BUILD_FLAGS) ./tools/demo
+	@$(STATIC) -C e2e run $(SANDBOX) $(BUILD_FLAGS) ./tools/demo
 
 # The site's modules are installed as package-lock.json has them, and without the scripts that packages bring.
 SITE := site/node_modules/.package-lock.json
@@ -262,7 +262,7 @@ test-docs: docs ## Open the site in Chromium: search, dark and light, a phone's 
 # The run is real: what the recording shows was printed.
 .PHONY: recording
 recording: ## Record make demo as docs/demo.svg, which README shows
-	node site/record.mjs docs/demo.svg $(MAKE) --no-print-directory demo
+	env -u MAKEFLAGS -u MAKELEVEL node site/record.mjs docs/demo.svg make demo
 
 .PHONY: try
 try: ## Install refvol on your own kind cluster, that of kubectl's current context, and show a change arrive
