@@ -250,12 +250,16 @@ $(SITE): site/package-lock.json
 docs: $(SITE) ## Build the site of the documents into bin/site, and check its links; needs node 18 and npm
 	npm --prefix site run --silent build
 
+.PHONY: docs-versions
+docs-versions: $(SITE) ## Build the site as make docs does, and those of the newest releases below it, with a menu of versions
+	tools/docs-versions.sh
+
 .PHONY: docs-serve
 docs-serve: $(SITE) ## Show the site on http://localhost:5173, as the documents are now
 	npm --prefix site run --silent serve
 
 .PHONY: test-docs
-test-docs: docs ## Open the site in Chromium: search, dark and light, a phone's width, no other host; CHROMIUM=file names it
+test-docs: docs ## Open the site in Chromium: search, dark and light, a phone's width, no other host, versions; CHROMIUM=file names it
 	@[ -x "$${CHROMIUM:-/usr/bin/chromium}" ] || { echo "make test-docs needs Chromium: apt-get install --no-install-recommends chromium"; exit 1; }
 	npm --prefix site test
 

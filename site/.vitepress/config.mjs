@@ -3,6 +3,7 @@ import path from 'node:path'
 import { defineConfig } from 'vitepress'
 import { documentLinks, literal, slugify } from './markdown.mjs'
 import { others, pages, repository, sidebar } from './pages.mjs'
+import { menu, version } from './versions.mjs'
 
 const source = 'https://github.com/refvol/refvol'
 
@@ -32,7 +33,7 @@ export default defineConfig({
   markdown: {
     linkify: false,
     anchor: { slugify },
-    config: (md) => md.use(literal).use(documentLinks, { repository, source, pages }),
+    config: (md) => md.use(literal).use(documentLinks, { repository, source, version, pages }),
   },
   vite: { plugins: [modulesForPages] },
   themeConfig: {
@@ -42,11 +43,13 @@ export default defineConfig({
       { text: 'How-to', link: '/recipes' },
       { text: 'Reference', link: '/attributes' },
       { text: 'Explanation', link: '/how-it-works' },
+      ...menu,
     ],
     sidebar,
     outline: [2, 3],
     socialLinks: [{ icon: 'github', link: source }],
-    editLink: { pattern: `${source}/edit/main/:path`, text: 'Edit this page' },
+    // A release can't be edited.
+    editLink: version === 'main' ? { pattern: `${source}/edit/main/:path`, text: 'Edit this page' } : undefined,
     footer: { message: 'Apache License 2.0' },
   },
 })

@@ -19,7 +19,7 @@ export function literal(md) {
 
 // documentLinks is a plugin of markdown-it. It turns a link to a file of the repository into one to its page, or to the
 // code host if the file is no page.
-export function documentLinks(md, { repository, source, pages }) {
+export function documentLinks(md, { repository, source, version, pages }) {
   const address = (href, file) => {
     if (/^([a-z]+:|#|\/)/.test(href)) return href
     const [, name, anchor] = href.match(/^([^#]*)(#.*)?$/)
@@ -27,7 +27,7 @@ export function documentLinks(md, { repository, source, pages }) {
     if (pages[target]) return '/' + pages[target] + (anchor ?? '')
     const found = fs.statSync(path.join(repository, target), { throwIfNoEntry: false })
     if (!found) throw new Error(`${file} links to ${name}, which does not exist`)
-    return `${source}/${found.isDirectory() ? 'tree' : 'blob'}/main/${target}${anchor ?? ''}`
+    return `${source}/${found.isDirectory() ? 'tree' : 'blob'}/${version}/${target}${anchor ?? ''}`
   }
   md.core.ruler.push('document-links', ({ tokens, env }) => {
     const links = tokens.flatMap((token) => token.children ?? []).filter((token) => token.type === 'link_open')

@@ -1,4 +1,5 @@
-// Opens the built site in Chromium as a reader would. CHROMIUM names the program; pictures are left in bin/site-test.
+// Opens the built site in Chromium as a reader would. CHROMIUM names the program, and SITE_BASE a
+// version below the site. Pictures are left in bin/site-test.
 import assert from 'node:assert/strict'
 import fs from 'node:fs'
 import http from 'node:http'
@@ -24,7 +25,7 @@ before(async () => {
     fs.createReadStream(file).pipe(response)
   })
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve))
-  site = `http://127.0.0.1:${server.address().port}/`
+  site = `http://127.0.0.1:${server.address().port}${process.env.SITE_BASE ?? '/'}`
   // The sandbox of Chromium does not work as root.
   browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', chromiumSandbox: process.getuid() !== 0 })
 })

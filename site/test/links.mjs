@@ -3,6 +3,7 @@
 import fs from 'node:fs'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { menu } from '../.vitepress/versions.mjs'
 
 const built = fileURLToPath(new URL('../../bin/site/', import.meta.url))
 const base = process.env.SITE_BASE ?? '/'
@@ -12,10 +13,14 @@ const texts = Object.fromEntries(
 const attributes = (text, name) => [...text.matchAll(new RegExp(`\\s${name}="([^"]*)"`, 'g'))].map((match) => match[1])
 const anchors = Object.fromEntries(Object.entries(texts).map(([file, text]) => [file, new Set(attributes(text, 'id'))]))
 
+// Other versions are built apart.
+const elsewhere = new Set(menu.flatMap(({ items }) => items).map(({ link }) => base + link.slice(1)))
+
 let followed = 0
 const wrong = new Set()
 for (const [file, text] of Object.entries(texts)) {
   for (const href of attributes(text, 'href')) {
+    if (elsewhere.has(href)) continue
     const url = new URL(href.replaceAll('&amp;', '&'), `http://site${base}${file}`)
     if (url.host !== 'site') continue
     followed++
