@@ -56,7 +56,7 @@ func OneAtATime(dial Dial) Dial {
 
 type foundKey struct{}
 
-// traceConnection returns a context for a client's request, which tells OneAtATime when the request has a connection. has reports whether
+// traceConnection returns a context for a request of a client. OneAtATime sees in it when the request has a connection. has reports whether
 // it ever had one. The caller calls ended at the end of the request.
 func traceConnection(ctx context.Context) (of context.Context, has func() bool, ended func()) {
 	found, cancel := context.WithCancelCause(context.Background())
