@@ -157,19 +157,19 @@ func (o *clusterOptions) connect() (*cluster, error) {
 func (c *cluster) fleet(nodes ...string) *fleet.Options {
 	o := &fleet.Options{
 		Driver: c.opts.driver, CSINodes: c.csiNodes, Plugins: c.plugins,
-		Fetch: c.fetch, Using: c.using, Pod: c.pod, NodeReady: c.nodeReady,
+		Fetch: c.fetch, Using: c.using, Pod: c.pod, NodeReady: c.isNodeReady,
 		AtOnce: atOnce, Timeout: c.timeout,
 	}
 	if len(nodes) > 0 {
-		o.CSINodes = of(nodes, c.csiNodes, func(n *storagev1.CSINode) string { return n.Name })
-		o.Plugins = of(nodes, c.plugins, func(pod *corev1.Pod) string { return pod.Spec.NodeName })
-		o.Using = of(nodes, c.using, func(pod *fleet.Pod) string { return pod.Node })
+		o.CSINodes = onNodes(nodes, c.csiNodes, func(n *storagev1.CSINode) string { return n.Name })
+		o.Plugins = onNodes(nodes, c.plugins, func(pod *corev1.Pod) string { return pod.Spec.NodeName })
+		o.Using = onNodes(nodes, c.using, func(pod *fleet.Pod) string { return pod.Node })
 	}
 	return o
 }
 
-// of returns a list function that keeps only what is on some nodes.
-func of[T any](nodes []string, list func(context.Context) ([]T, error), node func(*T) string) func(context.Context) ([]T, error) {
+// onNodes returns a list function that keeps only what is on some nodes.
+func onNodes[T any](nodes []string, list func(context.Context) ([]T, error), node func(*T) string) func(context.Context) ([]T, error) {
 	return func(ctx context.Context) ([]T, error) {
 		all, err := list(ctx)
 		return slices.DeleteFunc(all, func(one T) bool { return !slices.Contains(nodes, node(&one)) }), err
@@ -218,7 +218,7 @@ func (c *cluster) pod(ctx context.Context, namespace, name string) (*fleet.Pod, 
 	return nil, nil //nolint:nilnil // the answer is that there is none
 }
 
-func (c *cluster) nodeReady(ctx context.Context, name string) (bool, error) {
+func (c *cluster) isNodeReady(ctx context.Context, name string) (bool, error) {
 	node, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return false, err

@@ -46,7 +46,7 @@ func newClusterStatus(driver string, survey *fleet.Survey) *clusterStatus {
 		n := &survey.Nodes[i]
 		s.Nodes = append(s.Nodes, nodeStatus{n.Name, n.Plugin, n.Problem, len(n.Pods), missing(n), n.Report})
 	}
-	slices.SortStableFunc(s.Nodes, func(a, b nodeStatus) int { return cmp.Compare(b.badness(), a.badness()) })
+	slices.SortStableFunc(s.Nodes, func(a, b nodeStatus) int { return cmp.Compare(b.severity(), a.severity()) })
 	return s
 }
 
@@ -64,8 +64,8 @@ func missing(n *fleet.Node) []missingVolume {
 	return all
 }
 
-// badness returns a larger number for a node in a worse state.
-func (n *nodeStatus) badness() int {
+// severity returns a larger number for a node in a worse state.
+func (n *nodeStatus) severity() int {
 	bad := len(n.Missing)
 	if n.Problem != nil {
 		bad += 1 << 32
@@ -76,8 +76,8 @@ func (n *nodeStatus) badness() int {
 	return bad
 }
 
-// keep removes the volumes of other namespaces. Problems of nodes stay.
-func (s *clusterStatus) keep(namespace string) {
+// keepNamespace removes the volumes of other namespaces. Problems of nodes stay.
+func (s *clusterStatus) keepNamespace(namespace string) {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		n.Missing = slices.DeleteFunc(n.Missing, func(m missingVolume) bool { return m.Pod.Namespace != namespace })

@@ -89,7 +89,7 @@ func (t *podTransport) dial(ctx context.Context, port string) (net.Conn, error) 
 	config.Timeout = 0
 	url := t.core.Get().Namespace(t.namespace).Resource("pods").Name(t.pod).SubResource("portforward").URL()
 	under, err := dialWebSocket(ctx, config, url)
-	if err != nil && useSPDY(err) {
+	if err != nil && mayUseSPDY(err) {
 		under, err = dialSPDY(ctx, config, url)
 	}
 	if err != nil {
@@ -293,8 +293,8 @@ func cause(err error) error {
 	return err
 }
 
-// useSPDY reports whether SPDY may work after a WebSocket failed, because something on the way doesn't support WebSockets.
-func useSPDY(err error) bool {
+// mayUseSPDY reports whether SPDY may work after a WebSocket failed, because something on the way doesn't support WebSockets.
+func mayUseSPDY(err error) bool {
 	err = cause(err)
 	return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err) ||
 		apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err)

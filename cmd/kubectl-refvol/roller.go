@@ -69,7 +69,7 @@ func (r *roller) roll(ctx context.Context, steps []rolloutStep) error {
 		r.say("%s: stays at %s", r.names(), share(last))
 		return nil
 	}
-	return r.interrupted(ctx, r.end(ctx))
+	return r.interrupted(ctx, r.restore(ctx))
 }
 
 // interrupted adds to an error caused by Ctrl-C how to continue.
@@ -99,7 +99,7 @@ func (r *roller) begin(ctx context.Context) error {
 	r.patients = map[string]*patient{}
 	deadline, cancel := r.deadline(ctx)
 	defer cancel()
-	if err := r.lookUntil(deadline); err != nil {
+	if err := r.updateWithRetry(deadline); err != nil {
 		return err
 	}
 	goesOn := slices.ContainsFunc(r.now, func(s *rolloutState) bool { return s.after != nil })
@@ -113,7 +113,7 @@ func (r *roller) begin(ctx context.Context) error {
 		if r.results[i].None {
 			return &statusError{fmt.Errorf("no refvol volume shows %s: is it the right name and namespace?", object), none}
 		}
-		r.lags(r.results[i].Laggards)
+		r.printLaggards(r.results[i].Laggards)
 		return &statusError{fmt.Errorf("no volume that takes changes is known to show %s", object), none}
 	}
 	return nil
@@ -160,7 +160,7 @@ func place(pod status.Pod) int { return volume.RolloutPlace(types.UID(pod.UID)) 
 func (r *roller) step(ctx context.Context, to int) error {
 	deadline, cancel := r.deadline(ctx)
 	defer cancel()
-	if err := r.lookUntil(deadline); err != nil {
+	if err := r.updateWithRetry(deadline); err != nil {
 		return err
 	}
 	for uid, p := range r.patients { // problems of pods without the change have another cause
@@ -168,7 +168,7 @@ func (r *roller) step(ctx context.Context, to int) error {
 			delete(r.patients, uid)
 		}
 	}
-	if err := r.lookUntil(deadline); err != nil {
+	if err := r.updateWithRetry(deadline); err != nil {
 		return err
 	}
 	for i, object := range r.objects {
@@ -183,7 +183,7 @@ func (r *roller) step(ctx context.Context, to int) error {
 	if err := r.wait(deadline, to); err != nil || to == 0 {
 		return err
 	}
-	return r.watch(ctx, to)
+	return r.watchHealth(ctx, to)
 }
 
 // raiseObject raises one object to a share.
@@ -212,12 +212,12 @@ func (r *roller) wait(ctx context.Context, to int) error {
 	var text, printed string
 	for {
 		began := time.Now()
-		err := r.lookUntil(ctx)
+		err := r.updateWithRetry(ctx)
 		switch {
 		case err != nil && (isAnswer(err) || waits == nil):
 			return err
 		case err == nil:
-			if waits, text = r.waits(to); text != printed {
+			if waits, text = r.laggards(to); text != printed {
 				r.say("%s: %s: %s", r.names(), share(to), text)
 				printed = text
 			}
@@ -227,26 +227,26 @@ func (r *roller) wait(ctx context.Context, to int) error {
 			pause(ctx, max(shortestPause, time.Since(began)))
 		}
 		if ctx.Err() != nil {
-			r.lags(waits)
+			r.printLaggards(waits)
 			return &statusError{fmt.Errorf("%s: stays at %s: %w: run the command again when these volumes can show the version, or write the old values back",
 				r.names(), share(to), context.Cause(ctx)), no}
 		}
 	}
 }
 
-// waits returns what a step waits for, and a text about its progress.
-func (r *roller) waits(to int) (waits []fleet.OutdatedVolume, text string) {
+// laggards returns what a step waits for, and a text about its progress.
+func (r *roller) laggards(to int) (waits []fleet.OutdatedVolume, text string) {
 	showing, volumes := 0, 0
 	for i, result := range r.results {
 		percent := max(to, r.now[i].percent())
-		waits = append(waits, result.Waits(func(pod status.Pod) bool { return place(pod) <= percent })...)
+		waits = append(waits, result.LaggardsOf(func(pod status.Pod) bool { return place(pod) <= percent })...)
 		showing, volumes = showing+result.Showing, volumes+result.Volumes
 	}
 	return waits, fmt.Sprintf("%d of %d volumes show the version, waiting for %d", showing, volumes, len(waits))
 }
 
-// lags prints what a step waits for.
-func (r *roller) lags(laggards []fleet.OutdatedVolume) {
+// printLaggards prints what a step waits for.
+func (r *roller) printLaggards(laggards []fleet.OutdatedVolume) {
 	for i := range laggards {
 		l := &laggards[i]
 		name := "node " + l.Node
@@ -263,8 +263,8 @@ func isAnswer(err error) bool {
 	return known || isRefusal(err)
 }
 
-// unchanged fails if somebody else has changed an object.
-func (r *roller) unchanged(ctx context.Context) error {
+// checkUnchanged fails if somebody else has changed an object.
+func (r *roller) checkUnchanged(ctx context.Context) error {
 	for i, object := range r.objects {
 		state, err := r.state(ctx, object)
 		if err != nil {
@@ -277,10 +277,10 @@ func (r *roller) unchanged(ctx context.Context) error {
 	return nil
 }
 
-// lookUntil repeats look until it succeeds.
-func (r *roller) lookUntil(ctx context.Context) error {
+// updateWithRetry repeats update until it succeeds.
+func (r *roller) updateWithRetry(ctx context.Context) error {
 	for {
-		err := r.look(ctx)
+		err := r.update(ctx)
 		switch {
 		case err == nil || isAnswer(err) || r.nodes == nil && isFinal(err):
 			return err
@@ -292,13 +292,13 @@ func (r *roller) lookUntil(ctx context.Context) error {
 	}
 }
 
-// look asks all plugins what their volumes show, and examines the pods.
-func (r *roller) look(ctx context.Context) error {
+// update asks all plugins what their volumes show, and examines the pods.
+func (r *roller) update(ctx context.Context) error {
 	survey, err := r.survey(ctx)
 	if err != nil {
 		return err
 	}
-	if err := r.unchanged(ctx); err != nil {
+	if err := r.checkUnchanged(ctx); err != nil {
 		return err
 	}
 	r.nodes, r.results = survey, nil
@@ -312,8 +312,8 @@ func (r *roller) look(ctx context.Context) error {
 	return r.examine(ctx, false)
 }
 
-// end restores the annotations.
-func (r *roller) end(ctx context.Context) (err error) {
+// restore restores the annotations.
+func (r *roller) restore(ctx context.Context) (err error) {
 	for i, object := range r.objects {
 		now := r.now[i]
 		if now.after == nil {

@@ -24,8 +24,8 @@ type patient struct {
 	took, isNew, earlier bool
 }
 
-// watch returns nil if the pods that have the change stay well for a while.
-func (r *roller) watch(ctx context.Context, to int) error {
+// watchHealth returns nil if the pods that have the change stay well for a while.
+func (r *roller) watchHealth(ctx context.Context, to int) error {
 	count := 0
 	for i := range r.takers {
 		if p := r.patients[r.takers[i].UID]; p != nil && p.took {
@@ -40,7 +40,7 @@ func (r *roller) watch(ctx context.Context, to int) error {
 		}
 		began := time.Now()
 		last := !began.Before(end)
-		err := errors.Join(r.unchanged(ctx), r.examine(ctx, last))
+		err := errors.Join(r.checkUnchanged(ctx), r.examine(ctx, last))
 		took = time.Since(began)
 		switch {
 		case err != nil && isAnswer(err):
@@ -106,12 +106,12 @@ func (r *roller) examinePod(taker *fleet.Taker, pod *corev1.Pod, end bool) strin
 	if now.Ready && !p.before.Ready {
 		p.before = now
 	}
-	if what := p.before.Worse(pod, r.allowRestarts, end); what != "" {
+	if what := p.before.Regression(pod, r.allowRestarts, end); what != "" {
 		return what
 	}
 	// Such a pod may have been well with the old version. With --to, the user may continue in order to repair it.
 	if end && !r.byHand && (p.earlier && !now.Ready || p.isNew && now.IsFailing()) {
-		return fleet.WhyNotReady(pod)
+		return fleet.NotReadyReason(pod)
 	}
 	return ""
 }

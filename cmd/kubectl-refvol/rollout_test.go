@@ -227,8 +227,8 @@ func (f *fakeRollout) roll(ctx context.Context, t *testing.T, flags ...string) e
 	return err
 }
 
-// says fails the test if a text was not printed.
-func (f *fakeRollout) says(t *testing.T, want string) {
+// wantPrinted fails the test if a text was not printed.
+func (f *fakeRollout) wantPrinted(t *testing.T, want string) {
 	t.Helper()
 	if !strings.Contains(strings.Join(f.out, "\n"), want) {
 		t.Errorf("%q was not printed", want)
@@ -254,7 +254,7 @@ func TestRollout(t *testing.T) {
 			if took := time.Since(began); took < 3*time.Minute || took > 4*time.Minute {
 				t.Errorf("three steps took %s", took)
 			}
-			f.says(t, "configmap/app in namespace shop: done, and refvol.dev/rollout is 0% again")
+			f.wantPrinted(t, "configmap/app in namespace shop: done, and refvol.dev/rollout is 0% again")
 		},
 		"a bad change stops at the first step": func(t *testing.T) {
 			f := newFakeRollout(20, "app")
@@ -266,7 +266,7 @@ func TestRollout(t *testing.T) {
 				t.Errorf("%v, %q have it, %q; want %s", err, bad, f.sets, want)
 			}
 			for _, name := range bad {
-				f.says(t, "  pod shop/"+name+" is not ready any more; container main is not ready")
+				f.wantPrinted(t, "  pod shop/"+name+" is not ready any more; container main is not ready")
 			}
 		},
 		"a revert heals": func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestRollout(t *testing.T) {
 			if err := f.roll(t.Context(), t); exitStatus(err) != no || len(f.with("app", "new")) > 6 {
 				t.Error(err)
 			}
-			f.says(t, " restarted once")
+			f.wantPrinted(t, " restarted once")
 		},
 		"a new pod that fails stops": func(t *testing.T) {
 			f := newFakeRollout(20, "app")
@@ -318,7 +318,7 @@ func TestRollout(t *testing.T) {
 			if err := f.roll(t.Context(), t, "--steps=10%,20%,30%,40%,100%"); exitStatus(err) != no {
 				t.Error(err)
 			}
-			f.says(t, "pod shop/late is not ready")
+			f.wantPrinted(t, "pod shop/late is not ready")
 		},
 		"an interrupted run goes on": func(t *testing.T) {
 			f := newFakeRollout(20, "app")
@@ -361,7 +361,7 @@ func TestRollout(t *testing.T) {
 			if err := f.roll(t.Context(), t, "--to=50%"); err != nil || f.objects["app"].state.share != "50%" || f.objects["app"].state.after != nil {
 				t.Error(err, f.objects["app"].state)
 			}
-			f.says(t, "configmap/app: stays at 50%")
+			f.wantPrinted(t, "configmap/app: stays at 50%")
 			if err := f.roll(t.Context(), t, "--to=0%"); err != nil || f.objects["app"].state.share != "0%" {
 				t.Error(err, f.objects["app"].state)
 			}
@@ -381,8 +381,8 @@ func TestRollout(t *testing.T) {
 			if err := f.roll(t.Context(), t, "--steps=1%,2%,100%"); err != nil || len(f.sets) != 3 {
 				t.Error(err, f.sets)
 			}
-			f.says(t, "configmap/app: no pod has a place up to 1%: raised to "+f.sets[0])
-			f.says(t, "configmap/app: 2% has no more pods than the step before: left out")
+			f.wantPrinted(t, "configmap/app: no pod has a place up to 1%: raised to "+f.sets[0])
+			f.wantPrinted(t, "configmap/app: 2% has no more pods than the step before: left out")
 		},
 		"several objects": func(t *testing.T) {
 			f := newFakeRollout(20, "app", "more")
@@ -390,7 +390,7 @@ func TestRollout(t *testing.T) {
 			if err := f.roll(t.Context(), t); err != nil || fmt.Sprint(f.sets) != "[10% 50% 100% 0%]" || f.objects["more"].state.share != "" {
 				t.Error(err, f.sets)
 			}
-			f.says(t, "configmap/more in namespace shop: is at 100% already")
+			f.wantPrinted(t, "configmap/more in namespace shop: is at 100% already")
 		},
 		"several objects step together": func(t *testing.T) {
 			f := newFakeRollout(20, "app", "more")
@@ -408,7 +408,7 @@ func TestRollout(t *testing.T) {
 			if exitStatus(err) != no || !strings.HasPrefix(err.Error(), "configmap/app: stays at 10%: --timeout 1m0s has passed: ") {
 				t.Error(err)
 			}
-			f.says(t, "  pod shop/"+stuck+" on node n: Held: ")
+			f.wantPrinted(t, "  pod shop/"+stuck+" on node n: Held: ")
 		},
 		"a spread longer than the timeout": func(t *testing.T) {
 			f := newFakeRollout(20, "app")
@@ -451,7 +451,7 @@ func TestRollout(t *testing.T) {
 			if err := f.roll(t.Context(), t); exitStatus(err) != none || len(f.sets) != 0 {
 				t.Error(err)
 			}
-			f.says(t, "Pinned: ")
+			f.wantPrinted(t, "Pinned: ")
 		},
 		"requests that fail for a while": func(t *testing.T) {
 			f := newFakeRollout(20, "app")
@@ -459,7 +459,7 @@ func TestRollout(t *testing.T) {
 			if err := f.roll(t.Context(), t); err != nil {
 				t.Error(err)
 			}
-			f.says(t, "warning: fault")
+			f.wantPrinted(t, "warning: fault")
 		},
 		"requests that always fail": func(t *testing.T) {
 			f := newFakeRollout(20, "app")

@@ -146,7 +146,7 @@ func (o *statusOptions) collect(ctx context.Context, c *cluster) (*clusterStatus
 	}
 	s := newClusterStatus(o.cluster.driver, survey)
 	if o.namespace != "" {
-		s.keep(o.namespace)
+		s.keepNamespace(o.namespace)
 	}
 	return s, nil
 }

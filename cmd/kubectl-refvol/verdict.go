@@ -119,8 +119,8 @@ func list(text *strings.Builder, heading string, names []string) {
 	fmt.Fprintf(text, "%s: %s.\n", heading, strings.Join(names, ", "))
 }
 
-// waitsFor returns one line about what prevents success.
-func waitsFor(results []*fleet.Result) string {
+// blockers returns one line about what prevents success.
+func blockers(results []*fleet.Result) string {
 	const few = 3
 	var parts []string
 	for _, v := range results {

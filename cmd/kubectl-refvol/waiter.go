@@ -52,8 +52,8 @@ type waiter struct {
 	before  []*status.Version
 	// last are the last results, and printed those that were printed last.
 	last, printed []*fleet.Result
-	// said is the last text of warn and progress.
-	said string
+	// lastText is the last text of warn and progress.
+	lastText string
 }
 
 // wait returns nil if the last results are a success. timeout limits the time; 0 means no limit.
@@ -79,17 +79,17 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 			if isRefusal(failure) || w.last == nil && isFinal(failure) {
 				return err
 			}
-			w.say("Warning: "+err.Error(), func(string) { w.warn(err) })
+			w.printOnce("Warning: "+err.Error(), func(string) { w.warn(err) })
 			pause(deadline, again.Step())
 			continue
 		}
 		again, failure = retry, nil
 		if w.watch || isSettled(w.last) {
-			if err := w.tell(); err != nil || !w.watch {
+			if err := w.printResults(); err != nil || !w.watch {
 				return errors.Join(err, outcome(w.last))
 			}
 		} else {
-			w.say(waitsFor(w.last), w.progress)
+			w.printOnce(blockers(w.last), w.progress)
 		}
 		// A version that came during the round may have arrived everywhere already, so there is no pause. But if one comes in each round,
 		// the plugins must not be asked without pauses.
@@ -105,14 +105,14 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 		}
 		return context.Cause(deadline)
 	}
-	return errors.Join(w.tell(), outcome(w.last))
+	return errors.Join(w.printResults(), outcome(w.last))
 }
 
-// say prints a text, unless it is the same as the last one.
-func (w *waiter) say(text string, tell func(string)) {
-	if text != w.said {
-		w.said = text
-		tell(text)
+// printOnce prints a text, unless it is the same as the last one.
+func (w *waiter) printOnce(text string, show func(string)) {
+	if text != w.lastText {
+		w.lastText = text
+		show(text)
 	}
 }
 
@@ -178,11 +178,11 @@ func hasAny(versions []*status.Version) bool {
 	return false
 }
 
-// tell prints the last results, unless they are the same as those printed before.
-func (w *waiter) tell() error {
+// printResults prints the last results, unless they are the same as those printed before.
+func (w *waiter) printResults() error {
 	same := len(w.printed) == len(w.last)
 	for i := range w.printed {
-		same = same && w.printed[i].Same(w.last[i])
+		same = same && w.printed[i].IsSame(w.last[i])
 	}
 	if same {
 		return nil

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// holds returns how long the start of the containers is delayed before each try if variables are known to be old. After that the
+// startDelays returns how long the start of the containers is delayed before each try if variables are known to be old. After that the
 // application starts with the old variables, and the restart is retried later.
-func holds() []time.Duration {
+func startDelays() []time.Duration {
 	return []time.Duration{250 * time.Millisecond, time.Second, 3 * time.Second}
 }
 
@@ -32,7 +32,7 @@ func (n *notifier) begin(ctx context.Context, now files) error {
 // container starts.
 func (n *notifier) compare(ctx context.Context, now files) error {
 	names, _, is, err := n.env.differing()
-	if n.note("can't compare the variables with the file: its next change restarts", err) {
+	if n.logOnce("can't compare the variables with the file: its next change restarts", err) {
 		return nil
 	}
 	now[n.want()] = is
@@ -40,13 +40,13 @@ func (n *notifier) compare(ctx context.Context, now files) error {
 	switch {
 	case len(names) == 0:
 		n.state.Tries, n.state.Equal = 0, true
-	case !n.env.stillHas(n.state.Old):
+	case !n.env.hasMarked(n.state.Old):
 		n.state.Tries, n.state.DoubtEndsAt = 0, time.Now().Add(n.patience)
-		n.log.Info("variables differ from the file: waits for it", "variables", brief(names), "longest", n.patience)
-	case tries < len(holds()):
+		n.log.Info("variables differ from the file: waits for it", "variables", firstNames(names), "longest", n.patience)
+	case tries < len(startDelays()):
 		n.state.OldEnvironments++
-		n.log.Warn("the kubelet started this container with old variables: restarting", "variables", brief(names), "try", tries+1)
-		if err := pause(ctx, holds()[tries]); err != nil {
+		n.log.Warn("the kubelet started this container with old variables: restarting", "variables", firstNames(names), "try", tries+1)
+		if err := pause(ctx, startDelays()[tries]); err != nil {
 			return err
 		}
 		next := n.state
@@ -58,9 +58,9 @@ func (n *notifier) compare(ctx context.Context, now files) error {
 	default:
 		n.state.OldEnvironments++
 		n.state.Tries++
-		again := backoff(firstBackoff, tries-len(holds()), longestBackoff)
+		again := backoff(firstBackoff, tries-len(startDelays()), longestBackoff)
 		n.state.DoubtEndsAt = time.Now().Add(again)
-		n.log.Error("the kubelet starts containers with old variables: the application runs with them", "variables", brief(names), "restartsIn", again)
+		n.log.Error("the kubelet starts containers with old variables: the application runs with them", "variables", firstNames(names), "restartsIn", again)
 	}
 	return nil
 }
@@ -91,6 +91,6 @@ func (n *notifier) changed(now files) []string {
 // apply opens the file applied once the containers have started with its variables.
 func (n *notifier) apply() {
 	if n.env != nil && n.state.Equal && n.m.isProbed() {
-		n.note("can't open the file applied: nothing says that its variables are in use", n.env.openApplied(n.state.Running[n.want()]))
+		n.logOnce("can't open the file applied: nothing says that its variables are in use", n.env.openApplied(n.state.Running[n.want()]))
 	}
 }

@@ -96,8 +96,8 @@ func (e *environment) mark(names []string) *mark {
 	return m
 }
 
-// stillHas reports whether the variables are the marked ones.
-func (e *environment) stillHas(m *mark) bool { return m != nil && e.sum(m) == m.Sum }
+// hasMarked reports whether the variables are the marked ones.
+func (e *environment) hasMarked(m *mark) bool { return m != nil && e.sum(m) == m.Sum }
 
 func (e *environment) sum(m *mark) byte {
 	hash := hmac.New(sha256.New, m.Key)

@@ -53,7 +53,7 @@ func lookAt(o *options, dir string, watch func(dir string)) (files, error) {
 		case entry.IsDir():
 			watch(at)
 			return nil
-		case !o.counts(dir, name):
+		case !o.isRelevant(dir, name):
 			return nil
 		}
 		info, err := entry.Info()
@@ -101,8 +101,8 @@ func differences(a, b files) []string {
 	return names
 }
 
-// brief returns the first few names, for a log line.
-func brief(names []string) string {
+// firstNames returns the first few names, for a log line.
+func firstNames(names []string) string {
 	if len(names) > 5 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:5], ", "), len(names)-5)
 	}

@@ -56,17 +56,17 @@ func newNotifier(o *options, log *slog.Logger, m *monitor, w *watcher) *notifier
 func (n *notifier) run(ctx context.Context) error {
 	var err error
 	n.state, err = loadState(n.options.state)
-	n.note("what the containers run with is unknown: the files that are there count", err)
+	n.logOnce("what the containers run with is unknown: the files that are there count", err)
 	for {
 		longest := pollEvery
 		now, err := n.look()
-		n.note("can't look at the files: tries again each second", err)
+		n.logOnce("can't look at the files: tries again each second", err)
 		if err == nil {
 			if longest, err = n.step(ctx, now); err != nil {
 				return err
 			}
 		}
-		n.m.set(n.pending(), n.state.counts) // also after an error: the application must be able to start
+		n.m.set(n.isPending(), n.state.counts) // also after an error: the application must be able to start
 		n.apply()
 		if err := n.wait(ctx, longest); err != nil {
 			return err
@@ -82,7 +82,7 @@ func (n *notifier) step(ctx context.Context, now files) (time.Duration, error) {
 		}
 	}
 	if n.seen == nil {
-		n.log.Info("watches", "dirs", brief(n.watched()), "files", len(now), "action", n.action())
+		n.log.Info("watches", "dirs", firstNames(n.watched()), "files", len(now), "action", n.action())
 	}
 	n.observe(now)
 	changed := n.changed(now)
@@ -96,7 +96,7 @@ func (n *notifier) step(ctx context.Context, now files) (time.Duration, error) {
 	if wait := time.Until(n.dueAt()); wait > 0 {
 		return min(lookEvery, wait), nil
 	}
-	return 0, n.take(ctx, now, changed)
+	return 0, n.actOn(ctx, now, changed)
 }
 
 // observe records the start and the end of a burst. A new change is acted on without waiting for a retry.
@@ -129,12 +129,12 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-func (n *notifier) pending() bool {
+func (n *notifier) isPending() bool {
 	return n.state.Running != nil && n.seen != nil && len(differences(n.state.Running, n.seen)) > 0
 }
 
-// take acts on changes and records that.
-func (n *notifier) take(ctx context.Context, now files, changed []string) error {
+// actOn acts on changes and records that.
+func (n *notifier) actOn(ctx context.Context, now files, changed []string) error {
 	if n.failures == 0 {
 		n.state.Changes++
 		n.state.LastChangeAt = time.Now()
@@ -150,13 +150,13 @@ func (n *notifier) take(ctx context.Context, now files, changed []string) error 
 		err = n.noteRestart(changed)
 	}
 	if err != nil {
-		n.failed(err)
+		n.recordFailure(err)
 		return nil
 	}
 	n.state.Done++
-	n.log.Info("acted", "action", n.action(), "changed", brief(changed), "took", time.Since(begin).Round(time.Millisecond))
+	n.log.Info("acted", "action", n.action(), "changed", firstNames(changed), "took", time.Since(begin).Round(time.Millisecond))
 	n.failures, n.retryAt, n.firstAt = 0, time.Time{}, time.Time{}
-	n.note("the action failed: tries again", nil)
+	n.logOnce("the action failed: tries again", nil)
 	if restarts {
 		return end
 	}
@@ -165,17 +165,17 @@ func (n *notifier) take(ctx context.Context, now files, changed []string) error 
 	return nil
 }
 
-func (n *notifier) failed(err error) {
+func (n *notifier) recordFailure(err error) {
 	n.state.Failed++
 	n.failures++
 	n.retryAt = time.Now().Add(backoff(time.Second, n.failures-1, 30*time.Second))
-	n.note("the action failed: tries again", err)
+	n.logOnce("the action failed: tries again", err)
 }
 
 // noteRestart records for the next process that the containers restart. If that fails, they must not restart.
 func (n *notifier) noteRestart(changed []string) error {
 	next := n.state
-	next.Running, next.Because, next.Equal, next.DoubtEndsAt, next.Old = nil, brief(changed), false, time.Time{}, nil
+	next.Running, next.Because, next.Equal, next.DoubtEndsAt, next.Old = nil, firstNames(changed), false, time.Time{}, nil
 	next.InRow, next.LastAt = n.state.InRow+1, time.Now()
 	next.Done++
 	if n.env != nil && slices.Contains(changed, n.want()) {
@@ -186,8 +186,8 @@ func (n *notifier) noteRestart(changed []string) error {
 	return next.save(n.options.state)
 }
 
-// note logs an error, once until it changes, and reports whether there is one.
-func (n *notifier) note(what string, err error) bool {
+// logOnce logs an error, once until it changes, and reports whether there is one.
+func (n *notifier) logOnce(what string, err error) bool {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -201,12 +201,12 @@ func (n *notifier) note(what string, err error) bool {
 
 // save reports whether saving failed.
 func (n *notifier) save(s state) bool {
-	return n.note("a restart of this container will not know of this", s.save(n.options.state))
+	return n.logOnce("a restart of this container will not know of this", s.save(n.options.state))
 }
 
 // wait waits for a notification from the kernel.
 func (w *watcher) wait(ctx context.Context, longest time.Duration) error {
-	if !w.works() {
+	if !w.isWorking() {
 		longest = min(longest, pollEvery)
 	}
 	timer := time.NewTimer(longest)

@@ -92,8 +92,8 @@ func parseFlags(f *flag.FlagSet, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// needs returns pairs of flags: the first has no effect without the second. The third value says what to write for the second.
-func needs() [][3]string {
+// requiredFlags returns pairs of flags: the first has no effect without the second. The third value says what to write for the second.
+func requiredFlags() [][3]string {
 	const url = "such as http://127.0.0.1:9090/-/reload"
 	return [][3]string{
 		{"exit-code", "state", "a directory of an emptyDir with medium: Memory, for what the containers run with"},
@@ -112,7 +112,7 @@ func needs() [][3]string {
 func (o *options) validate(f *flag.FlagSet) error {
 	given := map[string]bool{}
 	f.Visit(func(g *flag.Flag) { given[g.Name] = true })
-	for _, n := range needs() {
+	for _, n := range requiredFlags() {
 		if given[n[0]] && !given[n[1]] {
 			return usagef("--%s needs --%s: %s", n[0], n[1], n[2])
 		}
@@ -136,21 +136,21 @@ func (o *options) watched() []string {
 	return append([]string{o.env}, o.dirs...)
 }
 
-// counts reports whether a change of a file matters. In the volume of --env only want does.
-func (o *options) counts(dir, name string) bool {
+// isRelevant reports whether a change of a file matters. In the volume of --env only want does.
+func (o *options) isRelevant(dir, name string) bool {
 	if dir == o.env {
 		return name == wantFile
 	}
-	if matches(o.ignore, name) {
+	if isMatch(o.ignore, name) {
 		return false
 	}
 	if len(o.only) > 0 {
-		return matches(o.only, name)
+		return isMatch(o.only, name)
 	}
-	return !matches([]string{"versions", "versions.json"}, name)
+	return !isMatch([]string{"versions", "versions.json"}, name)
 }
 
-func matches(patterns []string, name string) bool {
+func isMatch(patterns []string, name string) bool {
 	for _, pattern := range patterns {
 		whole, _ := path.Match(pattern, name)
 		base, _ := path.Match(pattern, path.Base(name))

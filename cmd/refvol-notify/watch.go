@@ -52,7 +52,7 @@ func signalTo(wake chan<- struct{}) {
 	}
 }
 
-func (w *watcher) works() bool { return w.file != nil }
+func (w *watcher) isWorking() bool { return w.file != nil }
 
 // add watches a directory. A directory that is watched already stays watched. Other errors are left to look.
 func (w *watcher) add(dir string) {

@@ -81,7 +81,7 @@ func newNodeClient(config *rest.Config, nodeName string, r *requests.Requests) (
 // their files change: client-go's layers above the transport do that, or replace the transport by a clone.
 func newHTTPClient(config *rest.Config) (*http.Client, error) {
 	// Because of the dialer, client-go does not share the transport with other clients of this configuration, so it may be changed here.
-	config.Dial = requests.OneAtATime((&net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Control: noticeDeadHost}).DialContext)
+	config.Dial = requests.OneAtATime((&net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Control: setDeadHostTimeout}).DialContext)
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
@@ -90,13 +90,13 @@ func newHTTPClient(config *rest.Config) (*http.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	base.TLSHandshakeTimeout, base.ResponseHeaderTimeout = connectTimeout, requests.AnswerTime
+	base.TLSHandshakeTimeout, base.ResponseHeaderTimeout = connectTimeout, requests.AnswerTimeout
 	base.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}
 	return client, nil
 }
 
-// noticeDeadHost sets how long the kernel waits for an acknowledgement.
-func noticeDeadHost(_, _ string, conn syscall.RawConn) (err error) {
+// setDeadHostTimeout sets how long the kernel waits for an acknowledgement.
+func setDeadHostTimeout(_, _ string, conn syscall.RawConn) (err error) {
 	failed := conn.Control(func(fd uintptr) {
 		err = os.NewSyscallError("set TCP_USER_TIMEOUT", unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unackedTimeout.Milliseconds())))
 	})

@@ -13,11 +13,11 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// readTime limits the arrival of a request. answerTime limits an answer, so that a client that reads nothing does not delay the next
+// readTimeout limits the arrival of a request. answerTimeout limits an answer, so that a client that reads nothing does not delay the next
 // scrape.
 const (
-	readTime   = 10 * time.Second
-	answerTime = 30 * time.Second
+	readTimeout   = 10 * time.Second
+	answerTimeout = 30 * time.Second
 )
 
 // httpServer serves one of the plugin's own HTTP addresses. stop ends its goroutine.
@@ -37,7 +37,7 @@ func startHTTP(flag, address string, handler http.Handler, answers time.Duration
 	}
 	s := &httpServer{
 		address: listener.Addr().String(),
-		server:  &http.Server{Handler: handler, ReadTimeout: readTime, WriteTimeout: answers, IdleTimeout: time.Minute},
+		server:  &http.Server{Handler: handler, ReadTimeout: readTimeout, WriteTimeout: answers, IdleTimeout: time.Minute},
 		ended:   make(chan struct{}),
 	}
 	go func() {
@@ -66,9 +66,9 @@ func startHTTPServers(ctx context.Context, opts *serveOptions, monitoring, statu
 		handler       http.Handler
 		answers       time.Duration
 	}{
-		{"http-address", opts.httpAddress, monitoring, answerTime},
+		{"http-address", opts.httpAddress, monitoring, answerTimeout},
 		{"profiling-address", opts.profilingAddress, profiles(), 0}, // it takes as long as the request asks for
-		{"status-address", opts.statusAddress, statuses, answerTime},
+		{"status-address", opts.statusAddress, statuses, answerTimeout},
 	} {
 		if s.address == "" {
 			continue

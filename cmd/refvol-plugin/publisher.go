@@ -156,23 +156,23 @@ func readAsPlugin(reads *manager.Options, shows *publisher.Options, api connecti
 	if shows.CrossNamespace {
 		needs = append(needs, authorizationv1.ResourceAttributes{Verb: "create", Group: authorizationv1.GroupName, Resource: "subjectaccessreviews"})
 	}
-	return checker(authz.IdentityPlugin, append(needs, ofPods()), nil, api)
+	return checker(authz.IdentityPlugin, append(needs, podRights()), nil, api)
 }
 
 // checker returns a checker of the plugin's rights for an identity. node is nil except for --identity=node.
 func checker(identity string, needs []authorizationv1.ResourceAttributes, node *permissions.Node, api connections) (*permissions.Checker, error) {
 	return permissions.New(permissions.Options{
-		Identity: identity, Needs: needs, Wants: ofEvents(), Reviews: api.client.SelfSubjectAccessReviews(), Node: node, Refused: api.requests.Refused(),
+		Identity: identity, Needs: needs, Wants: eventRights(), Reviews: api.client.SelfSubjectAccessReviews(), Node: node, Refused: api.requests.Refused(),
 	})
 }
 
-// ofPods returns the right to read pods, which the plugin's account needs unless it uses the node's rights.
-func ofPods() authorizationv1.ResourceAttributes {
+// podRights returns the right to read pods, which the plugin's account needs unless it uses the node's rights.
+func podRights() authorizationv1.ResourceAttributes {
 	return authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods"}
 }
 
-// ofEvents returns the rights to write events in all namespaces. Volumes work without them.
-func ofEvents() []authorizationv1.ResourceAttributes {
+// eventRights returns the rights to write events in all namespaces. Volumes work without them.
+func eventRights() []authorizationv1.ResourceAttributes {
 	return []authorizationv1.ResourceAttributes{{Verb: "create", Resource: "events"}, {Verb: "patch", Resource: "events"}}
 }
 
@@ -227,7 +227,7 @@ func readAsPods(reads *manager.Options, shows *publisher.Options, api connection
 	}
 	reads.Accounts = true
 	shows.Reviews, shows.Identity = &access.Reviews{Ask: observeReviews(m, ask), Verbs: verbs}, tokens
-	return checker(authz.IdentityPod, []authorizationv1.ResourceAttributes{ofPods()}, nil, api)
+	return checker(authz.IdentityPod, []authorizationv1.ResourceAttributes{podRights()}, nil, api)
 }
 
 // observeReviews reports access reviews to the metrics.

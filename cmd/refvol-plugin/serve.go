@@ -97,7 +97,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		if startupTaint, err = taint.NewRemover(client.Nodes(), opts.nodeName, opts.startupTaint); err != nil {
 			return fmt.Errorf("--startup-taint: %w", err)
 		}
-		registered = startupTaint.Registered
+		registered = startupTaint.SetRegistered
 	}
 	server, err := csi.New(csi.Options{
 		DriverName:        opts.driverName,
@@ -150,7 +150,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	serving, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
 	defer context.AfterFunc(serving, below.volumes.StopWaiting)()
-	ready := readiness(notShared, below.rights.Ready, server.Ready)
+	ready := readiness(notShared, below.rights.Ready, server.IsReady)
 	for _, c := range ready {
 		if err := m.ShowReadiness(c.name, c.err); err != nil {
 			return err

@@ -31,8 +31,9 @@ const (
 	// refusalTime is the delay before a refusal is confirmed by a second question, for a mounted volume. An API server that has just
 	// started refuses everybody until it has read the roles, and one of several servers may lag.
 	refusalTime = 5 * time.Second
-	// questionTime limits one question, including the time that package requests delays it, but not the wait for one of the pod's places.
-	questionTime = 10 * time.Second
+	// questionTimeout limits one question, including the time that package requests delays it, but not the wait for one of the pod's
+	// places.
+	questionTimeout = 10 * time.Second
 	// questionsAtOnce limits the questions of one pod that are in flight, so that no pod delays the others for long.
 	questionsAtOnce = 8
 )
@@ -87,12 +88,12 @@ type right struct {
 // answer is what is known about a right. Access.mu guards it.
 type answer struct {
 	question.Question[bool]
-	// refused means that a no was confirmed. It is valid until a yes. suspect is when the first, unconfirmed no came; zero for none.
-	refused bool
-	suspect time.Time
-	// used is when somebody last asked for it. kept means that a mounted volume relies on it.
-	used time.Time
-	kept bool
+	// refused means that a no was confirmed. It is valid until a yes. suspectedAt is when the first, unconfirmed no came; zero for none.
+	refused     bool
+	suspectedAt time.Time
+	// usedAt is when somebody last asked for it. isMounted means that a mounted volume relies on it.
+	usedAt    time.Time
+	isMounted bool
 }
 
 // Access is safe for concurrent use. mu guards the fields below it, and the answers. Each question has a goroutine. Run and Close end them.
@@ -139,7 +140,7 @@ func (a *Access) Run(ctx context.Context) {
 func (a *Access) forget(before time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.DeleteFunc(a.answers, func(_ right, x *answer) bool { return !x.InFlight() && x.used.Before(before) })
+	maps.DeleteFunc(a.answers, func(_ right, x *answer) bool { return !x.IsInFlight() && x.usedAt.Before(before) })
 }
 
 // Close cancels all questions and waits for their end. No question starts afterwards. It is idempotent.
@@ -175,29 +176,29 @@ func (a *Access) admit(pod volume.Pod, ref volume.Ref, began time.Time, token vo
 		}
 		x := a.answer(k)
 		switch last := x.Last; {
-		case last.IsKnown() && !last.Value && !last.Asked.Before(began):
+		case last.IsKnown() && !last.Value && !last.AskedAt.Before(began):
 			return Refused, nil
-		case last.Value && time.Since(last.Came) < admitAge:
+		case last.Value && time.Since(last.CameAt) < admitAge:
 			continue
 		}
-		a.ask(k, x, pod, token, true)
+		a.startQuestion(k, x, pod, token, true)
 		return Unknown, cmp.Or(x.Err, ErrPending)
 	}
 	return Allowed, nil
 }
 
-// Keeps returns whether the pod of a mounted volume still has its right to an object. A yes that is older than Options.MaxAge is asked
+// Recheck returns whether the pod of a mounted volume still has its right to an object. A yes that is older than Options.MaxAge is asked
 // again. It counts until that question has failed, but only for a mounted volume. A no is Suspected until it is confirmed, and then counts
 // until a yes comes. Unknown and Suspected come with the reason, as with Admit.
-func (a *Access) Keeps(pod volume.Pod, ref volume.Ref, mounted bool) (Verdict, error) {
+func (a *Access) Recheck(pod volume.Pod, ref volume.Ref, mounted bool) (Verdict, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	k := a.kept(pod.Account(), ref)
+	k := a.recheckRight(pod.Account(), ref)
 	x := a.answer(k)
-	x.kept = true
-	never, old := !x.Last.IsKnown(), time.Since(x.Last.Came) >= a.opts.MaxAge
-	if never || old || x.isUnconfirmed() && time.Since(x.suspect) >= refusalTime {
-		a.ask(k, x, pod, volume.Token{}, false)
+	x.isMounted = true
+	never, old := !x.Last.IsKnown(), time.Since(x.Last.CameAt) >= a.opts.MaxAge
+	if never || old || x.isUnconfirmed() && time.Since(x.suspectedAt) >= refusalTime {
+		a.startQuestion(k, x, pod, volume.Token{}, false)
 	}
 	switch {
 	case x.refused:
@@ -213,29 +214,29 @@ func (a *Access) Keeps(pod volume.Pod, ref volume.Ref, mounted bool) (Verdict, e
 // isUnconfirmed reports whether the last answer is a no that is not confirmed.
 func (x *answer) isUnconfirmed() bool { return x.Last.IsKnown() && !x.Last.Value && !x.refused }
 
-func (a *Access) kept(account volume.ServiceAccount, ref volume.Ref) right {
+func (a *Access) recheckRight(account volume.ServiceAccount, ref volume.Ref) right {
 	return right{account: account, ref: ref, verb: a.opts.Verbs[len(a.opts.Verbs)-1]}
 }
 
-// Asks reports whether a question of Keeps about any of refs is in flight. Changed is called after its answer.
-func (a *Access) Asks(account volume.ServiceAccount, refs map[volume.Ref]bool) bool {
+// HasPending reports whether a question of Recheck about any of refs is in flight. Changed is called after its answer.
+func (a *Access) HasPending(account volume.ServiceAccount, refs map[volume.Ref]bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for ref := range refs {
-		if x := a.answers[a.kept(account, ref)]; x != nil && x.InFlight() {
+		if x := a.answers[a.recheckRight(account, ref)]; x != nil && x.IsInFlight() {
 			return true
 		}
 	}
 	return false
 }
 
-// Renewed says that an account has another credential: failed questions may be asked again at once.
-func (a *Access) Renewed(account volume.ServiceAccount) {
+// OnNewCredential says that an account has another credential: failed questions may be asked again at once.
+func (a *Access) OnNewCredential(account volume.ServiceAccount) {
 	var failed []volume.Ref
 	a.mu.Lock()
 	for k, x := range a.answers {
 		if k.account == account && x.Err != nil {
-			x.Renew()
+			x.EndPause()
 			failed = append(failed, k.ref)
 		}
 	}
@@ -252,12 +253,12 @@ func (a *Access) answer(k right) *answer {
 		x = &answer{Question: question.New[bool](wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 15 * time.Second})}
 		a.answers[k] = x
 	}
-	x.used = time.Now()
+	x.usedAt = time.Now()
 	return x
 }
 
-// ask sends a question, unless one is in flight or has just failed. The caller holds mu.
-func (a *Access) ask(k right, x *answer, pod volume.Pod, token volume.Token, urgent bool) {
+// startQuestion sends a question, unless one is in flight or has just failed. The caller holds mu.
+func (a *Access) startQuestion(k right, x *answer, pod volume.Pod, token volume.Token, urgent bool) {
 	if a.closed || !x.IsDue() {
 		return
 	}
@@ -271,8 +272,8 @@ func (a *Access) ask(k right, x *answer, pod volume.Pod, token volume.Token, urg
 	p.users++
 	a.running.Go(func() {
 		yes, err := a.send(ctx, k, p, token)
-		a.learn(k, x, yes, err)
-		a.leave(pod.UID, p)
+		a.recordResult(k, x, yes, err)
+		a.releasePlaces(pod.UID, p)
 		a.opts.Changed(k.account, k.ref)
 	})
 }
@@ -285,42 +286,42 @@ func (a *Access) send(ctx context.Context, k right, p *places, token volume.Toke
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
-	ctx, cancel := context.WithTimeout(ctx, questionTime)
+	ctx, cancel := context.WithTimeout(ctx, questionTimeout)
 	defer cancel()
-	return guarded(ctx, func() (bool, error) { return a.opts.Ask(ctx, k.account, k.ref, k.verb, token) })
+	return askSafely(ctx, func() (bool, error) { return a.opts.Ask(ctx, k.account, k.ref, k.verb, token) })
 }
 
-// learn stores the result of a question. A failure does not change the last answer. But it discards an unconfirmed no: after an outage, the
-// next no may come from a server that has just started.
-func (a *Access) learn(k right, x *answer, yes bool, err error) {
+// recordResult stores the result of a question. A failure does not change the last answer. But it discards an unconfirmed no: after an
+// outage, the next no may come from a server that has just started.
+func (a *Access) recordResult(k right, x *answer, yes bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {
-		x.suspect = time.Time{}
-		time.AfterFunc(x.Failed(err), func() { a.opts.Changed(k.account, k.ref) })
+		x.suspectedAt = time.Time{}
+		time.AfterFunc(x.RecordFailure(err), func() { a.opts.Changed(k.account, k.ref) })
 		return
 	}
-	x.Answered(yes)
-	a.judge(k, x)
+	x.RecordAnswer(yes)
+	a.evaluate(k, x)
 	if k.proof != "" { // it is also an answer about the account
 		k.proof = ""
 		of := a.answer(k)
-		of.Take(x.Last)
-		a.judge(k, of)
+		of.SetLast(x.Last)
+		a.evaluate(k, of)
 	}
 }
 
-// judge evaluates the last answer. A no counts when a question that was asked refusalTime later confirms it. The caller holds mu.
-func (a *Access) judge(k right, x *answer) {
+// evaluate evaluates the last answer. A no counts when a question that was asked refusalTime later confirms it. The caller holds mu.
+func (a *Access) evaluate(k right, x *answer) {
 	switch {
 	case x.Last.Value:
-		x.refused, x.suspect = false, time.Time{}
+		x.refused, x.suspectedAt = false, time.Time{}
 	case x.refused:
-	case x.suspect.IsZero():
-		x.suspect = x.Last.Came
+	case x.suspectedAt.IsZero():
+		x.suspectedAt = x.Last.CameAt
 		time.AfterFunc(refusalTime, func() { a.confirm(k) })
-	case x.Last.Asked.Sub(x.suspect) >= refusalTime:
-		x.refused, x.suspect = true, time.Time{}
+	case x.Last.AskedAt.Sub(x.suspectedAt) >= refusalTime:
+		x.refused, x.suspectedAt = true, time.Time{}
 	}
 }
 
@@ -328,13 +329,13 @@ func (a *Access) judge(k right, x *answer) {
 func (a *Access) confirm(k right) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if x := a.answers[k]; x != nil && x.kept && !x.suspect.IsZero() && time.Since(x.suspect) >= refusalTime {
-		a.ask(k, x, volume.Pod{Namespace: k.account.Namespace}, volume.Token{}, false)
+	if x := a.answers[k]; x != nil && x.isMounted && !x.suspectedAt.IsZero() && time.Since(x.suspectedAt) >= refusalTime {
+		a.startQuestion(k, x, volume.Pod{Namespace: k.account.Namespace}, volume.Token{}, false)
 	}
 }
 
-// leave releases the pod's places after a question.
-func (a *Access) leave(uid types.UID, p *places) {
+// releasePlaces releases the pod's places after a question.
+func (a *Access) releasePlaces(uid types.UID, p *places) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if p.users--; p.users == 0 {
@@ -342,9 +343,9 @@ func (a *Access) leave(uid types.UID, p *places) {
 	}
 }
 
-// guarded calls ask and turns a panic into an error, because no caller recovers. The panic's value is not logged, because it could hold an
-// object's value. The stack holds none. The logger of ctx names the pod.
-func guarded(ctx context.Context, ask func() (bool, error)) (yes bool, err error) {
+// askSafely calls ask and turns a panic into an error, because no caller recovers. The panic's value is not logged, because it could hold
+// an object's value. The stack holds none. The logger of ctx names the pod.
+func askSafely(ctx context.Context, ask func() (bool, error)) (yes bool, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			klog.FromContext(ctx).Error(nil, "A question to the API server panicked", "panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))

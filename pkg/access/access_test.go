@@ -134,15 +134,15 @@ func (e *env) wantAdmit(began time.Time, want Verdict, wantErr error) {
 	}
 }
 
-func (e *env) wantKeeps(want Verdict, wantErr error) {
+func (e *env) wantRecheck(want Verdict, wantErr error) {
 	e.t.Helper()
-	if got, err := e.Keeps(web, db, true); got != want || !errors.Is(err, wantErr) {
-		e.t.Errorf("Keeps: %d, %v, want %d, %v", got, err, want, wantErr)
+	if got, err := e.Recheck(web, db, true); got != want || !errors.Is(err, wantErr) {
+		e.t.Errorf("Recheck: %d, %v, want %d, %v", got, err, want, wantErr)
 	}
 }
 
-// told returns how often a change was reported.
-func (e *env) told() int {
+// changeCount returns how often a change was reported.
+func (e *env) changeCount() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.changes
@@ -157,7 +157,7 @@ func (e *env) left() (answers, pods int) {
 
 // settle asks for a mounted volume until the answer is there.
 func (e *env) settle() {
-	_, _ = e.Keeps(web, db, true)
+	_, _ = e.Recheck(web, db, true)
 	synctest.Wait()
 }
 
@@ -179,8 +179,8 @@ func TestAdmit(t *testing.T) {
 		e.wantAdmit(began, Unknown, ErrPending)
 		e.wantAsked("shop/web watch db, urgent")
 		e.wantAdmit(began, Allowed, nil)
-		if n := e.told(); n != 2 {
-			t.Errorf("told of %d changes", n)
+		if n := e.changeCount(); n != 2 {
+			t.Errorf("%d changes were reported", n)
 		}
 		after(admitAge - time.Nanosecond)
 		e.wantAdmit(time.Now(), Allowed, nil)
@@ -224,23 +224,23 @@ func TestASlowYesServes(t *testing.T) {
 // A mounted volume relies on answers up to testAge old. An older one is asked again, and counts meanwhile.
 func TestKeeps(t *testing.T) {
 	inBubble(t, []string{"list", "watch"}, func(e *env) {
-		e.wantKeeps(Unknown, ErrPending)
-		if !e.Asks(web.Account(), map[volume.Ref]bool{db: true}) {
+		e.wantRecheck(Unknown, ErrPending)
+		if !e.HasPending(web.Account(), map[volume.Ref]bool{db: true}) {
 			t.Error("it does not ask")
 		}
 		e.wantAsked("shop/web watch db")
-		e.wantKeeps(Allowed, nil)
-		if e.Asks(web.Account(), map[volume.Ref]bool{db: true}) {
+		e.wantRecheck(Allowed, nil)
+		if e.HasPending(web.Account(), map[volume.Ref]bool{db: true}) {
 			t.Error("it asks")
 		}
 		after(testAge - time.Nanosecond)
-		e.wantKeeps(Allowed, nil)
+		e.wantRecheck(Allowed, nil)
 		e.wantAsked()
 		after(time.Nanosecond)
-		if got, err := e.Keeps(web, db, false); got != Unknown || !errors.Is(err, ErrPending) {
+		if got, err := e.Recheck(web, db, false); got != Unknown || !errors.Is(err, ErrPending) {
 			t.Errorf("a volume that is not mounted: %d, %v", got, err)
 		}
-		e.wantKeeps(Allowed, nil)
+		e.wantRecheck(Allowed, nil)
 		e.wantAsked("shop/web watch db")
 	})
 }
@@ -254,19 +254,19 @@ func TestARefusalIsConfirmed(t *testing.T) {
 				e.api.set(func() { e.api.yes = false })
 				after(testAge)
 				e.settle()
-				e.wantKeeps(Suspected, ErrPending)
+				e.wantRecheck(Suspected, ErrPending)
 				e.api.takeAsked()
 				after(refusalTime - time.Millisecond)
-				e.wantKeeps(Suspected, ErrPending)
+				e.wantRecheck(Suspected, ErrPending)
 				e.wantAsked()
 				e.api.set(func() { e.api.yes = again })
 				after(time.Millisecond)
 				e.wantAsked("shop/web get db")
-				e.wantKeeps(map[bool]Verdict{false: Refused, true: Allowed}[again], nil)
+				e.wantRecheck(map[bool]Verdict{false: Refused, true: Allowed}[again], nil)
 				e.api.set(func() { e.api.yes = true })
 				after(testAge)
 				e.settle()
-				e.wantKeeps(Allowed, nil)
+				e.wantRecheck(Allowed, nil)
 			})
 		})
 	}
@@ -280,22 +280,22 @@ func TestAFailureDelaysTheConfirmation(t *testing.T) {
 		after(testAge)
 		e.api.set(func() { e.api.yes = false })
 		e.settle()
-		e.wantKeeps(Suspected, ErrPending)
+		e.wantRecheck(Suspected, ErrPending)
 		e.api.set(func() { e.api.err = errAway })
 		after(refusalTime)
-		e.wantKeeps(Suspected, errAway)
+		e.wantRecheck(Suspected, errAway)
 		e.api.set(func() { e.api.err = nil })
-		e.Renewed(web.Account())
+		e.OnNewCredential(web.Account())
 		e.settle()
-		e.wantKeeps(Suspected, ErrPending)
+		e.wantRecheck(Suspected, ErrPending)
 		after(refusalTime - time.Millisecond)
-		e.wantKeeps(Suspected, ErrPending)
+		e.wantRecheck(Suspected, ErrPending)
 		after(time.Millisecond)
-		e.wantKeeps(Refused, nil)
+		e.wantRecheck(Refused, nil)
 		e.api.set(func() { e.api.err = errAway })
 		after(testAge)
 		e.settle()
-		e.wantKeeps(Refused, nil) // until a yes comes
+		e.wantRecheck(Refused, nil) // until a yes comes
 	})
 }
 
@@ -325,9 +325,9 @@ func TestANoOfAPublishIsConfirmed(t *testing.T) {
 		e.api.set(func() { e.api.yes = false })
 		e.wantAdmit(time.Now(), Unknown, ErrPending)
 		after(2 * refusalTime)
-		e.wantKeeps(Suspected, ErrPending)
+		e.wantRecheck(Suspected, ErrPending)
 		synctest.Wait()
-		e.wantKeeps(Refused, nil)
+		e.wantRecheck(Refused, nil)
 	})
 }
 
@@ -338,26 +338,26 @@ func TestFailures(t *testing.T) {
 		e.settle()
 		e.api.set(func() { e.api.err = errAway })
 		after(testAge)
-		e.wantKeeps(Allowed, nil)
+		e.wantRecheck(Allowed, nil)
 		synctest.Wait()
-		e.wantKeeps(Unknown, errAway)
+		e.wantRecheck(Unknown, errAway)
 		e.wantAdmit(time.Now(), Unknown, errAway)
 		e.api.takeAsked()
-		changes := e.told()
+		changes := e.changeCount()
 		for range 600 {
 			after(time.Second)
-			_, _ = e.Keeps(web, db, true)
+			_, _ = e.Recheck(web, db, true)
 		}
 		if n := len(e.api.takeAsked()); n < 20 || n > 60 {
 			t.Errorf("%d questions in ten minutes", n)
 		}
-		if e.told() == changes {
+		if e.changeCount() == changes {
 			t.Error("nobody heard of it")
 		}
 		e.api.set(func() { e.api.err = nil })
-		e.Renewed(web.Account())
+		e.OnNewCredential(web.Account())
 		e.settle()
-		e.wantKeeps(Allowed, nil)
+		e.wantRecheck(Allowed, nil)
 	})
 }
 
@@ -398,7 +398,7 @@ func TestQuestionsAtOnce(t *testing.T) {
 		other.UID = types.UID("other")
 		_, _ = e.Admit(other, db, time.Now())
 		e.wantAsked("shop/web get db, urgent")
-		after(questionTime)
+		after(questionTimeout)
 		if n := len(e.api.takeAsked()); n != questionsAtOnce {
 			t.Errorf("%d questions after those without an answer ended", n)
 		}
@@ -428,7 +428,7 @@ func TestAPanic(t *testing.T) {
 	inBubble(t, []string{"get"}, func(e *env) {
 		e.api.set(func() { e.api.panics = true })
 		e.settle()
-		_, err := e.Keeps(web, db, true)
+		_, err := e.Recheck(web, db, true)
 		if !errors.Is(err, errPanicked) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("got %v", err)
 		}
@@ -439,7 +439,7 @@ func TestAPanic(t *testing.T) {
 func TestClose(t *testing.T) {
 	inBubble(t, []string{"get"}, func(e *env) {
 		e.api.set(func() { e.api.delay = time.Hour })
-		_, _ = e.Keeps(web, db, true)
+		_, _ = e.Recheck(web, db, true)
 		synctest.Wait()
 		began := time.Now()
 		e.Close()
@@ -449,7 +449,7 @@ func TestClose(t *testing.T) {
 		}
 		e.api.takeAsked()
 		after(time.Minute)
-		_, _ = e.Keeps(web, db, true)
+		_, _ = e.Recheck(web, db, true)
 		e.wantAsked()
 	})
 }

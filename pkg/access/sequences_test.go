@@ -144,10 +144,10 @@ func (e *env) step(m *model, pod volume.Pod, step string) (got, want Verdict) {
 	if who == "publish" {
 		want = m.publish()
 	} else {
-		ask = func() (Verdict, error) { return e.Keeps(pod, db, true) }
+		ask = func() (Verdict, error) { return e.Recheck(pod, db, true) }
 		want = m.mounted()
 	}
-	e.Renewed(pod.Account())
+	e.OnNewCredential(pod.Account())
 	_, _ = ask()
 	synctest.Wait()
 	got, err := ask()

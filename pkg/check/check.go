@@ -126,10 +126,10 @@ func (c *Checker) workload(ctx context.Context, at Location, template podTemplat
 	c.nativeModes(at, template)
 	c.restartRules(at, template)
 	if c.opts.NodeIdentity || c.opts.AnyIdentity {
-		c.unnamed(&w)
+		c.checkUnnamed(&w)
 	}
 	if c.opts.Cluster != nil {
-		if err := c.ask(ctx, &w); err != nil {
+		if err := c.setAnswers(ctx, &w); err != nil {
 			return err
 		}
 		if err := c.texts(ctx, w.Location, volumes); err != nil {

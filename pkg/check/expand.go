@@ -29,15 +29,15 @@ func (c *Checker) texts(ctx context.Context, at Location, volumes []driverVolume
 				return fmt.Errorf("get key %s of %s: %w", from.Key, from.Ref, err)
 			}
 			if text != nil {
-				c.unused(at, v.at, source, text)
+				c.warnOfUnused(at, v.at, source, text)
 			}
 		}
 	}
 	return nil
 }
 
-// unused adds warnings for the variables that one text does not use.
-func (c *Checker) unused(at Location, attributes string, source *volume.Source, text []byte) {
+// warnOfUnused adds warnings for the variables that one text does not use.
+func (c *Checker) warnOfUnused(at Location, attributes string, source *volume.Source, text []byte) {
 	from := source.Expand
 	warn := func(field, name string, isNamed bool) {
 		switch isShell := bytes.Contains(text, []byte("${"+name+"}")); {

@@ -30,7 +30,7 @@ type Native struct {
 // would show, with the name of that volume. native has those that stay, with the reason. Volumes that cannot be live, such as one
 // with a token, are in neither.
 func label(p *corev1.Pod, driver string) (live map[string]string, native []Native) {
-	why := optedOut(p)
+	why := optOutReason(p)
 	driven, made := madeLive(&p.Spec, driver)
 	var moved, fresh []string
 	for i := range p.Spec.Volumes {
@@ -111,8 +111,8 @@ func liveName(spec *corev1.PodSpec, native string) string {
 	return ""
 }
 
-// optedOut says why the policy does not change a pod, or returns "".
-func optedOut(p *corev1.Pod) string {
+// optOutReason says why the policy does not change a pod, or returns "".
+func optOutReason(p *corev1.Pod) string {
 	switch {
 	case p.Labels[liveLabel] == "false" || p.Annotations[liveLabel] == "false":
 		return "the pod is left out by " + liveLabel + ": \"false\""

@@ -40,8 +40,8 @@ type right struct {
 	verb    string
 }
 
-// once returns a known answer, or asks and remembers the answer.
-func once[K comparable, V any](known map[K]V, key K, ask func() (V, error)) (V, error) {
+// cached returns a known answer, or asks and remembers the answer.
+func cached[K comparable, V any](known map[K]V, key K, ask func() (V, error)) (V, error) {
 	if answer, ok := known[key]; ok {
 		return answer, nil
 	}
@@ -52,12 +52,12 @@ func once[K comparable, V any](known map[K]V, key K, ask func() (V, error)) (V, 
 	return answer, err
 }
 
-// ask sets the cluster's answers for each reference, and adds problems that prevent a pod from starting.
-func (c *Checker) ask(ctx context.Context, w *Workload) error {
+// setAnswers sets the cluster's answers for each reference, and adds problems that prevent a pod from starting.
+func (c *Checker) setAnswers(ctx context.Context, w *Workload) error {
 	for i := range w.References {
 		r := &w.References[i]
 		ref := r.ref()
-		object, err := once(c.objects, ref, func() (Object, error) { return c.opts.Cluster.Lookup(ctx, ref) })
+		object, err := cached(c.objects, ref, func() (Object, error) { return c.opts.Cluster.Lookup(ctx, ref) })
 		if err != nil {
 			return fmt.Errorf("get %s: %w", ref, err)
 		}
@@ -72,7 +72,7 @@ func (c *Checker) ask(ctx context.Context, w *Workload) error {
 				c.problem(w.Location, r.Field, fmt.Sprintf("%s has no key %q", ref, key))
 			}
 		}
-		if err := c.askRights(ctx, w, r, ref); err != nil {
+		if err := c.checkRights(ctx, w, r, ref); err != nil {
 			return err
 		}
 	}
@@ -81,9 +81,9 @@ func (c *Checker) ask(ctx context.Context, w *Workload) error {
 
 const verbGet = "get"
 
-// askRights adds problems for the rights that the pod's service account lacks. With --identity=pod it needs rights to every object that a
+// checkRights adds problems for the rights that the pod's service account lacks. With --identity=pod it needs rights to every object that a
 // volume shows, otherwise only to objects of other namespaces.
-func (c *Checker) askRights(ctx context.Context, w *Workload, r *Reference, ref volume.Ref) error {
+func (c *Checker) checkRights(ctx context.Context, w *Workload, r *Reference, ref volume.Ref) error {
 	var verbs []string
 	switch {
 	case r.Refvol && len(c.opts.PodVerbs) > 0:
@@ -93,10 +93,10 @@ func (c *Checker) askRights(ctx context.Context, w *Workload, r *Reference, ref 
 	default:
 		r.MayGet = NotNeeded
 		if r.Refvol && c.opts.AnyIdentity {
-			return c.askAsPod(ctx, w, r, ref)
+			return c.checkRightsAsPod(ctx, w, r, ref)
 		}
 	}
-	lacking, err := c.lacking(ctx, w, ref, verbs, func(answer Answer) { r.MayGet = answer })
+	lacking, err := c.missingRights(ctx, w, ref, verbs, func(answer Answer) { r.MayGet = answer })
 	if err != nil {
 		return err
 	}
@@ -106,9 +106,9 @@ func (c *Checker) askRights(ctx context.Context, w *Workload, r *Reference, ref 
 	return nil
 }
 
-// askAsPod adds a warning for the rights that a pod's service account would need with --identity=pod.
-func (c *Checker) askAsPod(ctx context.Context, w *Workload, r *Reference, ref volume.Ref) error {
-	lacking, err := c.lacking(ctx, w, ref, authz.PodVerbs(true), func(Answer) {})
+// checkRightsAsPod adds a warning for the rights that a pod's service account would need with --identity=pod.
+func (c *Checker) checkRightsAsPod(ctx context.Context, w *Workload, r *Reference, ref volume.Ref) error {
+	lacking, err := c.missingRights(ctx, w, ref, authz.PodVerbs(true), func(Answer) {})
 	if err == nil && len(lacking) > 0 {
 		c.warning(w.Location, r.Field, fmt.Sprintf("service account %s/%s may not %s %s, which --identity=pod of the plugin needs (no --identity was given)",
 			w.Namespace, w.ServiceAccount, strings.Join(lacking, ", "), ref))
@@ -116,11 +116,11 @@ func (c *Checker) askAsPod(ctx context.Context, w *Workload, r *Reference, ref v
 	return err
 }
 
-// lacking returns those verbs that a pod's service account may not use. get is called with the answer for the verb get.
-func (c *Checker) lacking(ctx context.Context, w *Workload, ref volume.Ref, verbs []string, get func(Answer)) (lacking []string, err error) {
+// missingRights returns those verbs that a pod's service account may not use. get is called with the answer for the verb get.
+func (c *Checker) missingRights(ctx context.Context, w *Workload, ref volume.Ref, verbs []string, get func(Answer)) (lacking []string, err error) {
 	account := volume.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}
 	for _, verb := range verbs {
-		answer, err := once(c.rights, right{account, ref, verb}, func() (Answer, error) { return c.opts.Cluster.CanI(ctx, account, ref, verb) })
+		answer, err := cached(c.rights, right{account, ref, verb}, func() (Answer, error) { return c.opts.Cluster.CanI(ctx, account, ref, verb) })
 		if err != nil {
 			return nil, fmt.Errorf("ask whether service account %s/%s may %s %s: %w", account.Namespace, account.Name, verb, ref, err)
 		}

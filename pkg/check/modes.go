@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// meantAsOctal returns decimal numbers that are surely meant as octal modes, written without the leading zero.
-func meantAsOctal() []int32 {
+// octalLookalikes returns decimal numbers that are surely meant as octal modes, written without the leading zero.
+func octalLookalikes() []int32 {
 	return []int32{400, 440, 444, 500, 550, 555, 600, 640, 644, 660, 664, 666, 700, 750, 755, 775, 777}
 }
 
@@ -21,7 +21,7 @@ func meantAsOctal() []int32 {
 func (c *Checker) warnOfMode(at Location, path string, mode *int32, text []byte, field string) {
 	const most = 0o777
 	switch {
-	case mode == nil || !slices.Contains(meantAsOctal(), *mode):
+	case mode == nil || !slices.Contains(octalLookalikes(), *mode):
 	case !isWritten(text, field, fmt.Sprint(*mode)): // "0620" means what it says
 	case *mode > most:
 		c.warning(at, path, fmt.Sprintf("%d is decimal and not a mode: the API server refuses it; write 0%d in YAML, with the zero", *mode, *mode))

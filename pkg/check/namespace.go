@@ -70,7 +70,7 @@ func (c *Checker) Label(ctx context.Context, namespace string, maxVolume int64, 
 		one := LivePod{Name: p.Name, Replicas: 1, Live: []string{}, Native: []Native{}, Problems: []string{}, Unread: []string{}}
 		live, native := label(p, c.opts.Driver)
 		one.Live, one.Native = append(one.Live, slices.Sorted(maps.Keys(live))...), append(one.Native, native...)
-		if err := c.judge(ctx, p, &one, live, maxVolume); err != nil {
+		if err := c.checkLivePod(ctx, p, &one, live, maxVolume); err != nil {
 			return nil, err
 		}
 		if owner := metav1.GetControllerOf(p); owner != nil {
@@ -93,8 +93,8 @@ type usage struct {
 	objects sets.Set[volume.Ref]
 }
 
-// judge adds what the plugin would refuse of a pod with live volumes. live has their names, by those of the native volumes.
-func (c *Checker) judge(ctx context.Context, p *corev1.Pod, to *LivePod, live map[string]string, maxVolume int64) error {
+// checkLivePod adds what the plugin would refuse of a pod with live volumes. live has their names, by those of the native volumes.
+func (c *Checker) checkLivePod(ctx context.Context, p *corev1.Pod, to *LivePod, live map[string]string, maxVolume int64) error {
 	changed := withLive(&p.Spec, c.opts.Driver, live)
 	used := usage{objects: sets.New[volume.Ref]()}
 	add := func(format string, args ...any) { to.Problems = append(to.Problems, fmt.Sprintf(format, args...)) }
@@ -161,7 +161,7 @@ func (c *Checker) resolveLive(ctx context.Context, p *corev1.Pod, changed *corev
 func (c *Checker) nameKeys(ctx context.Context, sources []volume.Source) error {
 	for i := range sources {
 		projection := sources[i].Projection
-		object, err := once(c.objects, projection.Ref, func() (Object, error) { return c.opts.Cluster.Lookup(ctx, projection.Ref) })
+		object, err := cached(c.objects, projection.Ref, func() (Object, error) { return c.opts.Cluster.Lookup(ctx, projection.Ref) })
 		if err != nil {
 			return &askError{fmt.Errorf("get %s: %w", projection.Ref, err)}
 		}

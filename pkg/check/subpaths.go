@@ -35,7 +35,7 @@ func (c *Checker) subPaths(at Location, template podTemplate, v driverVolume) {
 		} else if changes {
 			c.warning(at, field, fileStays)
 		}
-		if part.isOptional && !slices.ContainsFunc(part.keys, c.has) {
+		if part.isOptional && !slices.ContainsFunc(part.keys, c.hasKey) {
 			c.warning(at, field, mayBeAbsent)
 		}
 	}
@@ -101,8 +101,8 @@ func partOf(v driverVolume, mount *corev1.VolumeMount) part {
 	return whole
 }
 
-// has reports whether an object is known to have a key.
-func (c *Checker) has(r volume.Reference) bool {
+// hasKey reports whether an object is known to have a key.
+func (c *Checker) hasKey(r volume.Reference) bool {
 	object := c.objects[r.Ref]
 	return object.Exists == Yes && (object.Data.Has(r.Key) || object.BinaryData.Has(r.Key))
 }

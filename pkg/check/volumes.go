@@ -54,7 +54,7 @@ func (c *Checker) volumes(w *Workload, template podTemplate) (all []driverVolume
 			if c.opts.NodeIdentity {
 				break // this is reported as a problem
 			}
-			c.warning(w.Location, v.at+"."+use.Field, "an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to "+c.needs()+" it")
+			c.warning(w.Location, v.at+"."+use.Field, "an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to "+c.neededRights()+" it")
 		}
 		c.decimalModes(w.Location, &v)
 		c.sources(w, template, &v)
@@ -63,9 +63,9 @@ func (c *Checker) volumes(w *Workload, template podTemplate) (all []driverVolume
 	return all
 }
 
-// unnamed adds a problem for each object that a volume of the driver shows and that the pod's spec does not name itself. If the identity
-// isn't known, it adds a warning.
-func (c *Checker) unnamed(w *Workload) {
+// checkUnnamed adds a problem for each object that a volume of the driver shows and that the pod's spec does not name itself. If the
+// identity isn't known, it adds a warning.
+func (c *Checker) checkUnnamed(w *Workload) {
 	named := map[volume.Ref]bool{}
 	refuse := func(field, message string) {
 		if c.opts.NodeIdentity {
@@ -90,8 +90,8 @@ func (c *Checker) unnamed(w *Workload) {
 	}
 }
 
-// needs returns the rights that are needed for an object of another namespace.
-func (c *Checker) needs() string {
+// neededRights returns the rights that are needed for an object of another namespace.
+func (c *Checker) neededRights() string {
 	if len(c.opts.PodVerbs) > 0 {
 		return authz.Phrase(c.opts.PodVerbs)
 	}
@@ -213,12 +213,12 @@ func (c *Checker) source(w *Workload, template podTemplate, v driverVolume, s *v
 	case s.PodEnv != nil:
 		c.podEnv(w, template, v, s)
 	case s.Volume != "":
-		c.shown(w, template, v, s)
+		c.addShown(w, template, v, s)
 	}
 }
 
-// shown adds what a volume source shows: the references of one of the pod's own volumes.
-func (c *Checker) shown(w *Workload, template podTemplate, v driverVolume, s *volume.Source) {
+// addShown adds what a volume source shows: the references of one of the pod's own volumes.
+func (c *Checker) addShown(w *Workload, template podTemplate, v driverVolume, s *volume.Source) {
 	at := nameField(v, s.Field)
 	sources, err := pod.VolumeSources(template.spec, template.at, w.Namespace, s.Volume)
 	if err != nil {

@@ -130,7 +130,7 @@ func TestVolumes(t *testing.T) {
 			problems: []string{"spec.volumes[0].csi.volumeAttributes: Too long: may not be more than 65536 bytes"},
 		},
 		{
-			name: "more mistakes than are told", attributes: `{sources: "[` + strings.Repeat("5, ", 33) + `]"}`,
+			name: "more mistakes than are reported", attributes: `{sources: "[` + strings.Repeat("5, ", 33) + `]"}`,
 			problems: append(repeat(32, v+"sources[%d]: Invalid value: \"number\": must be a mapping"), "spec.volumes[0].csi.volumeAttributes: and 1 more"),
 		},
 		{

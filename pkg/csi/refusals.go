@@ -29,8 +29,8 @@ type refusals struct {
 	all []status.Refusal
 }
 
-// note records the answer to a call.
-func (r *refusals) note(req any, err error) {
+// record records the answer to a call.
+func (r *refusals) record(req any, err error) {
 	request, ok := req.(interface {
 		GetVolumeId() string
 		GetTargetPath() string
@@ -56,7 +56,7 @@ func (r *refusals) note(req any, err error) {
 		Code: code.String(), Message: grpcstatus.Convert(err).Message(), At: time.Now().UTC(),
 	})
 	r.forget()
-	r.bound()
+	r.dropExcess()
 }
 
 // forget drops old failures. For some volumes whose publish failed, the kubelet never calls unpublish. The caller holds mu.
@@ -64,9 +64,10 @@ func (r *refusals) forget() {
 	r.all = slices.DeleteFunc(r.all, func(refusal status.Refusal) bool { return time.Since(refusal.At) > refusalTime })
 }
 
-// bound drops a failure if there are too many: the oldest one of the namespace with the most, so that one tenant cannot hide the failures
-// of others. If no namespace has more than its share, the oldest of all is dropped. The newest one always stays. The caller holds mu.
-func (r *refusals) bound() {
+// dropExcess drops a failure if there are too many: the oldest one of the namespace with the most, so that one tenant cannot hide the
+// failures of others. If no namespace has more than its share, the oldest of all is dropped. The newest one always stays. The caller holds
+// mu.
+func (r *refusals) dropExcess() {
 	if len(r.all) <= maxRefusals {
 		return
 	}

@@ -61,13 +61,13 @@ func TestRefusalsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{}
 		for i := range maxRefusals + 1 {
-			s.refusals.note(&csi.NodePublishVolumeRequest{VolumeId: fmt.Sprint("v", i), TargetPath: "/a/b/mount"}, status.Error(codes.Internal, "x"))
+			s.refusals.record(&csi.NodePublishVolumeRequest{VolumeId: fmt.Sprint("v", i), TargetPath: "/a/b/mount"}, status.Error(codes.Internal, "x"))
 		}
 		if n := len(refused(s)); n != maxRefusals {
-			t.Errorf("%d are told", n)
+			t.Errorf("%d are reported", n)
 		}
 		fail := func(id, text string) {
-			s.refusals.note(&csi.NodePublishVolumeRequest{VolumeId: id, TargetPath: "/a/b/mount"}, status.Error(codes.Internal, text))
+			s.refusals.record(&csi.NodePublishVolumeRequest{VolumeId: id, TargetPath: "/a/b/mount"}, status.Error(codes.Internal, text))
 		}
 		if fail("v0", "news"); len(refused(s)) != maxRefusals || s.refusals.all[maxRefusals-1].Message != "news" {
 			t.Errorf("of a full list, v0 says %q", s.refusals.all[maxRefusals-1].Message)
@@ -78,7 +78,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 		}
 		<-time.After(refusalTime + time.Second)
 		if n := len(refused(s)); n != 0 {
-			t.Errorf("%d are told after ten minutes", n)
+			t.Errorf("%d are reported after ten minutes", n)
 		}
 	})
 }
@@ -87,18 +87,18 @@ func TestRefusalsAreBounded(t *testing.T) {
 func TestRefusalsOfManyPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // at one moment, so that times give no order
 		s := &Server{}
-		told := func(id string) bool {
+		reported := func(id string) bool {
 			return slices.ContainsFunc(s.Refused(), func(r refvolstatus.Refusal) bool { return r.VolumeID == id })
 		}
 		fail := func(namespace string, i int) string {
 			t.Helper()
 			id := fmt.Sprint(namespace, "-", i)
-			s.refusals.note(&csi.NodePublishVolumeRequest{VolumeId: id, TargetPath: "/a/b/mount", VolumeContext: map[string]string{
+			s.refusals.record(&csi.NodePublishVolumeRequest{VolumeId: id, TargetPath: "/a/b/mount", VolumeContext: map[string]string{
 				"csi.storage.k8s.io/pod.namespace": namespace, "csi.storage.k8s.io/pod.name": "web", "csi.storage.k8s.io/pod.uid": "uid",
 				"csi.storage.k8s.io/serviceAccount.name": "default",
 			}}, status.Error(codes.InvalidArgument, "x"))
-			if !told(id) {
-				t.Fatalf("the newest failure, %s, is not told", id)
+			if !reported(id) {
+				t.Fatalf("the newest failure, %s, is not reported", id)
 			}
 			return id
 		}
@@ -120,12 +120,12 @@ func TestRefusalsOfManyPods(t *testing.T) {
 		for i := range maxRefusals {
 			fail("noisy", i) // as the kubelet retries
 		}
-		if n := len(s.Refused()); n != maxRefusals || count("shop") != 8 || !told(late) {
-			t.Errorf("%d failures are told, of shop %d, of late %d", n, count("shop"), count("late"))
+		if n := len(s.Refused()); n != maxRefusals || count("shop") != 8 || !reported(late) {
+			t.Errorf("%d failures are reported, of shop %d, of late %d", n, count("shop"), count("late"))
 		}
 		// The oldest one of its namespace is dropped for a newer one.
-		if told("noisy-0") || !told("noisy-9") {
-			t.Errorf("noisy-0: %t, noisy-9: %t", told("noisy-0"), told("noisy-9"))
+		if reported("noisy-0") || !reported("noisy-9") {
+			t.Errorf("noisy-0: %t, noisy-9: %t", reported("noisy-0"), reported("noisy-9"))
 		}
 		// If no namespace has more than its share, the oldest of all is dropped.
 		for i := range maxRefusals / 8 {
@@ -133,8 +133,8 @@ func TestRefusalsOfManyPods(t *testing.T) {
 				fail(fmt.Sprint("ns", i), j)
 			}
 		}
-		if n := len(s.Refused()); n != maxRefusals || told(late) || count("shop") != 0 || count("ns0") != 8 {
-			t.Errorf("%d failures are told, of shop %d, of late %d, of ns0 %d", n, count("shop"), count("late"), count("ns0"))
+		if n := len(s.Refused()); n != maxRefusals || reported(late) || count("shop") != 0 || count("ns0") != 8 {
+			t.Errorf("%d failures are reported, of shop %d, of late %d, of ns0 %d", n, count("shop"), count("late"), count("ns0"))
 		}
 	})
 }

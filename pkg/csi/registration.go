@@ -20,8 +20,8 @@ type registrationServer struct {
 	registered atomic.Bool
 	// refusal is the kubelet's last refusal, a string.
 	refusal atomic.Value
-	// tell is called with the kubelet's answer.
-	tell func(registered bool)
+	// onRegistered is called with the kubelet's answer.
+	onRegistered func(registered bool)
 }
 
 // GetInfo returns the path of the CSI socket to the kubelet.
@@ -45,6 +45,6 @@ func (s *registrationServer) NotifyRegistrationStatus(ctx context.Context, statu
 	} else if reason := status.GetError(); s.refusal.Swap(reason) != reason {
 		logger.Error(nil, "Kubelet refused to register the driver", "driver", s.driverName, "reason", reason)
 	}
-	s.tell(status.GetPluginRegistered())
+	s.onRegistered(status.GetPluginRegistered())
 	return &registration.RegistrationStatusResponse{}, nil
 }

@@ -69,16 +69,16 @@ func New(opts Options) (*Server, error) {
 		opts: opts,
 		path: path,
 		registration: &registrationServer{
-			driverName: opts.DriverName,
-			socket:     opts.KubeletSocketPath,
-			tell:       opts.Registered,
+			driverName:   opts.DriverName,
+			socket:       opts.KubeletSocketPath,
+			onRegistered: opts.Registered,
 		},
 	}, nil
 }
 
-// Ready reports whether pods on the node can use the driver: the kubelet has registered it, or no registration is configured. It is safe
+// IsReady reports whether pods on the node can use the driver: the kubelet has registered it, or no registration is configured. It is safe
 // for concurrent use.
-func (s *Server) Ready() bool {
+func (s *Server) IsReady() bool {
 	return s.opts.RegistrationDir == "" || s.registration.registered.Load()
 }
 
@@ -116,7 +116,7 @@ func (s *Server) Serve(ctx context.Context) error {
 }
 
 func (s *Server) newGRPC(ctx context.Context) *grpc.Server {
-	return grpc.NewServer(grpc.ChainUnaryInterceptor(logCalls(klog.FromContext(ctx), s.opts.Observe, s.refusals.note), recoverPanics))
+	return grpc.NewServer(grpc.ChainUnaryInterceptor(logCalls(klog.FromContext(ctx), s.opts.Observe, s.refusals.record), recoverPanics))
 }
 
 // endpoint is one socket and its server.

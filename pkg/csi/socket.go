@@ -38,7 +38,7 @@ func listen(ctx context.Context, path string) (net.Listener, error) {
 			return nil, fmt.Errorf("listen at %s: remove a stale socket: %w", path, err)
 		}
 	}
-	config := net.ListenConfig{Control: forRootOnly}
+	config := net.ListenConfig{Control: setSocketMode}
 	listener, err := config.Listen(ctx, "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
@@ -46,9 +46,9 @@ func listen(ctx context.Context, path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// forRootOnly sets the mode of a socket before bind creates its file with the same mode. So the file never has another mode, and no path is
-// used that could lead to something else meanwhile.
-func forRootOnly(_, _ string, conn syscall.RawConn) error {
+// setSocketMode sets the mode of a socket before bind creates its file with the same mode. So the file never has another mode, and no path
+// is used that could lead to something else meanwhile.
+func setSocketMode(_, _ string, conn syscall.RawConn) error {
 	var err error
 	controlErr := conn.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) })
 	if err := errors.Join(err, controlErr); err != nil {

@@ -66,8 +66,8 @@ func (r *Recorder) Warn(pod volume.Pod, reason, message string) {
 // Shutdown ends the Recorder's goroutines. Events that are not written yet are lost.
 func (r *Recorder) Shutdown() { r.broadcaster.Shutdown() }
 
-// writeTime limits a request, because one goroutine writes all events.
-const writeTime = 30 * time.Second
+// writeTimeout limits a request, because one goroutine writes all events.
+const writeTimeout = 30 * time.Second
 
 // failureTime is the shortest time between two logged failures. Each event is tried a dozen times.
 const failureTime = 10 * time.Minute
@@ -81,25 +81,25 @@ type sink struct {
 
 // Create implements record.EventSink.
 func (s *sink) Create(event *corev1.Event) (*corev1.Event, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), writeTime)
+	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 	defer cancel()
 	created, err := s.events(event.Namespace).Create(ctx, event, metav1.CreateOptions{})
-	s.note(err)
+	s.logFailure(err)
 	return created, err
 }
 
 // Patch implements record.EventSink.
 func (s *sink) Patch(event *corev1.Event, patch []byte) (*corev1.Event, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), writeTime)
+	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 	defer cancel()
 	patched, err := s.events(event.Namespace).Patch(ctx, event.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-	s.note(err)
+	s.logFailure(err)
 	return patched, err
 }
 
-// note logs why an event could not be written. It ignores an event that has expired, which is created again, and a namespace that is being
-// deleted.
-func (s *sink) note(err error) {
+// logFailure logs why an event could not be written. It ignores an event that has expired, which is created again, and a namespace that is
+// being deleted.
+func (s *sink) logFailure(err error) {
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return
 	}

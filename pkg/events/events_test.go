@@ -143,7 +143,7 @@ func TestAStalledRequestEnds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &sink{events: func(string) Events { return stalled{} }, logger: klog.Background()}
 				began := time.Now()
-				if err := write(s); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != writeTime {
+				if err := write(s); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != writeTimeout {
 					t.Errorf("got %v after %s", err, time.Since(began))
 				}
 			})

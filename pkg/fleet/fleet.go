@@ -69,8 +69,8 @@ type Node struct {
 	Report *status.Report
 	// Pods are the pods with a volume of the driver that the kubelet has accepted and that have not ended.
 	Pods []Pod
-	// waits means that the pods wait for a plugin, and that nothing was ever mounted for them.
-	waits bool
+	// isWaiting means that the pods wait for a plugin, and that nothing was ever mounted for them.
+	isWaiting bool
 }
 
 // Problem says why a node's report is missing or not reliable.
@@ -116,10 +116,10 @@ func (o *Options) Collect(ctx context.Context) (*Survey, error) {
 	}
 	looked := time.Now()
 	survey := o.arrange(csiNodes, plugins, using)
-	if err := o.askAll(ctx, survey.Nodes); err != nil {
+	if err := o.fetchReports(ctx, survey.Nodes); err != nil {
 		return nil, err
 	}
-	if err := o.lookAgain(ctx, survey.Nodes, looked); err != nil {
+	if err := o.confirmWaiting(ctx, survey.Nodes, looked); err != nil {
 		return nil, err
 	}
 	return survey, nil
@@ -152,28 +152,28 @@ func (o *Options) arrange(csiNodes []storagev1.CSINode, plugins []corev1.Pod, us
 		if pod.Spec.NodeName == "" {
 			continue
 		}
-		if n := node(pod.Spec.NodeName); n.pod == nil || preferred(pod, n.pod) {
+		if n := node(pod.Spec.NodeName); n.pod == nil || isPreferred(pod, n.pod) {
 			n.Plugin, n.pod = pod.Name, pod
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		n := nodes[name]
-		n.waits = o.Settle > 0 && o.waitsForPlugin(n, csiNodes, plugins)
+		n.isWaiting = o.Settle > 0 && o.isWaitingForPlugin(n, csiNodes, plugins)
 		survey.Nodes = append(survey.Nodes, *n)
 	}
 	return survey
 }
 
-// preferred reports whether the first of two plugin pods on a node is the one to ask. During a rollout of the plugin, the old and the new
+// isPreferred reports whether the first of two plugin pods on a node is the one to ask. During a rollout of the plugin, the old and the new
 // pod may both be there.
-func preferred(a, b *corev1.Pod) bool {
+func isPreferred(a, b *corev1.Pod) bool {
 	rank := func(pod *corev1.Pod) int {
 		switch {
 		case pod.Status.Phase != corev1.PodRunning:
 			return 0
 		case pod.DeletionTimestamp != nil:
 			return 1
-		case !ready(pod):
+		case !isReady(pod):
 			return 2
 		}
 		return 3
@@ -181,14 +181,14 @@ func preferred(a, b *corev1.Pod) bool {
 	return cmp.Or(cmp.Compare(rank(a), rank(b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time)) > 0
 }
 
-func ready(pod *corev1.Pod) bool {
+func isReady(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// askAll sets the nodes' reports and problems. It waits until everything that it started has ended.
-func (o *Options) askAll(ctx context.Context, nodes []Node) error {
+// fetchReports sets the nodes' reports and problems. It waits until everything that it started has ended.
+func (o *Options) fetchReports(ctx context.Context, nodes []Node) error {
 	group, asking := errgroup.WithContext(ctx)
 	group.SetLimit(o.AtOnce)
 	for i := range nodes {
@@ -196,10 +196,10 @@ func (o *Options) askAll(ctx context.Context, nodes []Node) error {
 			if errors.Is(asking.Err(), context.Canceled) {
 				return nil
 			}
-			if err := o.ask(asking, &nodes[i]); err != nil {
+			if err := o.fetchReport(asking, &nodes[i]); err != nil {
 				return err
 			}
-			o.blameNode(asking, &nodes[i])
+			o.attributeToNode(asking, &nodes[i])
 			return nil
 		})
 	}
@@ -209,15 +209,15 @@ func (o *Options) askAll(ctx context.Context, nodes []Node) error {
 	return cancelled(ctx)
 }
 
-// ask sets one node's report and problem. The error is a refusal that concerns all nodes.
-func (o *Options) ask(ctx context.Context, node *Node) error {
+// fetchReport sets one node's report and problem. The error is a refusal that concerns all nodes.
+func (o *Options) fetchReport(ctx context.Context, node *Node) error {
 	pod := node.pod
 	switch {
 	case pod == nil:
 		node.problem(NoPlugin, "no pod of the plugin is on this node")
 		return nil
 	case pod.Status.Phase != corev1.PodRunning:
-		node.problem(NotReady, fmt.Sprintf("the plugin's pod is %s%s", cmp.Or(string(pod.Status.Phase), "in no phase"), whyNot(pod)))
+		node.problem(NotReady, fmt.Sprintf("the plugin's pod is %s%s", cmp.Or(string(pod.Status.Phase), "in no phase"), notRunningText(pod)))
 		return nil
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("no answer within %s", o.Timeout))
@@ -226,8 +226,8 @@ func (o *Options) ask(ctx context.Context, node *Node) error {
 	switch {
 	case apierrors.IsForbidden(err):
 		return err
-	case errors.Is(err, syscall.ECONNREFUSED) && !ready(pod):
-		node.problem(NotReady, fmt.Sprintf("the plugin's pod is not ready: %v%s", err, whyNot(pod)))
+	case errors.Is(err, syscall.ECONNREFUSED) && !isReady(pod):
+		node.problem(NotReady, fmt.Sprintf("the plugin's pod is not ready: %v%s", err, notRunningText(pod)))
 	case errors.Is(err, status.ErrFormat), errors.Is(err, syscall.ECONNREFUSED):
 		node.problem(OtherRelease, fmt.Sprintf("the plugin is of a release without such reports, or has another --status-address: %v", err))
 	case err != nil && bounded.Err() != nil:
@@ -241,16 +241,16 @@ func (o *Options) ask(ctx context.Context, node *Node) error {
 	default:
 		node.Report = report
 		o.forgetEnded(bounded, node)
-		if !ready(pod) {
+		if !isReady(pod) {
 			node.problem(NotReady, because("the plugin's pod is not ready", strings.Join(report.NotReady, "; ")))
 		}
 	}
 	return nil
 }
 
-// whyNot returns what a pod's status says about containers that don't run, or about a pod without a node. It is appended to a text and may
-// be "".
-func whyNot(pod *corev1.Pod) (text string) {
+// notRunningText returns what a pod's status says about containers that don't run, or about a pod without a node. It is appended to a text
+// and may be "".
+func notRunningText(pod *corev1.Pod) (text string) {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 			text += fmt.Sprintf(": %s: %s", c.Reason, c.Message)
@@ -269,8 +269,8 @@ func whyNot(pod *corev1.Pod) (text string) {
 	return text
 }
 
-// blameNode attributes the problem to the node if the node is not ready.
-func (o *Options) blameNode(ctx context.Context, node *Node) {
+// attributeToNode attributes the problem to the node if the node is not ready.
+func (o *Options) attributeToNode(ctx context.Context, node *Node) {
 	if p := node.Problem; p == nil || ctx.Err() != nil || p.Reason == OtherRelease || p.Reason == OtherPlugin {
 		return
 	}

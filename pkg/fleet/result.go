@@ -163,7 +163,7 @@ func notCovered(opened bool) []string {
 }
 
 func (v *Result) node(node *Node) {
-	if node.waits {
+	if node.isWaiting {
 		v.Nodes--
 		for _, pod := range node.Pods {
 			v.WithoutPlugin = append(v.WithoutPlugin, notStarted(pod))
@@ -329,8 +329,8 @@ func names(pods []Pod) string {
 	return strings.Join(list, ", ")
 }
 
-// Same reports whether two results are equal, apart from messages and times, which may differ each time.
-func (v *Result) Same(other *Result) bool {
+// IsSame reports whether two results are equal, apart from messages and times, which may differ each time.
+func (v *Result) IsSame(other *Result) bool {
 	return reflect.DeepEqual(v.withoutMessages(), other.withoutMessages())
 }
 

@@ -231,12 +231,12 @@ func TestEvaluateOpened(t *testing.T) {
 		opened  int
 		want    []string
 	}{
-		"all":         {[]status.Volume{volume("a", "yes", &current, 0), volume("b", "yes", &current, 0)}, 2, nil},
-		"not one":     {[]status.Volume{volume("a", "yes", &current, 0), volume("b", "no", &current, 1, "p")}, 1, []string{"b NotOpened nobody has opened p, shown since 2026-01-01T00:00:00Z"}},
-		"many":        {[]status.Volume{volume("a", "no", &current, 9, "p", "q")}, 0, []string{"a NotOpened nobody has opened p, q and 7 more files, shown since 2026-01-01T00:00:00Z"}},
-		"missed":      {[]status.Volume{volume("a", "unknown", &current, 1, "p")}, 0, []string{"a OpenUnknown the plugin has not seen all opens of p, shown since 2026-01-01T00:00:00Z: replace the pod, or wait until it opens them again"}},
-		"unsupported": {[]status.Volume{volume("a", "unsupported", &current, 0)}, 0, []string{"a OpenUnknown the node's plugin can't see whether files are opened"}},
-		"not told":    {[]status.Volume{volume("a", "", &current, 0)}, 0, []string{"a OpenUnknown the node's plugin can't see whether files are opened"}},
+		"all":          {[]status.Volume{volume("a", "yes", &current, 0), volume("b", "yes", &current, 0)}, 2, nil},
+		"not one":      {[]status.Volume{volume("a", "yes", &current, 0), volume("b", "no", &current, 1, "p")}, 1, []string{"b NotOpened nobody has opened p, shown since 2026-01-01T00:00:00Z"}},
+		"many":         {[]status.Volume{volume("a", "no", &current, 9, "p", "q")}, 0, []string{"a NotOpened nobody has opened p, q and 7 more files, shown since 2026-01-01T00:00:00Z"}},
+		"missed":       {[]status.Volume{volume("a", "unknown", &current, 1, "p")}, 0, []string{"a OpenUnknown the plugin has not seen all opens of p, shown since 2026-01-01T00:00:00Z: replace the pod, or wait until it opens them again"}},
+		"unsupported":  {[]status.Volume{volume("a", "unsupported", &current, 0)}, 0, []string{"a OpenUnknown the node's plugin can't see whether files are opened"}},
+		"not reported": {[]status.Volume{volume("a", "", &current, 0)}, 0, []string{"a OpenUnknown the node's plugin can't see whether files are opened"}},
 		"older variables": {
 			[]status.Volume{environment(volume("a", "no", &current, 1, "applied")), environment(volume("b", "yes", &current, 0)), environment(volume("c", "unknown", &current, 1, "want"))},
 			1,

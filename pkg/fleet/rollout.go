@@ -71,9 +71,9 @@ func (s *Survey) WithoutRollout(object Object) (nodes []string) {
 	return nodes
 }
 
-// Waits returns the laggards that a step of a rollout waits for. It leaves out Pinned volumes, and pods that don't take the version in this
-// step.
-func (v *Result) Waits(takes func(status.Pod) bool) []OutdatedVolume {
+// LaggardsOf returns the laggards that a step of a rollout waits for. It leaves out Pinned volumes, and pods that don't take the version in
+// this step.
+func (v *Result) LaggardsOf(takes func(status.Pod) bool) []OutdatedVolume {
 	return slices.DeleteFunc(slices.Clone(v.Laggards), func(l OutdatedVolume) bool {
 		switch l.Reason {
 		case Pinned:
@@ -95,7 +95,7 @@ type Health struct {
 
 // HealthOf returns a pod's present health.
 func HealthOf(pod *corev1.Pod) Health {
-	h := Health{Ready: ready(pod), restarts: map[string]int32{}}
+	h := Health{Ready: isReady(pod), restarts: map[string]int32{}}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		h.restarts[c.Name] = c.RestartCount
 	}
@@ -113,30 +113,30 @@ func (h Health) since(before Health) (most int32) {
 // IsFailing reports whether the pod has restarted and is not ready.
 func (h Health) IsFailing() bool { return !h.Ready && h.since(Health{}) > 0 }
 
-// Worse says in what respect a pod is worse than before, or returns "". It ignores pods that are deleted, have succeeded, or were failing
-// before. A pod may restart up to restarts times, but must be ready at the end.
-func (h Health) Worse(pod *corev1.Pod, restarts int32, end bool) string {
+// Regression says in what respect a pod is worse than before, or returns "". It ignores pods that are deleted, have succeeded, or were
+// failing before. A pod may restart up to restarts times, but must be ready at the end.
+func (h Health) Regression(pod *corev1.Pod, restarts int32, end bool) string {
 	now := HealthOf(pod)
 	restarted := now.since(h)
 	switch {
 	case pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || h.IsFailing():
 		return ""
 	case pod.Status.Phase == corev1.PodFailed:
-		return "failed" + why(pod)
+		return "failed" + notReadyText(pod)
 	case restarted > restarts:
-		return "restarted " + times(restarted) + why(pod)
+		return "restarted " + times(restarted) + notReadyText(pod)
 	case h.Ready && !now.Ready && (restarts == 0 || end):
-		return "is not ready any more" + why(pod)
+		return "is not ready any more" + notReadyText(pod)
 	}
 	return ""
 }
 
-// WhyNotReady says why a pod is not ready, or returns "" if it is ready.
-func WhyNotReady(pod *corev1.Pod) string {
-	if ready(pod) {
+// NotReadyReason says why a pod is not ready, or returns "" if it is ready.
+func NotReadyReason(pod *corev1.Pod) string {
+	if isReady(pod) {
 		return ""
 	}
-	return "is not ready" + why(pod)
+	return "is not ready" + notReadyText(pod)
 }
 
 func times(n int32) string {
@@ -146,9 +146,9 @@ func times(n int32) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// why names the containers that are not ready, with the kubelet's reasons. It leaves out the containers' own messages, because a program
-// may write a value into them.
-func why(pod *corev1.Pod) (text string) {
+// notReadyText names the containers that are not ready, with the kubelet's reasons. It leaves out the containers' own messages, because a
+// program may write a value into them.
+func notReadyText(pod *corev1.Pod) (text string) {
 	for i := range pod.Status.ContainerStatuses {
 		c := &pod.Status.ContainerStatuses[i]
 		ended := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated)

@@ -63,7 +63,7 @@ func TestStepWaits(t *testing.T) {
 		{Name: "lost", Problem: &Problem{Reason: Unreachable}},
 	}})
 	var got []string
-	for _, l := range result.Waits(func(pod status.Pod) bool { return pod.Name == "in" }) {
+	for _, l := range result.LaggardsOf(func(pod status.Pod) bool { return pod.Name == "in" }) {
 		got = append(got, string(l.Reason))
 	}
 	slices.Sort(got)
@@ -118,7 +118,7 @@ func TestWorse(t *testing.T) {
 		"has succeeded":                {well, healthPod(false, 2, func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), 0, true, ""},
 		"failed":                       {well, healthPod(false, 2, func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }), 0, true, "failed; container main is not ready"},
 	} {
-		if got := test.before.Worse(test.pod, test.allowed, test.end); got != test.want {
+		if got := test.before.Regression(test.pod, test.allowed, test.end); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}

@@ -56,7 +56,7 @@ func Holding(ctx context.Context, pods ListPods, driver string, isPlugin func(*c
 	var holding []Pod
 	served := map[string]bool{}
 	err := each(ctx, pods, func(pod *corev1.Pod) {
-		if isPlugin(pod) && pod.DeletionTimestamp == nil && ready(pod) {
+		if isPlugin(pod) && pod.DeletionTimestamp == nil && isReady(pod) {
 			served[pod.Spec.NodeName] = true
 		}
 		if use, ok := use(pod, driver); ok {
@@ -96,8 +96,8 @@ func UsesDriver(pod *corev1.Pod, driver string) (Pod, bool) {
 // use returns how a pod uses the driver or has used it. It returns false if it never did.
 func use(pod *corev1.Pod, driver string) (Pod, bool) {
 	use := Pod{
-		Namespace: pod.Namespace, Name: pod.Name, UID: uid(pod), Node: pod.Spec.NodeName, Accepted: accepted(pod), Started: started(pod),
-		Waits:   waits(pod),
+		Namespace: pod.Namespace, Name: pod.Name, UID: uid(pod), Node: pod.Spec.NodeName, Accepted: isAccepted(pod), Started: hasStarted(pod),
+		Waits:   isWaiting(pod),
 		Ended:   pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
 		Deleted: pod.DeletionTimestamp != nil,
 	}
@@ -117,14 +117,14 @@ func uid(pod *corev1.Pod) types.UID {
 	return pod.UID
 }
 
-// accepted reports whether a kubelet has written anything into the pod's status. It does so first when it accepts the pod.
-func accepted(pod *corev1.Pod) bool {
-	return pod.Status.StartTime != nil || pod.Status.HostIP != "" || started(pod)
+// isAccepted reports whether a kubelet has written anything into the pod's status. It does so first when it accepts the pod.
+func isAccepted(pod *corev1.Pod) bool {
+	return pod.Status.StartTime != nil || pod.Status.HostIP != "" || hasStarted(pod)
 }
 
-// started reports whether a container of the pod was ever created. The phase Unknown counts as started: the kubelet had started that pod
+// hasStarted reports whether a container of the pod was ever created. The phase Unknown counts as started: the kubelet had started that pod
 // and lost contact.
-func started(pod *corev1.Pod) bool {
+func hasStarted(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodUnknown {
 		return true
 	}
@@ -132,9 +132,9 @@ func started(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(all, func(c corev1.ContainerStatus) bool { return c.ContainerID != "" })
 }
 
-// waits reports whether a pod has never had a sandbox. It returns true only if everything in the pod's status says so. If a sandbox was
+// isWaiting reports whether a pod has never had a sandbox. It returns true only if everything in the pod's status says so. If a sandbox was
 // lost, the condition has a later time.
-func waits(pod *corev1.Pod) bool {
+func isWaiting(pod *corev1.Pod) bool {
 	const atOnce = 2 * time.Second // the kubelet writes both with its first status
 	start := pod.Status.StartTime
 	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReadyToStartContainers })

@@ -25,16 +25,16 @@ import (
 //
 // One case remains: a plugin mounts a volume, and somebody removes the plugin from the node before the kubelet creates the pod's sandbox.
 
-// waitsForPlugin reports whether, according to this look, nothing is mounted for a node's pods.
-func (o *Options) waitsForPlugin(node *Node, csiNodes []storagev1.CSINode, plugins []corev1.Pod) bool {
+// isWaitingForPlugin reports whether, according to this look, nothing is mounted for a node's pods.
+func (o *Options) isWaitingForPlugin(node *Node, csiNodes []storagev1.CSINode, plugins []corev1.Pod) bool {
 	if node.pod != nil || len(node.Pods) == 0 || slices.ContainsFunc(node.Pods, func(p Pod) bool { return !p.Waits }) {
 		return false
 	}
-	return o.lacksPlugin(node.Name, csiNodes, plugins)
+	return o.isWithoutPlugin(node.Name, csiNodes, plugins)
 }
 
-// lacksPlugin reports whether the driver is not registered on a node, and no pod of the plugin is there or to be scheduled there.
-func (o *Options) lacksPlugin(node string, csiNodes []storagev1.CSINode, plugins []corev1.Pod) bool {
+// isWithoutPlugin reports whether the driver is not registered on a node, and no pod of the plugin is there or to be scheduled there.
+func (o *Options) isWithoutPlugin(node string, csiNodes []storagev1.CSINode, plugins []corev1.Pod) bool {
 	i := slices.IndexFunc(csiNodes, func(n storagev1.CSINode) bool { return n.Name == node })
 	return i >= 0 && !o.isRegistered(&csiNodes[i]) && !slices.ContainsFunc(plugins, func(pod corev1.Pod) bool { return mayRunOn(&pod, node) })
 }
@@ -60,35 +60,35 @@ func mayRunOn(pod *corev1.Pod, node string) bool {
 	})
 }
 
-// lookAgain confirms with a second look which pods wait. If the second look differs, they count as others. first is the time of the first
-// look. The error is as Collect's.
-func (o *Options) lookAgain(ctx context.Context, nodes []Node, first time.Time) error {
+// confirmWaiting confirms with a second look which pods wait. If the second look differs, they count as others. first is the time of the
+// first look. The error is as Collect's.
+func (o *Options) confirmWaiting(ctx context.Context, nodes []Node, first time.Time) error {
 	var waiting []*Node
 	for i := range nodes {
 		node := &nodes[i]
-		if node.waits && node.Problem != nil && node.Problem.Reason == NoPlugin {
+		if node.isWaiting && node.Problem != nil && node.Problem.Reason == NoPlugin {
 			waiting = append(waiting, node)
 		}
-		node.waits = false
+		node.isWaiting = false
 	}
 	if len(waiting) == 0 || !pause(ctx, time.Until(first.Add(o.Settle))) {
 		return cancelled(ctx)
 	}
 	csiNodes, err := o.CSINodes(ctx)
 	if err != nil {
-		return unlessLate(ctx, err)
+		return ignoreDeadline(ctx, err)
 	}
 	plugins, err := o.Plugins(ctx)
 	if err != nil {
-		return unlessLate(ctx, err)
+		return ignoreDeadline(ctx, err)
 	}
-	waiting = slices.DeleteFunc(waiting, func(node *Node) bool { return !o.lacksPlugin(node.Name, csiNodes, plugins) })
-	o.lookAtPods(ctx, waiting)
+	waiting = slices.DeleteFunc(waiting, func(node *Node) bool { return !o.isWithoutPlugin(node.Name, csiNodes, plugins) })
+	o.refreshPods(ctx, waiting)
 	return cancelled(ctx)
 }
 
-// lookAtPods sets for each node whether it is ready and all its pods wait. It removes pods that are gone.
-func (o *Options) lookAtPods(ctx context.Context, nodes []*Node) {
+// refreshPods sets for each node whether it is ready and all its pods wait. It removes pods that are gone.
+func (o *Options) refreshPods(ctx context.Context, nodes []*Node) {
 	type look struct {
 		ready bool
 		// pods are the node's pods; nil for one that is gone.
@@ -116,12 +116,12 @@ func (o *Options) lookAtPods(ctx context.Context, nodes []*Node) {
 	}
 	_ = group.Wait() // a failed request means doubt
 	for i, node := range nodes {
-		node.waits = looks[i].ready
+		node.isWaiting = looks[i].ready
 		var pods []Pod
 		for _, pod := range looks[i].pods {
 			if pod != nil {
 				pods = append(pods, *pod)
-				node.waits = node.waits && pod.Waits
+				node.isWaiting = node.isWaiting && pod.Waits
 			}
 		}
 		node.Pods = pods
@@ -163,8 +163,8 @@ func cancelled(ctx context.Context) error {
 	return nil
 }
 
-// unlessLate returns the error of a request, or nil if ctx reached its deadline.
-func unlessLate(ctx context.Context, err error) error {
+// ignoreDeadline returns the error of a request, or nil if ctx reached its deadline.
+func ignoreDeadline(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return nil
 	}

@@ -71,21 +71,21 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// lonely is a cluster with a node that has a plugin, and a node "n" without one, on which a pod waits.
-type lonely struct {
+// waitingCluster is a cluster with a node that has a plugin, and a node "n" without one, on which a pod waits.
+type waitingCluster struct {
 	csiNodes []storagev1.CSINode
 	plugins  []corev1.Pod
 	pods     []Pod
 	ready    bool
 	// later makes the changes before the second look.
-	later func(l *lonely)
+	later func(l *waitingCluster)
 	// looks counts the lists of plugins.
 	looks int
 	pod   func(name string) (*Pod, error)
 }
 
-func newLonely() *lonely {
-	return &lonely{
+func newWaitingCluster() *waitingCluster {
+	return &waitingCluster{
 		csiNodes: []storagev1.CSINode{csiNode("n", "other"), csiNode("served", driver)},
 		plugins:  []corev1.Pod{pluginOn("served", "p")},
 		pods:     []Pod{{Namespace: "shop", Name: "a", UID: "uid-a", Node: "n", Volumes: []string{"settings"}, Accepted: true, Waits: true}},
@@ -96,7 +96,7 @@ func newLonely() *lonely {
 const settle = 5 * time.Second
 
 // evaluate evaluates the cluster. The plugin has a volume that shows the current version.
-func (l *lonely) evaluate(ctx context.Context) (*Result, error) {
+func (l *waitingCluster) evaluate(ctx context.Context) (*Result, error) {
 	o := options(nil, l.plugins, nil)
 	o.Settle = settle
 	o.CSINodes = func(context.Context) ([]storagev1.CSINode, error) {
@@ -136,7 +136,7 @@ func (l *lonely) evaluate(ctx context.Context) (*Result, error) {
 func TestAPodThatWaitsForAPlugin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		l := newLonely()
+		l := newWaitingCluster()
 		v, err := l.evaluate(t.Context())
 		if err != nil || !v.Converged || v.Nodes != 1 || len(v.Laggards) > 0 || len(v.NotPublished) > 0 {
 			t.Fatalf("got %+v, %v", v, err)
@@ -168,37 +168,46 @@ func unscheduled(nodes ...string) corev1.Pod {
 func TestADoubtHoldsUp(t *testing.T) {
 	started := Pod{Namespace: "shop", Name: "b", UID: "uid-b", Node: "n", Volumes: []string{"v"}, Accepted: true, Started: true}
 	pulls := Pod{Namespace: "shop", Name: "b", UID: "uid-b", Node: "n", Volumes: []string{"v"}, Accepted: true}
-	register := func(l *lonely) { l.csiNodes[0] = csiNode("n", driver) }
+	register := func(l *waitingCluster) { l.csiNodes[0] = csiNode("n", driver) }
 	for name, test := range map[string]struct {
-		change func(l *lonely)
+		change func(l *waitingCluster)
 		want   Reason
 	}{
 		"the driver is registered": {register, NoPlugin},
-		"there is no CSINode":      {func(l *lonely) { l.csiNodes = l.csiNodes[1:] }, NoPlugin},
-		"a plugin's pod is there":  {func(l *lonely) { l.plugins = append(l.plugins, pluginOn("n", "q", pending)) }, NotReady},
-		"a plugin's pod has failed": {func(l *lonely) {
+		"there is no CSINode":      {func(l *waitingCluster) { l.csiNodes = l.csiNodes[1:] }, NoPlugin},
+		"a plugin's pod is there":  {func(l *waitingCluster) { l.plugins = append(l.plugins, pluginOn("n", "q", pending)) }, NotReady},
+		"a plugin's pod has failed": {func(l *waitingCluster) {
 			l.plugins = append(l.plugins, pluginOn("n", "q", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }))
 		}, NotReady},
-		"a plugin's pod is to come":     {func(l *lonely) { l.plugins = append(l.plugins, unscheduled("n")) }, NoPlugin},
-		"a plugin's pod may come":       {func(l *lonely) { l.plugins = append(l.plugins, unscheduled()) }, NoPlugin},
-		"another pod has started":       {func(l *lonely) { l.pods = append(l.pods, started) }, NoPlugin},
-		"another pod's image is pulled": {func(l *lonely) { l.pods = append(l.pods, pulls) }, NoPlugin},
-		"the node is not ready":         {func(l *lonely) { l.ready = false }, NodeNotReady},
-		"a plugin's pod is replaced":    {func(l *lonely) { l.later = func(l *lonely) { l.plugins = append(l.plugins, unscheduled("n")) } }, NoPlugin},
-		"a plugin's pod comes":          {func(l *lonely) { l.later = func(l *lonely) { l.plugins = append(l.plugins, pluginOn("n", "q")) } }, NoPlugin},
-		"a plugin restarts":             {func(l *lonely) { l.later = register }, NoPlugin},
-		"the CSINode goes":              {func(l *lonely) { l.later = func(l *lonely) { l.csiNodes = l.csiNodes[1:] } }, NoPlugin},
-		"the node is cut off meanwhile": {func(l *lonely) { l.later = func(l *lonely) { l.ready = false } }, NoPlugin},
-		"the pod starts meanwhile": {func(l *lonely) {
-			l.later = func(l *lonely) { l.pods = []Pod{started}; l.pods[0].Name, l.pods[0].UID = "a", "uid-a" }
+		"a plugin's pod is to come":     {func(l *waitingCluster) { l.plugins = append(l.plugins, unscheduled("n")) }, NoPlugin},
+		"a plugin's pod may come":       {func(l *waitingCluster) { l.plugins = append(l.plugins, unscheduled()) }, NoPlugin},
+		"another pod has started":       {func(l *waitingCluster) { l.pods = append(l.pods, started) }, NoPlugin},
+		"another pod's image is pulled": {func(l *waitingCluster) { l.pods = append(l.pods, pulls) }, NoPlugin},
+		"the node is not ready":         {func(l *waitingCluster) { l.ready = false }, NodeNotReady},
+		"a plugin's pod is replaced": {func(l *waitingCluster) {
+			l.later = func(l *waitingCluster) { l.plugins = append(l.plugins, unscheduled("n")) }
 		}, NoPlugin},
-		"the pod is replaced meanwhile":          {func(l *lonely) { l.later = func(l *lonely) { l.pods = slices.Clone(l.pods); l.pods[0].UID = "new" } }, NoPlugin},
-		"the pod can't be looked at":             {func(l *lonely) { l.pod = func(string) (*Pod, error) { return nil, errors.New("no answer") } }, NoPlugin},
-		"the driver was there at the first look": {func(l *lonely) { register(l); l.later = func(l *lonely) { l.csiNodes[0] = csiNode("n") } }, NoPlugin},
+		"a plugin's pod comes": {func(l *waitingCluster) {
+			l.later = func(l *waitingCluster) { l.plugins = append(l.plugins, pluginOn("n", "q")) }
+		}, NoPlugin},
+		"a plugin restarts":             {func(l *waitingCluster) { l.later = register }, NoPlugin},
+		"the CSINode goes":              {func(l *waitingCluster) { l.later = func(l *waitingCluster) { l.csiNodes = l.csiNodes[1:] } }, NoPlugin},
+		"the node is cut off meanwhile": {func(l *waitingCluster) { l.later = func(l *waitingCluster) { l.ready = false } }, NoPlugin},
+		"the pod starts meanwhile": {func(l *waitingCluster) {
+			l.later = func(l *waitingCluster) { l.pods = []Pod{started}; l.pods[0].Name, l.pods[0].UID = "a", "uid-a" }
+		}, NoPlugin},
+		"the pod is replaced meanwhile": {func(l *waitingCluster) {
+			l.later = func(l *waitingCluster) { l.pods = slices.Clone(l.pods); l.pods[0].UID = "new" }
+		}, NoPlugin},
+		"the pod can't be looked at": {func(l *waitingCluster) { l.pod = func(string) (*Pod, error) { return nil, errors.New("no answer") } }, NoPlugin},
+		"the driver was there at the first look": {func(l *waitingCluster) {
+			register(l)
+			l.later = func(l *waitingCluster) { l.csiNodes[0] = csiNode("n") }
+		}, NoPlugin},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := newLonely()
+				l := newWaitingCluster()
 				test.change(l)
 				v, err := l.evaluate(t.Context())
 				if err != nil {
@@ -215,8 +224,8 @@ func TestADoubtHoldsUp(t *testing.T) {
 // TestAPodThatGoesMeanwhile needs no plugin any more.
 func TestAPodThatGoesMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLonely()
-		l.later = func(l *lonely) { l.pods = nil }
+		l := newWaitingCluster()
+		l.later = func(l *waitingCluster) { l.pods = nil }
 		if v, err := l.evaluate(t.Context()); err != nil || !v.Converged || len(v.WithoutPlugin) > 0 {
 			t.Errorf("got %+v, %v", v, err)
 		}
@@ -226,7 +235,7 @@ func TestAPodThatGoesMeanwhile(t *testing.T) {
 // TestOthersAreNotPlacedHere: an unscheduled plugin's pod for another node does not count for this one.
 func TestOthersAreNotPlacedHere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLonely()
+		l := newWaitingCluster()
 		l.plugins = append(l.plugins, unscheduled("elsewhere"))
 		if v, err := l.evaluate(t.Context()); err != nil || !v.Converged || len(v.WithoutPlugin) != 1 {
 			t.Errorf("got %+v, %v", v, err)
@@ -239,12 +248,12 @@ func TestNoTimeForASecondLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), settle-1)
 		defer cancel()
-		if v, err := newLonely().evaluate(ctx); err != nil || v.Converged || len(v.WithoutPlugin) > 0 {
+		if v, err := newWaitingCluster().evaluate(ctx); err != nil || v.Converged || len(v.WithoutPlugin) > 0 {
 			t.Errorf("got %+v, %v", v, err)
 		}
 		ctx, interrupt := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, interrupt)
-		if _, err := newLonely().evaluate(ctx); !errors.Is(err, context.Canceled) {
+		if _, err := newWaitingCluster().evaluate(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -253,7 +262,7 @@ func TestNoTimeForASecondLook(t *testing.T) {
 // TestManyPodsThatWait are read a few at the same time.
 func TestManyPodsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLonely()
+		l := newWaitingCluster()
 		byName := map[string]Pod{}
 		for i := range 20 {
 			pod := l.pods[0]

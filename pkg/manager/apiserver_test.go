@@ -219,7 +219,7 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 			case <-gate:
 			case <-req.Context().Done():
 				return nil, req.Context().Err()
-			case <-time.After(requests.AnswerTime): // as a transport with that ResponseHeaderTimeout
+			case <-time.After(requests.AnswerTimeout): // as a transport with that ResponseHeaderTimeout
 				return nil, os.ErrDeadlineExceeded
 			}
 		}

@@ -117,15 +117,15 @@ func (p *place) mount(uid types.UID, by int32) {
 	p.mounted += by
 }
 
-// keep replaces what an item has in the cache. obj may be nil. A FullError is possible only if the item has nothing cached and no mounted
-// volume needs it.
-func (c *cache) keep(p *place, obj *volume.Object) error {
+// replace replaces what an item has in the cache. obj may be nil. A FullError is possible only if the item has nothing cached and no
+// mounted volume needs it.
+func (c *cache) replace(p *place, obj *volume.Object) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	size := memoryOf(obj)
 	p.refusal = nil
 	if p.size == 0 && p.mounted == 0 && size > 0 {
-		if p.refusal = c.refuse(p, obj.Ref, size); p.refusal != nil {
+		if p.refusal = c.checkRoom(p, obj.Ref, size); p.refusal != nil {
 			return p.refusal
 		}
 	}
@@ -134,7 +134,7 @@ func (c *cache) keep(p *place, obj *volume.Object) error {
 }
 
 // release removes an item's object from the count.
-func (c *cache) release(p *place) { _ = c.keep(p, nil) }
+func (c *cache) release(p *place) { _ = c.replace(p, nil) }
 
 func (c *cache) resize(p *place, size int64) {
 	by := size - p.size
@@ -145,8 +145,8 @@ func (c *cache) resize(p *place, size int64) {
 	}
 }
 
-// refused returns why an object is not cached for a pod that has not mounted it, or nil.
-func (c *cache) refused(p *place, uid types.UID, ref volume.Ref) error {
+// refusalFor returns why an object is not cached for a pod that has not mounted it, or nil.
+func (c *cache) refusalFor(p *place, uid types.UID, ref volume.Ref) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p.pods[uid].mounted > 0 {
@@ -166,8 +166,9 @@ func (c *cache) refused(p *place, uid types.UID, ref volume.Ref) error {
 	return nil
 }
 
-// refuse returns why an object must not be cached, or nil: the shares of all its pods are too small, or the total is. The caller holds mu.
-func (c *cache) refuse(p *place, ref volume.Ref, size int64) (err *FullError) {
+// checkRoom returns why an object must not be cached, or nil: the shares of all its pods are too small, or the total is. The caller holds
+// mu.
+func (c *cache) checkRoom(p *place, ref volume.Ref, size int64) (err *FullError) {
 	for uid := range p.pods {
 		if err = c.overShare(ref, size, c.pods[uid]); err == nil {
 			break

@@ -91,7 +91,7 @@ func (e *env) fill() {
 		e.api.put(sized(fmt.Sprint("fill-", i), 1000))
 		p := ofAccount(fmt.Sprint("filler-", i))
 		e.mustRead(p, "v", configMapRef(fmt.Sprint("fill-", i)))
-		e.Keep(p, "v")
+		e.MarkMounted(p, "v")
 	}
 	e.wantCached(15000)
 }
@@ -152,7 +152,7 @@ func TestFullCacheForAnObjectThatComes(t *testing.T) {
 		synctest.Wait()
 		_, err := e.Manager.GetObject(p, ref)
 		wantFull(t, err, `ConfigMap "ns/app" takes 1500 bytes of memory, the node's other objects 15000, together more than 16000 (--max-cached-size)`)
-		e.Keep(p, "v")
+		e.MarkMounted(p, "v")
 		if obj, err := e.awaitFor(t.Context(), p, ref); err != nil || obj == nil {
 			t.Errorf("got %v, %v", obj, err)
 		}
@@ -168,7 +168,7 @@ func TestPodsShareOfTheCache(t *testing.T) {
 		e.api.put(sized("fits", 1000))
 		e.api.put(sized("more", 1001))
 		e.mustRead(p, "v1", configMapRef("first"))
-		e.Keep(p, "v1")
+		e.MarkMounted(p, "v1")
 		const text = `ConfigMap "ns/more" takes 1001 bytes of memory, the pod's other objects 1000, together more than 2000 (an eighth of --max-cached-size)`
 		other := ofAccount("other")
 		other.ServiceAccount = p.ServiceAccount
@@ -198,7 +198,7 @@ func TestMountedVolumesAreNeverRefused(t *testing.T) {
 			refs = append(refs, configMapRef(fmt.Sprint("app-", i)))
 		}
 		p := ofAccount("p")
-		e.Keep(p, "v")
+		e.MarkMounted(p, "v")
 		e.RegisterPod(p, "v", refs)
 		for _, ref := range refs {
 			if _, err := e.awaitFor(t.Context(), p, ref); err != nil {
@@ -259,7 +259,7 @@ func TestABurstOfPodsStaysWithinTheCache(t *testing.T) {
 				defer mu.Unlock()
 				if failure == nil {
 					published++
-					e.Keep(p, "v")
+					e.MarkMounted(p, "v")
 					return
 				}
 				refused++

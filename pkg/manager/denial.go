@@ -47,8 +47,8 @@ func (d *denial) add(err error, now time.Time, enough time.Duration) (news bool)
 	return news
 }
 
-// end records an answer, and reports whether it ended a denial.
-func (d *denial) end() (was bool) {
+// clear records an answer, and reports whether it ended a denial.
+func (d *denial) clear() (was bool) {
 	was = d.err != nil
 	*d = denial{}
 	return was
@@ -57,8 +57,8 @@ func (d *denial) end() (was bool) {
 // isRefusal reports whether the API server refused a request because a right or an accepted credential is missing.
 func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
-// grace returns how long refusals like err must last before they count as a denial.
-func (m *Manager) grace(account volume.ServiceAccount, err error) time.Duration {
+// denialDelay returns how long refusals like err must last before they count as a denial.
+func (m *Manager) denialDelay(account volume.ServiceAccount, err error) time.Duration {
 	switch {
 	case m.refusalsPass && apierrors.IsForbidden(err):
 		return passTime
@@ -68,11 +68,11 @@ func (m *Manager) grace(account volume.ServiceAccount, err error) time.Duration 
 	return denialTime
 }
 
-// deniedLocked returns why changes don't arrive any more, or nil while they arrive. The caller holds the lock.
-func (it *item) deniedLocked() error {
+// denialErrLocked returns why changes don't arrive any more, or nil while they arrive. The caller holds the lock.
+func (it *item) denialErrLocked() error {
 	err := it.denial.err
 	if err == nil {
-		err = it.noCredential()
+		err = it.credentialErr()
 	}
 	if it.closed != nil {
 		err = nil
@@ -86,18 +86,18 @@ func (it *item) deniedLocked() error {
 	return fmt.Errorf("%s: it can't be kept up to date: %w", it.ref, err)
 }
 
-// noCredential returns why requests wait if no credential of the account has been accepted for a long time. Only the request that probes
+// credentialErr returns why requests wait if no credential of the account has been accepted for a long time. Only the request that probes
 // sees that error itself.
-func (it *item) noCredential() (why error) {
+func (it *item) credentialErr() (why error) {
 	since, waits := it.m.requests.Err(it.account)
-	if apierrors.IsUnauthorized(waits) && time.Since(since) >= it.m.grace(it.account, waits) {
+	if apierrors.IsUnauthorized(waits) && time.Since(since) >= it.m.denialDelay(it.account, waits) {
 		why = waits
 	}
 	return why
 }
 
-func (it *item) denied() error {
+func (it *item) denialErr() error {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	return it.deniedLocked()
+	return it.denialErrLocked()
 }

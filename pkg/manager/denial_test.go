@@ -38,9 +38,9 @@ func (e *env) ask(ref volume.Ref) {
 
 func (e *env) wantDenied(ref volume.Ref, want bool) {
 	e.t.Helper()
-	err := e.Denied(ref)
+	err := e.DenialErr(ref)
 	if (err != nil) != want || want && !isRefusal(err) {
-		e.t.Errorf("Denied(%s) = %v, want one: %t", ref, err, want)
+		e.t.Errorf("DenialErr(%s) = %v, want one: %t", ref, err, want)
 	}
 }
 
@@ -60,15 +60,15 @@ func (e *env) wantRefusalsToCount(err error) {
 	e.known(ref)
 	e.wantDenied(ref, false)
 	e.answerWith(err)
-	told := 0
+	reported := 0
 	for range 3 {
 		e.ask(ref)
-		told += e.changes(ref)
+		reported += e.changes(ref)
 		e.wantDenied(ref, true)
 		e.wantKnown(ref, v, "1")
 	}
-	if told != 1 {
-		e.t.Errorf("heard of %d changes", told)
+	if reported != 1 {
+		e.t.Errorf("%d changes were reported", reported)
 	}
 	e.answerWith(syscall.ECONNREFUSED) // says nothing about rights
 	e.ask(ref)
@@ -76,7 +76,7 @@ func (e *env) wantRefusalsToCount(err error) {
 	e.answerWith(nil)
 	e.ask(ref)
 	if n := e.changes(ref); n != 1 {
-		e.t.Errorf("heard of %d changes after the rights were given back, want 1", n)
+		e.t.Errorf("%d changes were reported after the rights were given back, want 1", n)
 	}
 	e.wantDenied(ref, false)
 	e.wantKnown(ref, v, "1")
@@ -98,7 +98,7 @@ func TestTheOwnTokenIsRefusedFromTheBegin(t *testing.T) {
 		after(noticeTime)
 		e.wantDenied(ref, true)
 		if n := e.changes(ref); n == 0 {
-			e.t.Error("nobody was told")
+			e.t.Error("no change was reported")
 		}
 		e.answerWith(nil)
 		e.ask(ref)
@@ -117,18 +117,18 @@ func TestTokensOfPodsAreRefused(t *testing.T) {
 		e.changes(ref)
 		e.answerWith(errUnauthorized)
 		after(tokenTime - time.Second)
-		if err := e.Manager.Denied(pod, ref); err != nil || e.changes(ref) != 0 {
+		if err := e.Manager.DenialErr(pod, ref); err != nil || e.changes(ref) != 0 {
 			e.t.Errorf("too early: %v", err)
 		}
 		after(3 * maxBackoff)
-		if err := e.Manager.Denied(pod, ref); !apierrors.IsUnauthorized(err) || e.changes(ref) != 1 {
-			e.t.Errorf("Denied = %v after %s", err, tokenTime)
+		if err := e.Manager.DenialErr(pod, ref); !apierrors.IsUnauthorized(err) || e.changes(ref) != 1 {
+			e.t.Errorf("DenialErr = %v after %s", err, tokenTime)
 		}
 		_, _ = e.Manager.GetObject(pod, ref) // as a resync does
 		e.answerWith(nil)
 		after(3 * maxBackoff)
-		if err := e.Manager.Denied(pod, ref); err != nil || e.changes(ref) != 1 {
-			e.t.Errorf("Denied = %v once the token is good again", err)
+		if err := e.Manager.DenialErr(pod, ref); err != nil || e.changes(ref) != 1 {
+			e.t.Errorf("DenialErr = %v once the token is good again", err)
 		}
 	})
 }
@@ -156,7 +156,7 @@ func TestOtherFailuresAreNoDenial(t *testing.T) {
 				e.answerWith(nil)
 				e.ask(ref)
 				if n := e.changes(ref); n != 0 {
-					t.Errorf("heard of %d changes", n)
+					t.Errorf("%d changes were reported", n)
 				}
 				e.wantKnown(ref, v, "1")
 			})
@@ -181,10 +181,10 @@ func TestOlderStatesOnly(t *testing.T) {
 		for i := range 3 {
 			e.ask(ref)
 			if n := e.changes(ref); i == 0 && n != 1 || i > 0 && n != 0 {
-				t.Errorf("heard of %d changes at look %d", n, i)
+				t.Errorf("%d changes were reported at look %d", n, i)
 			}
-			if err := e.Denied(ref); !errors.Is(err, errOlder) {
-				t.Errorf("Denied = %v", err)
+			if err := e.DenialErr(ref); !errors.Is(err, errOlder) {
+				t.Errorf("DenialErr = %v", err)
 			}
 			e.wantKnown(ref, v, "2")
 		}
@@ -229,8 +229,8 @@ func TestRestoredWhileAWatchIsOpen(t *testing.T) {
 		e.api.set(func() { e.api.restored = past })
 		e.api.closeWatches()
 		e.readFor(2*watchTime+2*time.Minute, []volume.Ref{ref})
-		if err := e.Denied(ref); !errors.Is(err, errOlder) {
-			t.Errorf("Denied = %v", err)
+		if err := e.DenialErr(ref); !errors.Is(err, errOlder) {
+			t.Errorf("DenialErr = %v", err)
 		}
 		e.wantKnown(ref, v, "2")
 		e.api.set(func() { e.api.restored = 0 })

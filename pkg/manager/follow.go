@@ -25,8 +25,8 @@ const (
 	// started together don't end together. A watch that the server does not end in time is cancelled watchGrace later.
 	watchTime  = 30 * time.Minute
 	watchGrace = 30 * time.Second
-	// bodyTime limits a request that is not a watch, including the time in the queue.
-	bodyTime = 2 * time.Minute
+	// bodyTimeout limits a request that is not a watch, including the time in the queue.
+	bodyTimeout = 2 * time.Minute
 	// calmTime is how long a watch must last before the pauses become short again. workingTime is how long it must last to count as
 	// working.
 	calmTime    = 15 * time.Second
@@ -44,8 +44,8 @@ func newPauses() wait.Backoff {
 	return wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 15 * time.Second}
 }
 
-// from says where the next watch starts.
-type from struct {
+// watchStart says where the next watch starts.
+type watchStart struct {
 	// version is the version after which the watch continues. "" asks for the state first.
 	version string
 	// notOlder is the oldest version that the state may have. "" asks for the newest state. A run starts with "", because only the newest
@@ -57,7 +57,7 @@ type from struct {
 // watch continues where the last one ended. It starts with the state again after a failure, and after a watch that lasted its full time:
 // etcd may have been restored meanwhile, which a watch from a later version never notices, and a proxy may keep a dead watch open.
 func (r *run) follow(ctx context.Context) {
-	var begin from
+	var begin watchStart
 	pauses := newPauses()
 	for watches := 0; ctx.Err() == nil; {
 		began := time.Now()
@@ -66,7 +66,7 @@ func (r *run) follow(ctx context.Context) {
 			refused := err
 			if next, err = r.list(ctx, begin); err == nil && !r.endIfImmutable() {
 				if isRefusal(refused) {
-					r.failed(refused)
+					r.recordFailure(refused)
 				}
 				if begin = next; begin.version != "" {
 					continue // there is no failure, so no pause
@@ -80,7 +80,7 @@ func (r *run) follow(ctx context.Context) {
 		if err != nil {
 			next = r.afterFailure(begin, err)
 		}
-		if err == nil || r.failed(err) > 0 { // otherwise the next request waits at the gate with the others
+		if err == nil || r.recordFailure(err) > 0 { // otherwise the next request waits at the gate with the others
 			pause = max(pauses.Step(), requests.RetryAfter(err))
 		}
 		if r.endIfImmutable() {
@@ -92,29 +92,29 @@ func (r *run) follow(ctx context.Context) {
 }
 
 // afterFailure returns where to start the next watch, after a watch that started at a given place has failed.
-func (r *run) afterFailure(at from, err error) from {
+func (r *run) afterFailure(at watchStart, err error) watchStart {
 	if at.version == "" && (isTooLarge(err) || isExpired(err)) {
-		return from{}
+		return watchStart{}
 	}
-	return r.withState()
+	return r.startWithState()
 }
 
-// withState returns the start of a watch that begins with the state.
-func (r *run) withState() from {
+// startWithState returns the start of a watch that begins with the state.
+func (r *run) startWithState() watchStart {
 	r.item.mu.Lock()
 	defer r.item.mu.Unlock()
 	if !r.item.state.Last.IsKnown() {
-		return from{}
+		return watchStart{}
 	}
-	return from{notOlder: r.item.newest}
+	return watchStart{notOlder: r.item.newest}
 }
 
-// after returns the start of a watch that continues after a version. For "" the watch begins with the state.
-func (r *run) after(version string) from {
+// startAfter returns the start of a watch that continues after a version. For "" the watch begins with the state.
+func (r *run) startAfter(version string) watchStart {
 	if version == "" {
-		return r.withState()
+		return r.startWithState()
 	}
-	return from{version: version}
+	return watchStart{version: version}
 }
 
 // needsList reports whether a list is needed, because the server cannot start a watch with the state, or because the account may list but
@@ -132,27 +132,27 @@ func (r *run) endIfImmutable() bool {
 	return r.ended
 }
 
-// with returns the context for the run's next request.
-func (r *run) with(ctx context.Context) context.Context {
+// requestContext returns the context for the run's next request.
+func (r *run) requestContext(ctx context.Context) context.Context {
 	r.item.mu.Lock()
 	defer r.item.mu.Unlock()
 	return requests.With(ctx, requests.Meta{Account: r.item.account, Urgent: r.item.state.Urgent})
 }
 
 // list requests the state, and returns where a watch can continue.
-func (r *run) list(ctx context.Context, begin from) (from, error) {
-	ctx, cancel := context.WithTimeout(r.with(ctx), bodyTime)
+func (r *run) list(ctx context.Context, begin watchStart) (watchStart, error) {
+	ctx, cancel := context.WithTimeout(r.requestContext(ctx), bodyTimeout)
 	defer cancel()
 	obj, version, err := r.item.source.list(ctx, r.item.ref, metav1.ListOptions{ResourceVersion: begin.notOlder})
 	if err != nil {
-		return from{}, err
+		return watchStart{}, err
 	}
 	err = r.set(obj, version, obj != nil && obj.Immutable)
-	return r.after(version), err
+	return r.startAfter(version), err
 }
 
 // watch follows the object with one watch, and returns where the next one starts.
-func (r *run) watch(ctx context.Context, begin from, count *int) (from, error) {
+func (r *run) watch(ctx context.Context, begin watchStart, count *int) (watchStart, error) {
 	lasts := watchTime + rand.N(watchTime)
 	seconds := int64(lasts.Seconds())
 	opts := metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: begin.version, TimeoutSeconds: &seconds}
@@ -161,12 +161,12 @@ func (r *run) watch(ctx context.Context, begin from, count *int) (from, error) {
 		opts.SendInitialEvents, opts.ResourceVersion = &withState, begin.notOlder
 		opts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	}
-	ctx, cancel := context.WithCancelCause(r.with(ctx))
+	ctx, cancel := context.WithCancelCause(r.requestContext(ctx))
 	defer cancel(nil)
 	it := r.item
 	body, err := it.source.watch(ctx, it.ref, opts)
 	if err != nil {
-		return from{}, err
+		return watchStart{}, err
 	}
 	defer body.Close()
 	if *count++; *count > 1 {
@@ -175,28 +175,28 @@ func (r *run) watch(ctx context.Context, begin from, count *int) (from, error) {
 	klog.FromContext(ctx).Info("Watching", "ref", it.ref, "from", opts.ResourceVersion)
 	limit := lasts + watchGrace
 	if withState {
-		limit = requests.AnswerTime
+		limit = requests.AnswerTimeout
 	} else {
-		r.allowed()
+		r.recordAllowed()
 	}
 	deadline := time.AfterFunc(limit, func() { cancel(errSilent) })
 	defer deadline.Stop()
 	s, version := &stream{body: body, decoder: it.source.events, ref: it.ref}, begin.version
 	if withState {
-		if version, err = r.takeState(s); err != nil {
-			return from{}, errors.Join(context.Cause(ctx), err)
+		if version, err = r.readState(s); err != nil {
+			return watchStart{}, errors.Join(context.Cause(ctx), err)
 		}
 		deadline.Reset(lasts + watchGrace)
 	}
 	opened := time.Now()
-	if version, err = r.takeEvents(s, version); time.Since(opened) >= watchTime {
+	if version, err = r.processEvents(s, version); time.Since(opened) >= watchTime {
 		version = ""
 	}
-	return r.after(version), err
+	return r.startAfter(version), err
 }
 
-// takeState reads the state that a watch starts with.
-func (r *run) takeState(s *stream) (version string, err error) {
+// readState reads the state that a watch starts with.
+func (r *run) readState(s *stream) (version string, err error) {
 	var obj *volume.Object
 	for {
 		e, err := s.next()
@@ -213,8 +213,8 @@ func (r *run) takeState(s *stream) (version string, err error) {
 	}
 }
 
-// takeEvents processes events until the watch ends or the object cannot change any more.
-func (r *run) takeEvents(s *stream, version string) (string, error) {
+// processEvents processes events until the watch ends or the object cannot change any more.
+func (r *run) processEvents(s *stream, version string) (string, error) {
 	began, heard := time.Now(), false
 	r.setWatching(began)
 	defer r.setWatching(time.Time{})
@@ -222,7 +222,7 @@ func (r *run) takeEvents(s *stream, version string) (string, error) {
 		e, err := s.next()
 		switch {
 		case errors.Is(err, errEnded) && !heard && time.Since(began) < workingTime:
-			r.failed(errCut)
+			r.recordFailure(errCut)
 			return version, nil
 		case errors.Is(err, errEnded):
 			return version, nil
@@ -231,7 +231,7 @@ func (r *run) takeEvents(s *stream, version string) (string, error) {
 		}
 		heard = true
 		if e.kind == watch.Bookmark {
-			r.proved(e.resourceVersion)
+			r.recordUnchanged(e.resourceVersion)
 		} else if err := r.set(e.present(), e.resourceVersion, true); err != nil && !errors.Is(err, errOlder) {
 			return "", err
 		}
@@ -243,11 +243,11 @@ func (r *run) takeEvents(s *stream, version string) (string, error) {
 func (r *run) setWatching(since time.Time) {
 	r.item.mu.Lock()
 	defer r.item.mu.Unlock()
-	r.watching = since
+	r.watchOpenedAt = since
 }
 
-// proved records that the object has not changed up to a version.
-func (r *run) proved(version string) {
+// recordUnchanged records that the object has not changed up to a version.
+func (r *run) recordUnchanged(version string) {
 	it := r.item
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -256,16 +256,16 @@ func (r *run) proved(version string) {
 	}
 }
 
-// allowed records that the object is no longer refused.
-func (r *run) allowed() {
+// recordAllowed records that the object is no longer refused.
+func (r *run) recordAllowed() {
 	it := r.item
 	it.mu.Lock()
-	tell := it.run == r && it.denial.end()
+	notify := it.run == r && it.denial.clear()
 	if it.run == r {
 		it.state.Err = nil
 	}
 	it.mu.Unlock()
-	if tell {
+	if notify {
 		it.m.changed(it.account, it.ref)
 	}
 }

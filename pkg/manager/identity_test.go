@@ -20,7 +20,7 @@ var errNoToken = errors.New("no token")
 // give gives an account a token.
 func (e *env) give(account volume.ServiceAccount) {
 	e.api.set(func() { e.api.tokens[account] = true })
-	e.Renewed(account)
+	e.OnNewCredential(account)
 }
 
 // ofPods is a transport for requests that carry an account's rights.

@@ -52,9 +52,9 @@ type item struct {
 	denial   denial
 	// provenAt is when the API server last sent the state or confirmed that it is unchanged; zero for never.
 	lastRead, provenAt time.Time
-	// wants has, with Cache and Get, the number of the first try whose answer a pod may read. It holds the pods that came after an earlier
-	// try was sent.
-	wants map[types.UID]uint64
+	// minTries has, with Cache and Get, the number of the first try whose answer a pod may read. It holds the pods that came after an
+	// earlier try was sent.
+	minTries map[types.UID]uint64
 }
 
 // run is one reflector or poller that keeps an item current. The lock of the item guards all fields except item, which is constant.
@@ -67,8 +67,8 @@ type run struct {
 	pausing, again bool
 	// ended means that nothing follows the object any more, because it is immutable.
 	ended bool
-	// watching is when the open watch started; zero for none.
-	watching time.Time
+	// watchOpenedAt is when the open watch started; zero for none.
+	watchOpenedAt time.Time
 }
 
 // known says which object the API server holds under a name, as far as that is known.
@@ -84,8 +84,8 @@ func knownOf(obj *volume.Object) known {
 	return known{synced: true, present: true, Version: obj.Version}
 }
 
-// same reports whether nothing changed from k to other. Without a resourceVersion it returns false.
-func (k known) same(other known) bool {
+// isSame reports whether nothing changed from k to other. Without a resourceVersion it returns false.
+func (k known) isSame(other known) bool {
 	return k == other && (!k.present || k.ResourceVersion != "")
 }
 
@@ -98,7 +98,7 @@ func (it *item) startLocked(urgent bool) {
 	r := &run{item: it, cancel: func() {}}
 	it.run, it.state.Urgent = r, urgent
 	if it.m.detection != Watch {
-		r.askLocked()
+		r.refreshLocked()
 		return
 	}
 	var ctx context.Context
@@ -116,13 +116,13 @@ func (it *item) stopLocked() {
 
 // isPausing reports whether the next request of the run waits for its time.
 func (r *run) isPausing() bool {
-	return r.pausing || r.item.m.detection != Watch && !r.item.state.InFlight() && !r.item.state.IsDue()
+	return r.pausing || r.item.m.detection != Watch && !r.item.state.IsInFlight() && !r.item.state.IsDue()
 }
 
-// referenced is called after each reference except the first. A pod must not get a state that is older than the pod. So an object that
+// onReferenced is called after each reference except the first. A pod must not get a state that is older than the pod. So an object that
 // nothing follows is read afresh: with Cache for each new pod, with Get for each reference. A request in flight still serves the pods that
 // wait for it. Otherwise a steady stream of new pods would keep all of them from ever getting a state.
-func (it *item) referenced(uid types.UID, newPod, urgent bool) {
+func (it *item) onReferenced(uid types.UID, newPod, urgent bool) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	r := it.run
@@ -131,24 +131,24 @@ func (it *item) referenced(uid types.UID, newPod, urgent bool) {
 		it.startLocked(urgent)
 	case !isPolled:
 	case r == nil || r.isPausing():
-		it.wants[uid] = it.state.Tries() + 1
+		it.minTries[uid] = it.state.Tries() + 1
 		it.startLocked(urgent)
 	default:
-		it.wants[uid] = it.state.Tries() + 1
+		it.minTries[uid] = it.state.Tries() + 1
 		it.state.Urgent = it.state.Urgent || urgent
-		r.askLocked()
+		r.refreshLocked()
 	}
 }
 
-// unreferenced is called after the last reference of a pod is removed.
-func (it *item) unreferenced(uid types.UID) {
+// onUnreferenced is called after the last reference of a pod is removed.
+func (it *item) onUnreferenced(uid types.UID) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	delete(it.wants, uid)
+	delete(it.minTries, uid)
 }
 
-// hurry requests the state before others, if it is not known.
-func (it *item) hurry() {
+// prioritize requests the state before others, if it is not known.
+func (it *item) prioritize() {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	if r := it.run; r == nil || !it.state.Last.IsKnown() && (!it.state.Urgent || r.isPausing()) {
@@ -181,9 +181,9 @@ func (it *item) get(uid types.UID) (*volume.Object, error) {
 
 // isOldFor reports whether the state was requested before a pod came. The caller holds the lock.
 func (it *item) isOldFor(uid types.UID) bool {
-	wants, waits := it.wants[uid]
+	wants, waits := it.minTries[uid]
 	if waits && it.state.Last.Try >= wants {
-		delete(it.wants, uid)
+		delete(it.minTries, uid)
 		return false
 	}
 	return waits
@@ -191,7 +191,7 @@ func (it *item) isOldFor(uid types.UID) bool {
 
 // isAwaited reports whether a pod waits for a later state than the present one. The caller holds the lock.
 func (it *item) isAwaited() bool {
-	for _, wants := range it.wants {
+	for _, wants := range it.minTries {
 		if it.state.Last.Try < wants {
 			return true
 		}
@@ -201,12 +201,12 @@ func (it *item) isAwaited() bool {
 
 // satisfiesAny reports whether the state is new enough for a pod that waits, or no pod waits. The caller holds the lock.
 func (it *item) satisfiesAny() bool {
-	for _, wants := range it.wants {
+	for _, wants := range it.minTries {
 		if it.state.Last.Try >= wants {
 			return true
 		}
 	}
-	return len(it.wants) == 0
+	return len(it.minTries) == 0
 }
 
 // notSyncedLocked returns an error that says why the state is not known. The caller holds the lock.
@@ -249,18 +249,18 @@ func (it *item) close(err error) {
 func (r *run) set(obj *volume.Object, version string, complete bool) error {
 	it := r.item
 	it.mu.Lock()
-	tell, err := r.setLocked(obj, version)
+	notify, err := r.setLocked(obj, version)
 	if complete && err == nil {
-		tell = it.denial.end() || tell
+		notify = it.denial.clear() || notify
 	}
 	it.mu.Unlock()
-	if tell {
+	if notify {
 		it.m.changed(it.account, it.ref)
 	}
 	return err
 }
 
-func (r *run) setLocked(obj *volume.Object, version string) (tell bool, err error) {
+func (r *run) setLocked(obj *volume.Object, version string) (notify bool, err error) {
 	it := r.item
 	if it.run != r {
 		return false, context.Canceled
@@ -268,7 +268,7 @@ func (r *run) setLocked(obj *volume.Object, version string) (tell bool, err erro
 	if err := it.refuseOlderLocked(obj, version); err != nil {
 		return false, err
 	}
-	if err := it.m.cache.keep(&it.place, obj); err != nil {
+	if err := it.m.cache.replace(&it.place, obj); err != nil {
 		it.state.Last, it.state.Err, it.awaited = question.Answer[*volume.Object]{}, nil, true // there may be room later
 		return true, err
 	}
@@ -278,32 +278,32 @@ func (r *run) setLocked(obj *volume.Object, version string) (tell bool, err erro
 	if !it.state.Last.IsKnown() {
 		it.lastRead = time.Now() // give the caller that waits for this state time to read it
 	}
-	it.state.Answered(obj)
-	it.provenAt = it.state.Last.Came
+	it.state.RecordAnswer(obj)
+	it.provenAt = it.state.Last.CameAt
 	now := knownOf(obj)
-	tell = it.awaited && it.satisfiesAny() || !it.notified.same(now)
+	notify = it.awaited && it.satisfiesAny() || !it.notified.isSame(now)
 	it.notified, it.awaited = now, it.awaited && it.isAwaited()
-	return tell, nil
+	return notify, nil
 }
 
-// failed records why a request failed, and returns how long to wait before the next one. That is 0 if it waits at the gate with others. The
-// subscriber is notified of a refusal if a GetObject waits for the state, which may never come, and when a denial starts.
-func (r *run) failed(err error) (pause time.Duration) {
-	it, now, told := r.item, time.Now(), requests.Told(err)
+// recordFailure records why a request failed, and returns how long to wait before the next one. That is 0 if it waits at the gate with
+// others. The subscriber is notified of a refusal if a GetObject waits for the state, which may never come, and when a denial starts.
+func (r *run) recordFailure(err error) (pause time.Duration) {
+	it, now, redacted := r.item, time.Now(), requests.Redact(err)
 	it.mu.Lock()
 	if it.run != r {
 		it.mu.Unlock()
 		return 0
 	}
-	news := it.state.Err == nil || apierrors.ReasonForError(it.state.Err) != apierrors.ReasonForError(told)
-	pause = it.state.Failed(told)
+	news := it.state.Err == nil || apierrors.ReasonForError(it.state.Err) != apierrors.ReasonForError(redacted)
+	pause = it.state.RecordFailure(redacted)
 	isSynced := it.state.Last.IsKnown()
 	// Before the first state, the error of GetObject already says that a server lags behind.
-	denied := (isSynced || !errors.Is(err, errOlder)) && it.denial.add(told, now, it.m.grace(it.account, told))
-	refused := it.awaited && (!isSynced || it.isAwaited()) && isRefusal(told)
+	denied := (isSynced || !errors.Is(err, errOlder)) && it.denial.add(redacted, now, it.m.denialDelay(it.account, redacted))
+	refused := it.awaited && (!isSynced || it.isAwaited()) && isRefusal(redacted)
 	_, waits := it.m.requests.Err(it.account)
 	if waits != nil {
-		it.state.Renew()
+		it.state.EndPause()
 		pause = 0
 	}
 	it.mu.Unlock()

@@ -27,7 +27,7 @@ const (
 	testResync = time.Minute
 	// maxBackoff is the longest pause of one object.
 	maxBackoff = 30 * time.Second
-	answerTime = requests.AnswerTime
+	answerTime = requests.AnswerTimeout
 	testNode   = "node-1"
 )
 
@@ -53,7 +53,7 @@ func (e *env) GetObject(ref volume.Ref) (*volume.Object, error) {
 	return e.Manager.GetObject(e.reader, ref)
 }
 
-func (e *env) Denied(ref volume.Ref) error { return e.Manager.Denied(volume.Pod{}, ref) }
+func (e *env) DenialErr(ref volume.Ref) error { return e.Manager.DenialErr(volume.Pod{}, ref) }
 
 func (e *env) Refresh(refs []volume.Ref) { e.Manager.Refresh(volume.Pod{}, refs) }
 

@@ -63,8 +63,8 @@ const (
 type Requests interface {
 	// Err returns why the requests of an account wait, and since when. err is nil if they don't wait.
 	Err(account volume.ServiceAccount) (since time.Time, err error)
-	// Renewed lets the requests of an account continue, because it has another credential.
-	Renewed(account volume.ServiceAccount)
+	// OnNewCredential lets the requests of an account continue, because it has another credential.
+	OnNewCredential(account volume.ServiceAccount)
 }
 
 // Observer receives the restarts of watches, for metrics. *metrics.Metrics implements it. It must return at once and must be safe for
@@ -204,7 +204,7 @@ func New(opts Options) (*Manager, error) {
 //     update, a deletion, a recreation,
 //   - after the sync that a GetObject with ErrNotSynced waits for, even if nothing changed,
 //   - when the API server refuses the object while a GetObject waits for its sync,
-//   - when Denied starts or stops to return an error.
+//   - when DenialErr starts or stops to return an error.
 //
 // fn should read the latest state and not count calls. Calls may run concurrently. A call may arrive shortly after the reference was
 // unregistered. No lock of the manager is held during the call. fn must not block, because the object's next change and the end of Run wait
@@ -277,13 +277,13 @@ func (m *Manager) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref
 	}
 	volumes[volumeID] = now
 	for _, k := range now.objects {
-		m.refer(k, pod.UID, now.mounted)
+		m.addReference(k, pod.UID, now.mounted)
 	}
-	m.drop(pod.UID, old)
+	m.removeReferences(pod.UID, old)
 }
 
-// refer counts a reference to an object. The caller holds mu.
-func (m *Manager) refer(k key, uid types.UID, mounted bool) {
+// addReference counts a reference to an object. The caller holds mu.
+func (m *Manager) addReference(k key, uid types.UID, mounted bool) {
 	it, first := m.items[k], false
 	if it == nil {
 		it, first = m.newItem(k), true
@@ -299,23 +299,23 @@ func (m *Manager) refer(k key, uid types.UID, mounted bool) {
 		it.startLocked(!mounted) // a publish waits if the volume is not mounted
 		return
 	}
-	it.referenced(uid, newPod, !mounted)
+	it.onReferenced(uid, newPod, !mounted)
 }
 
 func (m *Manager) newItem(k key) *item {
 	return &item{
 		key: k, m: m, source: m.sources[k.ref.Kind], since: time.Now(), lastRead: time.Now(),
-		place: place{pods: map[types.UID]need{}}, wants: map[types.UID]uint64{}, state: question.New[*volume.Object](newPauses()),
+		place: place{pods: map[types.UID]need{}}, minTries: map[types.UID]uint64{}, state: question.New[*volume.Object](newPauses()),
 	}
 }
 
-// drop removes the references of a volume, and every object without references. The caller holds mu.
-func (m *Manager) drop(uid types.UID, v registration) {
+// removeReferences removes the references of a volume, and every object without references. The caller holds mu.
+func (m *Manager) removeReferences(uid types.UID, v registration) {
 	for _, k := range v.objects {
 		it := m.items[k]
 		last, used := m.cache.remove(&it.place, uid, v.mounted)
 		if last {
-			it.unreferenced(uid)
+			it.onUnreferenced(uid)
 		}
 		if !used {
 			delete(m.items, k)
@@ -324,9 +324,9 @@ func (m *Manager) drop(uid types.UID, v registration) {
 	}
 }
 
-// Keep marks the volume volumeID of pod as mounted. Until UnregisterPod its registered objects, and those registered later, are kept
+// MarkMounted marks the volume volumeID of pod as mounted. Until UnregisterPod its registered objects, and those registered later, are kept
 // whatever memory they use.
-func (m *Manager) Keep(pod volume.Pod, volumeID string) {
+func (m *Manager) MarkMounted(pod volume.Pod, volumeID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	volumes := m.volumes(pod)
@@ -364,7 +364,7 @@ func (m *Manager) UnregisterPod(pod volume.Pod, volumeID string) {
 	if len(volumes) == 0 {
 		delete(m.registered, pod.UID)
 	}
-	m.drop(pod.UID, old)
+	m.removeReferences(pod.UID, old)
 }
 
 // account returns the account whose rights are used to read a pod's objects.
@@ -392,20 +392,20 @@ func (m *Manager) GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, err
 	if it == nil {
 		return nil, notRegistered(ref)
 	}
-	if err := m.cache.refused(&it.place, pod.UID, ref); err != nil {
+	if err := m.cache.refusalFor(&it.place, pod.UID, ref); err != nil {
 		return nil, err
 	}
 	return it.get(pod.UID)
 }
 
-// Denied returns why the state of ref for pod cannot be kept current any more, or nil. GetObject continues to return the last known state.
-// The error is a Forbidden API error if the API server refuses the object or its changes, an Unauthorized one if it accepts no token, and
-// another error if it sends only states that are older than the known one. An error counts when nothing else has come for five seconds, for
-// a minute if refusals may pass, or for three minutes if a pod's token is refused. If the object isn't synced, Denied returns only
-// refusals. It returns nil if ref isn't registered.
-func (m *Manager) Denied(pod volume.Pod, ref volume.Ref) error {
+// DenialErr returns why the state of ref for pod cannot be kept current any more, or nil. GetObject continues to return the last known
+// state. The error is a Forbidden API error if the API server refuses the object or its changes, an Unauthorized one if it accepts no
+// token, and another error if it sends only states that are older than the known one. An error counts when nothing else has come for five
+// seconds, for a minute if refusals may pass, or for three minutes if a pod's token is refused. If the object isn't synced, DenialErr
+// returns only refusals. It returns nil if ref isn't registered.
+func (m *Manager) DenialErr(pod volume.Pod, ref volume.Ref) error {
 	if it := m.find(pod, ref); it != nil {
-		return it.denied()
+		return it.denialErr()
 	}
 	return nil
 }
@@ -415,13 +415,13 @@ func (m *Manager) Denied(pod volume.Pod, ref volume.Ref) error {
 func (m *Manager) Prioritize(pod volume.Pod, refs []volume.Ref) {
 	for _, ref := range refs {
 		if it := m.find(pod, ref); it != nil {
-			it.hurry()
+			it.prioritize()
 		}
 	}
 }
 
-// Renewed says that an account has a new credential. It ends the pause after the refusal of an earlier one.
-func (m *Manager) Renewed(account volume.ServiceAccount) { m.requests.Renewed(account) }
+// OnNewCredential says that an account has a new credential. It ends the pause after the refusal of an earlier one.
+func (m *Manager) OnNewCredential(account volume.ServiceAccount) { m.requests.OnNewCredential(account) }
 
 // Refresh requests the present state of refs, for pod. With Get it requests all of them. With Cache it requests those whose last answer is
 // older than the TTL or said that the object does not exist. With Watch it does nothing. Refresh doesn't wait: the subscriber is notified

@@ -88,9 +88,9 @@ func TestReadErrors(t *testing.T) {
 func TestARefusalIsTold(t *testing.T) {
 	ref := secretRef("a")
 	for _, tc := range []struct {
-		name string
-		err  error
-		told bool
+		name     string
+		err      error
+		reported bool
 	}{
 		{"forbidden", apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("no")), true},
 		{"unauthorized", apierrors.NewUnauthorized("no"), true},
@@ -108,7 +108,7 @@ func TestARefusalIsTold(t *testing.T) {
 				e.wantGetErr(ref, ErrNotSynced)
 				close(gate)
 				after(time.Second)
-				if n := e.changes(ref); (n > 0) != tc.told {
+				if n := e.changes(ref); (n > 0) != tc.reported {
 					t.Errorf("heard %d times", n)
 				}
 			})

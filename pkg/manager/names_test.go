@@ -67,7 +67,7 @@ func TestNoFailureNamesAnotherTenant(t *testing.T) {
 						for _, ref := range refs {
 							_, err := e.GetObject(ref)
 							e.wantNoName(err, tc.want)
-							if denied := e.Denied(ref); denied != nil {
+							if denied := e.DenialErr(ref); denied != nil {
 								e.wantNoName(denied, tc.want)
 							}
 						}

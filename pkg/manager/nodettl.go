@@ -27,10 +27,10 @@ type nodeTTL struct {
 	nodes Nodes
 	node  string
 
-	mu      sync.Mutex
-	ttl     time.Duration
-	askedAt time.Time
-	failing bool
+	mu          sync.Mutex
+	ttl         time.Duration
+	requestedAt time.Time
+	failing     bool
 	// cancel ends the request in flight; nil if there is none. closed means that no request may start.
 	cancel context.CancelFunc
 	closed bool
@@ -41,19 +41,19 @@ type nodeTTL struct {
 func (n *nodeTTL) get() time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if due := n.askedAt.IsZero() || time.Since(n.askedAt) >= ttlInterval; due && n.cancel == nil && !n.closed {
-		ctx, cancel := context.WithTimeout(clientlog.Context(context.Background()), bodyTime)
-		n.askedAt, n.cancel = time.Now(), cancel
+	if due := n.requestedAt.IsZero() || time.Since(n.requestedAt) >= ttlInterval; due && n.cancel == nil && !n.closed {
+		ctx, cancel := context.WithTimeout(clientlog.Context(context.Background()), bodyTimeout)
+		n.requestedAt, n.cancel = time.Now(), cancel
 		n.m.running.Go(func() {
 			defer cancel()
-			n.ask(ctx)
+			n.refresh(ctx)
 		})
 	}
 	return n.ttl
 }
 
-// ask gets the Node. A failure leaves the duration as it is. Only the first of consecutive failures is logged.
-func (n *nodeTTL) ask(ctx context.Context) {
+// refresh gets the Node. A failure leaves the duration as it is. Only the first of consecutive failures is logged.
+func (n *nodeTTL) refresh(ctx context.Context) {
 	node, err := n.nodes.Get(ctx, n.node, metav1.GetOptions{ResourceVersion: "0"})
 	n.mu.Lock()
 	defer n.mu.Unlock()

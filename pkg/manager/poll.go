@@ -22,31 +22,31 @@ func (it *item) refresh() {
 	if r == nil || it.m.detection == Watch {
 		return
 	}
-	if it.m.detection == Cache && (it.state.InFlight() || it.state.Last.Value != nil && !it.isAwaited() && time.Since(it.state.Last.Asked) < it.m.ttl.get()) {
+	if it.m.detection == Cache && (it.state.IsInFlight() || it.state.Last.Value != nil && !it.isAwaited() && time.Since(it.state.Last.AskedAt) < it.m.ttl.get()) {
 		return
 	}
 	if r.isPausing() {
 		it.startLocked(it.state.Urgent)
 		return
 	}
-	r.askLocked()
+	r.refreshLocked()
 }
 
-// askLocked requests the state. If a try is in flight, it requests the state once more after that, because the try may have been sent too
-// early. The caller holds the lock.
-func (r *run) askLocked() {
+// refreshLocked requests the state. If a try is in flight, it requests the state once more after that, because the try may have been sent
+// too early. The caller holds the lock.
+func (r *run) refreshLocked() {
 	it := r.item
-	if it.state.InFlight() {
+	if it.state.IsInFlight() {
 		r.again = true
 		return
 	}
 	r.again = false
 	ctx := it.state.Begin(requests.With(clientlog.Context(context.Background()), requests.Meta{Account: it.account}))
-	it.m.running.Go(func() { r.try(ctx) })
+	it.m.running.Go(func() { r.poll(ctx) })
 }
 
-// try sends a request. A failed one is repeated until all waiting pods have a state.
-func (r *run) try(ctx context.Context) {
+// poll sends a request. A failed one is repeated until all waiting pods have a state.
+func (r *run) poll(ctx context.Context) {
 	obj, err := r.fetch(ctx)
 	if err == nil {
 		version := ""
@@ -57,23 +57,23 @@ func (r *run) try(ctx context.Context) {
 	}
 	var pause time.Duration
 	if err != nil {
-		pause = r.failed(err)
+		pause = r.recordFailure(err)
 	}
 	r.item.mu.Lock()
 	defer r.item.mu.Unlock()
 	switch isDone := r.item.state.Last.IsKnown() && !r.item.isAwaited(); {
 	case r.item.run != r:
 	case r.again:
-		r.askLocked()
+		r.refreshLocked()
 	case !isDone:
-		r.askLaterLocked(pause)
+		r.refreshLaterLocked(pause)
 	}
 }
 
-// askLaterLocked requests the state after a pause, unless another request was sent meanwhile. The caller holds the lock.
-func (r *run) askLaterLocked(pause time.Duration) {
+// refreshLaterLocked requests the state after a pause, unless another request was sent meanwhile. The caller holds the lock.
+func (r *run) refreshLaterLocked(pause time.Duration) {
 	if pause == 0 {
-		r.askLocked()
+		r.refreshLocked()
 		return
 	}
 	tries := r.item.state.Tries()
@@ -81,7 +81,7 @@ func (r *run) askLaterLocked(pause time.Duration) {
 		r.item.mu.Lock()
 		defer r.item.mu.Unlock()
 		if r.item.run == r && r.item.state.Tries() == tries {
-			r.askLocked()
+			r.refreshLocked()
 		}
 	})
 }
@@ -89,7 +89,7 @@ func (r *run) askLaterLocked(pause time.Duration) {
 // fetch sends one request, or two. The answer that an object does not exist must not come from a cache, because it has no version that
 // shows its age. For an existing object, with Cache, an answer from a cache is good enough and spares etcd.
 func (r *run) fetch(ctx context.Context) (*volume.Object, error) {
-	ctx, cancel := context.WithTimeout(ctx, bodyTime)
+	ctx, cancel := context.WithTimeout(ctx, bodyTimeout)
 	defer cancel()
 	var opts metav1.GetOptions
 	if r.item.m.detection == Cache && r.item.isCachedEnough() {

@@ -70,10 +70,10 @@ func (it *item) status() ObjectStatus {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	s := ObjectStatus{Account: it.account, Ref: it.ref, Since: it.since, LastConfirmed: it.provenAt}
-	r, denied := it.run, it.deniedLocked()
+	r, denied := it.run, it.denialErrLocked()
 	_, waits := it.m.requests.Err(it.account)
 	s.Watched = r != nil && !r.ended && it.closed == nil
-	works := r != nil && !r.watching.IsZero() && time.Since(r.watching) >= workingTime
+	works := r != nil && !r.watchOpenedAt.IsZero() && time.Since(r.watchOpenedAt) >= workingTime
 	s.Stale = s.Watched && !works && (it.state.Err != nil || waits != nil)
 	switch {
 	case it.closed != nil:

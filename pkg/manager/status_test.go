@@ -84,7 +84,7 @@ func TestObjectsThatNothingFollows(t *testing.T) {
 		e.wantStatus(Present, v, 0, false)
 		e.UnregisterPod(pod("p"), "v")
 		for range e.Objects {
-			t.Error("an object without references is told")
+			t.Error("an object without references is reported")
 		}
 	})
 }

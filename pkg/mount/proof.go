@@ -21,7 +21,7 @@ func (m *Mounter) source(volumeID string) string { return m.driver + ":" + volum
 // prove returns nil if fd is the root of the volume's mount. Otherwise the error matches ErrNotMounted or ErrForeign, or says why the proof
 // failed. It must be called before the descriptor is cloned, because any clone is the root of a mount.
 func (m *Mounter) prove(fd int, volumeID string) error {
-	if err := isTmpfsMount(fd); err != nil {
+	if err := checkTmpfsMount(fd); err != nil {
 		return err
 	}
 	// A container with CAP_SYS_ADMIN can write this attribute of its own volume. The value is only compared, so only that volume can lose
@@ -43,7 +43,7 @@ func (m *Mounter) prove(fd int, volumeID string) error {
 
 // proveBySource is like prove, but uses the source of the mount, which nobody can change. It reads the mount table.
 func (m *Mounter) proveBySource(fd int, volumeID string) error {
-	if err := isTmpfsMount(fd); err != nil {
+	if err := checkTmpfsMount(fd); err != nil {
 		return err
 	}
 	id, err := mountID(fd)
@@ -62,9 +62,9 @@ func (m *Mounter) proveBySource(fd int, volumeID string) error {
 	return fmt.Errorf("the tmpfs there is of another source, or not all of it is mounted: %w", ErrForeign)
 }
 
-// isTmpfsMount returns nil if fd is the root of a mount of a tmpfs. Otherwise the error matches ErrNotMounted or ErrForeign, or says why
+// checkTmpfsMount returns nil if fd is the root of a mount of a tmpfs. Otherwise the error matches ErrNotMounted or ErrForeign, or says why
 // the check failed.
-func isTmpfsMount(fd int) error {
+func checkTmpfsMount(fd int) error {
 	st, err := statx(fd, 0)
 	if err != nil {
 		return err

@@ -117,8 +117,8 @@ func isOneOf(err error, errnos ...unix.Errno) bool {
 	return slices.ContainsFunc(errnos, func(errno unix.Errno) bool { return errors.Is(err, errno) })
 }
 
-// isFree returns nil if fd is an empty directory with no mount on it.
-func (m *Mounter) isFree(fd int, volumeID string) error {
+// checkFree returns nil if fd is an empty directory with no mount on it.
+func (m *Mounter) checkFree(fd int, volumeID string) error {
 	err := m.prove(fd, volumeID)
 	switch {
 	case err == nil:
@@ -126,10 +126,10 @@ func (m *Mounter) isFree(fd int, volumeID string) error {
 	case !errors.Is(err, ErrNotMounted):
 		return err
 	}
-	return isEmptyDir(fd)
+	return checkEmptyDir(fd)
 }
 
-func isEmptyDir(fd int) error {
+func checkEmptyDir(fd int) error {
 	readable, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOTDIR) {
 		return fmt.Errorf("the target is not a directory: %w", ErrForeign)

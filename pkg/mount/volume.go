@@ -46,9 +46,9 @@ func (m *Mounter) clone(id string, proven int) (*Volume, error) {
 	return m.newVolume(id, fd)
 }
 
-// StillAt reports whether the volume's file system is still mounted at target. It returns false if that cannot be found out. While the
+// IsMountedAt reports whether the volume's file system is still mounted at target. It returns false if that cannot be found out. While the
 // Volume is open, no other file system has its device number.
-func (v *Volume) StillAt(target string) bool {
+func (v *Volume) IsMountedAt(target string) bool {
 	t, err := v.mounter.resolve(target)
 	if err != nil {
 		return false
@@ -130,7 +130,7 @@ func (v *Volume) moveTo(ctx context.Context, t *target) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := v.mounter.isFree(fd, v.id); err != nil {
+	if err := v.mounter.checkFree(fd, v.id); err != nil {
 		return err
 	}
 	// This is the last moment at which a cancelled publish can stay invisible.

@@ -59,7 +59,7 @@ func leaves(t reflect.Type, owner reflect.Type, at *field.Path, reach func(refle
 	return nil // no map of a pod's spec names an object
 }
 
-// exceptions returns the strings that look to suspicious like the name of a Secret or a ConfigMap, but are not.
+// exceptions returns the strings that look to isSuspicious like the name of a Secret or a ConfigMap, but are not.
 func exceptions() []string {
 	const claim = "spec.volumes[0].ephemeral.volumeClaimTemplate.spec."
 	return []string{
@@ -70,8 +70,8 @@ func exceptions() []string {
 	}
 }
 
-// suspicious reports whether a string may be the name of a Secret or a ConfigMap, by its own name, the fields above it, or its type.
-func suspicious(l leaf) bool {
+// isSuspicious reports whether a string may be the name of a Secret or a ConfigMap, by its own name, the fields above it, or its type.
+func isSuspicious(l leaf) bool {
 	ownType := regexp.MustCompile(`Secret|ConfigMap|ObjectReference`).MatchString(l.owner.Name())
 	inPath := regexp.MustCompile(`(?i)secret|config_?map`).MatchString(l.path)
 	// Other fields of a reference.
@@ -90,7 +90,7 @@ func TestVisitIsComplete(t *testing.T) {
 		var got []Reference
 		VisitObjectRefs(&spec, field.NewPath("spec"), func(r Reference) { got = append(got, r) })
 		switch {
-		case !suspicious(l):
+		case !isSuspicious(l):
 			if len(got) != 0 {
 				t.Errorf("%s names no object; got %+v", l.path, got)
 			}

@@ -44,7 +44,7 @@ func find(spec *corev1.PodSpec, name string) (Container, error) {
 		}
 		names = append(names, c.Name)
 	}
-	return Container{}, noSuch("container", name, names)
+	return Container{}, notFoundError("container", name, names)
 }
 
 // environment collects one container's variables.

@@ -70,7 +70,7 @@ func (r *Reads) Run(ctx context.Context) {
 		ctx, urgent := x.Begin(ctx), x.Urgent
 		r.running.Go(func() {
 			spec, err := r.send(ctx, x.pod, urgent)
-			r.learn(x, spec, err)
+			r.recordResult(x, spec, err)
 			r.changed(x.pod.UID)
 		})
 	}
@@ -112,7 +112,7 @@ func (r *Reads) Get(pod volume.Pod, volumeID string, urgent bool) (*Spec, error)
 		r.reads[pod] = x
 	}
 	if x.Last.IsKnown() {
-		r.leave(x, volumeID)
+		r.removeWaiter(x, volumeID)
 		return x.Last.Value.spec, x.Last.Value.err
 	}
 	x.waiters[volumeID] = struct{}{}
@@ -123,17 +123,17 @@ func (r *Reads) Get(pod volume.Pod, volumeID string, urgent bool) (*Spec, error)
 	return nil, cmp.Or(x.Err, ErrPending)
 }
 
-// Leave removes a volume from all waiters.
-func (r *Reads) Leave(volumeID string) {
+// Forget removes a volume from all waiters.
+func (r *Reads) Forget(volumeID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, x := range r.reads {
-		r.leave(x, volumeID)
+		r.removeWaiter(x, volumeID)
 	}
 }
 
-// leave removes a volume from the waiters of a read, and forgets a read without waiters. The caller holds mu.
-func (r *Reads) leave(x *read, volumeID string) {
+// removeWaiter removes a volume from the waiters of a read, and forgets a read without waiters. The caller holds mu.
+func (r *Reads) removeWaiter(x *read, volumeID string) {
 	delete(x.waiters, volumeID)
 	if len(x.waiters) == 0 {
 		delete(r.reads, x.pod)
@@ -141,22 +141,22 @@ func (r *Reads) leave(x *read, volumeID string) {
 	}
 }
 
-// learn stores the result of a read. A failed read is repeated after a pause if a volume still waits then.
-func (r *Reads) learn(x *read, spec *Spec, err error) {
+// recordResult stores the result of a read. A failed read is repeated after a pause if a volume still waits then.
+func (r *Reads) recordResult(x *read, spec *Spec, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if isAbsent := apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err); err == nil || isAbsent {
-		x.Answered(answer{spec, err})
+		x.RecordAnswer(answer{spec, err})
 		return
 	}
-	pause := x.Failed(err)
+	pause := x.RecordFailure(err)
 	if x.Urgent {
 		pause = min(pause, wait.Jitter(urgentPause, 1))
 	}
 	time.AfterFunc(pause, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.reads[x.pod] == x && r.start != nil && !x.InFlight() && !x.Last.IsKnown() {
+		if r.reads[x.pod] == x && r.start != nil && !x.IsInFlight() && !x.Last.IsKnown() {
 			r.start(x)
 		}
 	})

@@ -31,7 +31,7 @@ func VolumeSources(spec *corev1.PodSpec, at *field.Path, namespace, name string)
 				names = append(names, spec.Volumes[i].Name)
 			}
 		}
-		return nil, noSuch("volume", name, names)
+		return nil, notFoundError("volume", name, names)
 	}
 	objects, err := objectsOf(at.Child("volumes").Index(i), &spec.Volumes[i].VolumeSource)
 	if err != nil {
@@ -48,8 +48,8 @@ func VolumeSources(spec *corev1.PodSpec, at *field.Path, namespace, name string)
 	return sources, nil
 }
 
-// noSuch returns the error for a name that the pod does not have. It lists the first few names that the pod has.
-func noSuch(what, name string, known []string) error {
+// notFoundError returns the error for a name that the pod does not have. It lists the first few names that the pod has.
+func notFoundError(what, name string, known []string) error {
 	const few = 5
 	text := fmt.Sprintf("the pod has no %s %q", what, name)
 	if len(known) > 0 {

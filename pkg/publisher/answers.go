@@ -50,7 +50,7 @@ func (got *answers) first(refusal *failure) *failure {
 func (b *binding) answers(has func(volume.Ref) bool) *answers {
 	// Check whether answers are due before the answers are read. Otherwise an answer that arrives in between is overlooked.
 	got := &answers{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}}
-	got.isAsking = len(b.spec.consents) > 0 && b.shared.access != nil && b.shared.access.Asks(b.request.Pod.Account(), b.spec.consent)
+	got.isAsking = len(b.spec.consents) > 0 && b.shared.access != nil && b.shared.access.HasPending(b.request.Pod.Account(), b.spec.consent)
 	var unknown, outdated []*failure
 	var may []volume.Ref
 	unproven := b.rights.prove(b.entry.since)
@@ -100,7 +100,7 @@ func (b *binding) whyUnknown(ref volume.Ref, err error) *failure {
 	var tooMuch *manager.FullError
 	isForbidden := apierrors.IsForbidden(err)
 	switch {
-	case isForbidden && !b.shared.opts.NodeRights, isRefusal(err) && b.shared.opts.Objects.Denied(b.request.Pod, ref) != nil:
+	case isForbidden && !b.shared.opts.NodeRights, isRefusal(err) && b.shared.opts.Objects.DenialErr(b.request.Pod, ref) != nil:
 		return b.denied(err)
 	case errors.As(err, &tooMuch):
 		return full(ReasonCacheFull, "%w", tooMuch)
@@ -120,7 +120,7 @@ func (b *binding) whyUnknown(ref volume.Ref, err error) *failure {
 
 // whyStale returns why the known state of an object cannot be kept current, or nil if it can.
 func (b *binding) whyStale(ref volume.Ref) *failure {
-	switch err := b.shared.opts.Objects.Denied(b.request.Pod, ref); {
+	switch err := b.shared.opts.Objects.DenialErr(b.request.Pod, ref); {
 	case err == nil:
 		return nil
 	case isRefusal(err):

@@ -279,7 +279,7 @@ func unnamed(uses []volume.Reference, refs []volume.Ref) error {
 }
 
 // keepObjects marks the volume as mounted. Its objects are then kept, whatever memory they take.
-func (b *binding) keepObjects() { b.shared.opts.Objects.Keep(b.request.Pod, b.entry.id) }
+func (b *binding) keepObjects() { b.shared.opts.Objects.MarkMounted(b.request.Pod, b.entry.id) }
 
 // release unregisters the objects of a volume and drops its token. It is idempotent.
 func (b *binding) release() {
@@ -293,7 +293,7 @@ func (b *binding) release() {
 
 // unbind undoes bind. It is idempotent.
 func (b *binding) unbind() {
-	b.shared.pods.Leave(b.entry.id)
+	b.shared.pods.Forget(b.entry.id)
 	if b.spec != nil {
 		b.release()
 	}

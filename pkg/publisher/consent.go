@@ -129,8 +129,8 @@ func (r *rights) use(token volume.Token) {
 	account := r.request.Pod.Account()
 	r.shared.opts.Identity.Put(r.request.Pod, r.entry.id, token)
 	r.isProven = true
-	r.shared.opts.Objects.Renewed(account)
-	r.shared.access.Renewed(account)
+	r.shared.opts.Objects.OnNewCredential(account)
+	r.shared.access.OnNewCredential(account)
 }
 
 // mayKeep returns whether the pod of a mounted volume may read an object. Answers up to half a resync old count. Unknown and Suspected come
@@ -142,7 +142,7 @@ func (r *rights) mayKeep(ref volume.Ref) (access.Verdict, *failure) {
 	if r.isSwitchedOff(ref) {
 		return access.Refused, nil
 	}
-	verdict, err := r.shared.access.Keeps(r.request.Pod, ref, r.entry.isMounted())
+	verdict, err := r.shared.access.Recheck(r.request.Pod, ref, r.entry.isMounted())
 	return verdict, r.unreviewed(err)
 }
 

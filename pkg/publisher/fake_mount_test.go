@@ -42,8 +42,8 @@ func (h *fakeMount) attach(target string) error {
 	return nil
 }
 
-func (h *fakeMount) StillAt(target string) bool {
-	if h.mounts.begin("StillAt") != nil {
+func (h *fakeMount) IsMountedAt(target string) bool {
+	if h.mounts.begin("IsMountedAt") != nil {
 		return false
 	}
 	h.mounts.mu.Lock()

@@ -28,10 +28,10 @@ type fakeObjects struct {
 	objects    map[volume.Ref]*volume.Object
 	// failures has the errors that reads of a ref return, whatever the object is.
 	failures map[volume.Ref]error
-	// denials has the errors that Denied returns for a ref.
+	// denials has the errors that DenialErr returns for a ref.
 	denials    map[volume.Ref]error
 	registered map[string][]volume.Ref
-	// kept has the registrations for which Keep was called.
+	// kept has the registrations for which MarkMounted was called.
 	kept map[string]bool
 	// registrationsMade counts the calls of RegisterPod.
 	registrationsMade int
@@ -95,7 +95,7 @@ func (o *fakeObjects) UnregisterPod(pod volume.Pod, volumeID string) {
 	delete(o.kept, registrationKey(pod, volumeID))
 }
 
-func (o *fakeObjects) Keep(pod volume.Pod, volumeID string) {
+func (o *fakeObjects) MarkMounted(pod volume.Pod, volumeID string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.kept[registrationKey(pod, volumeID)] = true
@@ -138,7 +138,7 @@ func (o *fakeObjects) poll() {
 	o.known = map[volume.Ref]*volume.Object{}
 }
 
-func (o *fakeObjects) Denied(_ volume.Pod, ref volume.Ref) error {
+func (o *fakeObjects) DenialErr(_ volume.Pod, ref volume.Ref) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.denials[ref]
@@ -151,7 +151,7 @@ func (o *fakeObjects) deny(ref volume.Ref, err error) {
 
 func (o *fakeObjects) Prioritize(volume.Pod, []volume.Ref) {}
 
-func (o *fakeObjects) Renewed(volume.ServiceAccount) {}
+func (o *fakeObjects) OnNewCredential(volume.ServiceAccount) {}
 
 func (o *fakeObjects) Refresh(_ volume.Pod, refs []volume.Ref) {
 	o.mu.Lock()

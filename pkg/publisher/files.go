@@ -240,7 +240,7 @@ func (f *files) through(ctx context.Context, do func(Mount) error) (err error) {
 // open returns the kept handle if its volume is still mounted at the target, or opens a new one.
 func (f *files) open(ctx context.Context) (Mount, error) {
 	if kept := f.handle; kept != nil {
-		if kept.StillAt(f.entry.target) {
+		if kept.IsMountedAt(f.entry.target) {
 			f.handle = nil
 			f.shared.kept.Release(1)
 			return kept, nil

@@ -19,19 +19,19 @@ import (
 type Objects interface {
 	// RegisterPod declares which objects a pod's volume needs. A later call replaces them.
 	RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref)
-	// Keep marks a pod's volume as mounted. Its objects are then kept, whatever memory they take, until UnregisterPod.
-	Keep(pod volume.Pod, volumeID string)
-	// UnregisterPod undoes RegisterPod and Keep. It is idempotent.
+	// MarkMounted marks a pod's volume as mounted. Its objects are then kept, whatever memory they take, until UnregisterPod.
+	MarkMounted(pod volume.Pod, volumeID string)
+	// UnregisterPod undoes RegisterPod and MarkMounted. It is idempotent.
 	UnregisterPod(pod volume.Pod, volumeID string)
 	// GetObject returns the newest state of a registered object that is known for a pod. The error is a NotFound API error if the object
 	// does not exist, manager.ErrNotSynced if its state is not known, or, for a volume that is not mounted, a manager.FullError.
 	GetObject(pod volume.Pod, ref volume.Ref) (*volume.Object, error)
-	// Denied returns why the state that GetObject returns cannot be kept current any more, or why it cannot be read at all. The error is a
-	// Forbidden API error if a right to the object is missing, or an Unauthorized one if no token is accepted. It returns nil while the
+	// DenialErr returns why the state that GetObject returns cannot be kept current any more, or why it cannot be read at all. The error is
+	// a Forbidden API error if a right to the object is missing, or an Unauthorized one if no token is accepted. It returns nil while the
 	// state is kept current.
-	Denied(pod volume.Pod, ref volume.Ref) error
-	// Renewed is called when there is a new token for an account.
-	Renewed(account volume.ServiceAccount)
+	DenialErr(pod volume.Pod, ref volume.Ref) error
+	// OnNewCredential is called when there is a new token for an account.
+	OnNewCredential(account volume.ServiceAccount)
 	// Subscribe sets the function that is called after each change of what GetObject returns to the pods of an account. With the zero
 	// account, the change concerns all pods.
 	Subscribe(func(volume.ServiceAccount, volume.Ref))
@@ -77,7 +77,7 @@ type Usage = mount.Usage
 // Mount is a writable handle on one volume's file system.
 type Mount interface {
 	Root() *os.Root
-	StillAt(target string) bool
+	IsMountedAt(target string) bool
 	Attach(ctx context.Context, target string) error
 	// Usage returns what the file system holds, including files that are deleted but still open.
 	Usage() (Usage, error)

@@ -51,7 +51,7 @@ func TestAFailedPruneIsTriedAgain(t *testing.T) {
 		e.settle()
 		e.objects.remove(configMap("app"))
 		e.settle()
-		e.mounts.failAt("StillAt", unix.EMFILE)
+		e.mounts.failAt("IsMountedAt", unix.EMFILE)
 		e.mounts.failAt("Reopen", unix.EMFILE)
 		after(pruneTime + time.Second)
 		e.wantProblem(r, "not found")

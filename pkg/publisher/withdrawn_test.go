@@ -102,7 +102,7 @@ func TestAFailedWithdrawalIsNotTold(t *testing.T) {
 			after(reviewTime)
 			e.settle()
 			e.wantWithdrawn()
-			e.mounts.failAt("StillAt", errFault)
+			e.mounts.failAt("IsMountedAt", errFault)
 			e.mounts.failAt("Reopen", errFault)
 			access.grant(sharedConfig)
 			after(2 * reviewTime)
@@ -143,13 +143,13 @@ func TestWithdrawnWaitsForTheLastGeneration(t *testing.T) {
 		e.publish(r)
 		access.grant(sharedConfig)
 		e.takeUntil(func() bool { return e.generations(r) == 2 })
-		e.mounts.failAt("StillAt", errFault)
+		e.mounts.failAt("IsMountedAt", errFault)
 		e.mounts.failAt("Reopen", errFault) // so that nothing can be pruned
 		after(10 * pruneTime)
 		if e.wantWithdrawn(); e.generations(r) != 2 {
 			t.Errorf("%d generations", e.generations(r))
 		}
-		e.mounts.failAt("StillAt", nil)
+		e.mounts.failAt("IsMountedAt", nil)
 		e.mounts.failAt("Reopen", nil)
 		after(reviewTime)
 		e.settle()

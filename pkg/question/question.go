@@ -17,13 +17,13 @@ import (
 // Answer is an answer of the API server, with the times when it was requested and when it came, and the number of the try. It is one value,
 // so that the times always belong to the same answer. The zero Answer is no answer.
 type Answer[A any] struct {
-	Value       A
-	Asked, Came time.Time
-	Try         uint64
+	Value           A
+	AskedAt, CameAt time.Time
+	Try             uint64
 }
 
 // IsKnown reports whether there is an answer.
-func (a Answer[A]) IsKnown() bool { return !a.Came.IsZero() }
+func (a Answer[A]) IsKnown() bool { return !a.CameAt.IsZero() }
 
 // Question is one question. New returns one. It is not safe for concurrent use: the owner's lock guards it.
 type Question[A any] struct {
@@ -34,32 +34,32 @@ type Question[A any] struct {
 	// Urgent means that a publish waits for the answer. An answer resets it.
 	Urgent bool
 
-	first, pauses wait.Backoff
-	retryAt       time.Time
-	tries         uint64
-	asked         time.Time
-	cancel        context.CancelFunc
+	firstPauses, pauses wait.Backoff
+	retryAt             time.Time
+	tries               uint64
+	askedAt             time.Time
+	cancel              context.CancelFunc
 }
 
 // New returns a question without an answer. pauses are the pauses after failures. An answer restarts them.
 func New[A any](pauses wait.Backoff) Question[A] {
-	return Question[A]{first: pauses, pauses: pauses}
+	return Question[A]{firstPauses: pauses, pauses: pauses}
 }
 
-// InFlight reports whether a try has begun and not ended.
-func (q *Question[A]) InFlight() bool { return q.cancel != nil }
+// IsInFlight reports whether a try has begun and not ended.
+func (q *Question[A]) IsInFlight() bool { return q.cancel != nil }
 
 // IsDue reports whether a try may begin: none is in flight, and the last pause is over.
 func (q *Question[A]) IsDue() bool { return q.cancel == nil && !time.Now().Before(q.retryAt) }
 
-// Begin records the start of a try and returns its context. The caller sends the request with that context, and ends the try by Answered,
-// Failed or Drop.
+// Begin records the start of a try and returns its context. The caller sends the request with that context, and ends the try by
+// RecordAnswer, RecordFailure or Drop.
 func (q *Question[A]) Begin(ctx context.Context) context.Context {
 	m := requests.MetaOf(ctx)
 	m.Urgent = q.Urgent
 	ctx, q.cancel = context.WithCancel(requests.With(ctx, m)) //nolint:gosec // Drop calls it
 	q.tries++
-	q.asked = time.Now()
+	q.askedAt = time.Now()
 	return ctx
 }
 
@@ -79,20 +79,20 @@ func (q *Question[A]) Drop() {
 	q.cancel = nil
 }
 
-// Answered records the answer to the try in flight.
-func (q *Question[A]) Answered(value A) {
+// RecordAnswer records the answer to the try in flight.
+func (q *Question[A]) RecordAnswer(value A) {
 	q.Drop()
-	q.Take(Answer[A]{Value: value, Asked: q.asked, Came: time.Now(), Try: q.tries})
+	q.SetLast(Answer[A]{Value: value, AskedAt: q.askedAt, CameAt: time.Now(), Try: q.tries})
 }
 
-// Take stores an answer, and restarts the pauses.
-func (q *Question[A]) Take(a Answer[A]) {
-	q.Last, q.Err, q.Urgent, q.pauses, q.retryAt = a, nil, false, q.first, time.Time{}
+// SetLast stores an answer, and restarts the pauses.
+func (q *Question[A]) SetLast(a Answer[A]) {
+	q.Last, q.Err, q.Urgent, q.pauses, q.retryAt = a, nil, false, q.firstPauses, time.Time{}
 }
 
-// Failed records why the try in flight failed. It returns how long to wait before the next one: the next pause, or longer if the API server
-// asks for that.
-func (q *Question[A]) Failed(err error) (pause time.Duration) {
+// RecordFailure records why the try in flight failed. It returns how long to wait before the next one: the next pause, or longer if the API
+// server asks for that.
+func (q *Question[A]) RecordFailure(err error) (pause time.Duration) {
 	q.Drop()
 	pause = max(q.pauses.Step(), requests.RetryAfter(err))
 	q.Err, q.retryAt = err, time.Now().Add(pause)
@@ -102,8 +102,8 @@ func (q *Question[A]) Failed(err error) (pause time.Duration) {
 // Restart drops the answer, the try in flight and the pause. The numbers of tries continue.
 func (q *Question[A]) Restart() {
 	q.Drop()
-	q.Take(Answer[A]{})
+	q.SetLast(Answer[A]{})
 }
 
-// Renew ends the pause, because the cause of the last failure may be over.
-func (q *Question[A]) Renew() { q.retryAt = time.Time{} }
+// EndPause ends the pause, because the cause of the last failure may be over.
+func (q *Question[A]) EndPause() { q.retryAt = time.Time{} }

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// dialTime is how long a dial may keep the other requests of its client from dialling.
-	dialTime = 5 * time.Second
+	// dialTimeout is how long a dial may keep the other requests of its client from dialling.
+	dialTimeout = 5 * time.Second
 	// settleTime is how long after a request has its new connection the next one may dial. net/http gives an HTTP/2 connection to all
 	// requests that wait for one, and the request that dialled gets it first.
 	settleTime = 20 * time.Millisecond
@@ -44,7 +44,7 @@ func OneAtATime(dial Dial) Dial {
 			return nil, errNotNeeded
 		}
 		release := sync.OnceFunc(func() { <-turn })
-		time.AfterFunc(dialTime, release)
+		time.AfterFunc(dialTimeout, release)
 		context.AfterFunc(found, func() { time.AfterFunc(settleTime, release) })
 		conn, err := dial(ctx, network, address)
 		if err != nil {
@@ -56,9 +56,9 @@ func OneAtATime(dial Dial) Dial {
 
 type foundKey struct{}
 
-// lookForConnection returns a context for a client's request, which tells OneAtATime when the request has a connection. has reports whether
+// traceConnection returns a context for a request of a client. OneAtATime sees in it when the request has a connection. has reports whether
 // it ever had one. The caller calls ended at the end of the request.
-func lookForConnection(ctx context.Context) (of context.Context, has func() bool, ended func()) {
+func traceConnection(ctx context.Context) (of context.Context, has func() bool, ended func()) {
 	found, cancel := context.WithCancelCause(context.Background())
 	ctx = httptrace.WithClientTrace(context.WithValue(ctx, foundKey{}, found), &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { cancel(errNotNeeded) },

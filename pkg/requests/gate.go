@@ -67,14 +67,14 @@ type gate struct {
 	probes int
 	// changed is closed and replaced whenever waiting requests must look again.
 	changed chan struct{}
-	// told means that the opening is to be logged, and not only as a detail.
-	told bool
+	// logOpening means that the opening is to be logged, and not only as a detail.
+	logOpening bool
 }
 
 // enter waits until the gate is open, or the request may probe. The error is the cause of ctx.
 func (g *gate) enter(ctx context.Context) (epoch int, err error) {
 	for {
-		epoch, wait, changed := g.look()
+		epoch, wait, changed := g.delay()
 		if wait <= 0 {
 			return epoch, nil
 		}
@@ -90,8 +90,8 @@ func (g *gate) enter(ctx context.Context) (epoch int, err error) {
 	}
 }
 
-// look returns how long the request has to wait, or 0 if it may be sent.
-func (g *gate) look() (epoch int, wait time.Duration, changed <-chan struct{}) {
+// delay returns how long the request has to wait, or 0 if it may be sent.
+func (g *gate) delay() (epoch int, wait time.Duration, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.err == nil {
@@ -104,20 +104,20 @@ func (g *gate) look() (epoch int, wait time.Duration, changed <-chan struct{}) {
 	return g.epoch, wait, g.changed
 }
 
-// holds reports whether the gate has closed after the epoch of a request.
-func (g *gate) holds(epoch int) bool {
+// hasClosedSince reports whether the gate has closed after the epoch of a request.
+func (g *gate) hasClosedSince(epoch int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.err != nil && g.epoch != epoch
 }
 
-// leave records that a request has no result that concerns the gate. Another request may probe.
-func (g *gate) leave(epoch int) {
+// recordNoResult records that a request has no result that concerns the gate. Another request may probe.
+func (g *gate) recordNoResult(epoch int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.err != nil && g.epoch == epoch {
 		g.next = time.Now()
-		g.changeLocked()
+		g.wakeLocked()
 	}
 }
 
@@ -142,7 +142,7 @@ func (g *gate) fail(epoch int, err error) {
 		most = maxWayPause
 	}
 	if g.err == nil {
-		g.told = time.Since(g.since) > quietTime
+		g.logOpening = time.Since(g.since) > quietTime
 		g.since = time.Now()
 		g.log("Requests to the API server wait", "err", err)
 	}
@@ -150,7 +150,7 @@ func (g *gate) fail(epoch int, err error) {
 	g.epoch++
 	g.pause = min(max(2*g.pause, firstPause), most)
 	g.next = time.Now().Add(g.pause/2 + rand.N(g.pause/2+1))
-	g.changeLocked()
+	g.wakeLocked()
 }
 
 // renew opens the gate if it was closed because a credential was missing or not accepted. Answers to earlier requests are ignored from now
@@ -171,10 +171,10 @@ func (g *gate) renew() {
 func (g *gate) openLocked() {
 	g.log("Requests to the API server go on", "after", g.err, "waited", time.Since(g.since).Round(time.Millisecond))
 	g.err, g.pause = nil, 0
-	g.changeLocked()
+	g.wakeLocked()
 }
 
-func (g *gate) changeLocked() {
+func (g *gate) wakeLocked() {
 	if g.changed != nil {
 		close(g.changed)
 	}
@@ -193,7 +193,7 @@ func (g *gate) log(message string, keysAndValues ...any) {
 		return
 	}
 	logger := klog.Background()
-	if !g.told {
+	if !g.logOpening {
 		logger = logger.V(4)
 	}
 	logger.Info(message, append(keysAndValues, "for", g.name)...)

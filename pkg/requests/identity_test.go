@@ -64,7 +64,7 @@ func TestRenewedEndsNoOtherPause(t *testing.T) {
 			_ = get(t.Context(), client, ordinary)
 			a.set(status(http.StatusOK))
 			began := time.Now()
-			r.Renewed(ordinary.Account)
+			r.OnNewCredential(ordinary.Account)
 			if err := get(t.Context(), client, ordinary); err != nil || time.Since(began) > 0 != waits {
 				t.Errorf("after %d it took %s: %v", code, time.Since(began), err)
 			}
@@ -122,7 +122,7 @@ func TestAGateThatIsRenewedOpens(t *testing.T) {
 			t.Fatal(err)
 		}
 		g.fail(first, &CredentialError{errNoToken})
-		g.leave(g.epoch) // the pause is over
+		g.recordNoResult(g.epoch) // the pause is over
 		second, err := g.enter(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -131,7 +131,7 @@ func TestAGateThatIsRenewedOpens(t *testing.T) {
 		both.Go(func() { g.fail(second, &CredentialError{errNoToken}) })
 		both.Go(g.renew)
 		both.Wait()
-		g.leave(g.epoch)
+		g.recordNoResult(g.epoch)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		last, err := g.enter(ctx)
 		cancel()

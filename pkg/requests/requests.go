@@ -27,14 +27,14 @@ import (
 const (
 	ordinarySlots = 12
 	urgentSlots   = 4
-	// slotTime is how long a request without an answer keeps its slot.
-	slotTime = time.Second
+	// slotTimeout is how long a request without an answer keeps its slot.
+	slotTimeout = time.Second
 	// maxAccounts is the number of identities above which those without a failure are forgotten.
 	maxAccounts = 1000
 )
 
-// AnswerTime limits the time until the headers of an answer. It is the ResponseHeaderTimeout of the base transport.
-const AnswerTime = 30 * time.Second
+// AnswerTimeout limits the time until the headers of an answer. It is the ResponseHeaderTimeout of the base transport.
+const AnswerTimeout = 30 * time.Second
 
 // Meta says for whom a request is sent.
 type Meta struct {
@@ -60,7 +60,7 @@ func MetaOf(ctx context.Context) Meta {
 }
 
 // CredentialError is the error of a base transport that sent nothing because the request's account has no credential. All requests of the
-// account then wait until Renewed or the next try.
+// account then wait until OnNewCredential or the next try.
 type CredentialError struct{ Err error }
 
 // Error returns the text of the cause.
@@ -141,8 +141,8 @@ func (r *Requests) gateOf(who identity) *gate {
 	return g
 }
 
-// Renewed says that an account has another credential. Requests that wait for a credential continue.
-func (r *Requests) Renewed(account volume.ServiceAccount) {
+// OnNewCredential says that an account has another credential. Requests that wait for a credential continue.
+func (r *Requests) OnNewCredential(account volume.ServiceAccount) {
 	r.gateOf(identity{account: account}).renew()
 }
 
@@ -203,11 +203,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	defer releaseSlot()
-	defer time.AfterFunc(slotTime, releaseSlot).Stop()
-	looking, connected, ended := lookForConnection(ctx)
+	defer time.AfterFunc(slotTimeout, releaseSlot).Stop()
+	looking, connected, ended := traceConnection(ctx)
 	defer ended()
 	resp, err := t.base.RoundTrip(req.WithContext(looking))
-	learn(ctx, g, epoch, connected(), resp, err)
+	recordResult(ctx, g, epoch, connected(), resp, err)
 	if err == nil && t.own && resp.StatusCode == http.StatusForbidden && m.Account == (volume.ServiceAccount{}) {
 		select {
 		case t.requests.refused <- struct{}{}:
@@ -226,10 +226,10 @@ func (r *Requests) admit(ctx context.Context, g *gate, urgent bool) (epoch int, 
 			return 0, nil, err
 		}
 		if releaseSlot, err = r.takeSlot(ctx, urgent); err != nil {
-			g.leave(epoch)
+			g.recordNoResult(epoch)
 			return 0, nil, err
 		}
-		if !g.holds(epoch) {
+		if !g.hasClosedSince(epoch) {
 			return epoch, releaseSlot, nil
 		}
 		releaseSlot() // the gate has closed meanwhile
@@ -257,30 +257,30 @@ func (r *Requests) takeSlot(ctx context.Context, urgent bool) (release func(), e
 	}), nil
 }
 
-// learn reports the result of a request to the gate. connected means that the request had a connection.
-func learn(ctx context.Context, g *gate, epoch int, connected bool, resp *http.Response, err error) {
+// recordResult reports the result of a request to the gate. connected means that the request had a connection.
+func recordResult(ctx context.Context, g *gate, epoch int, connected bool, resp *http.Response, err error) {
 	var late net.Error
 	switch {
-	case err == nil && closes(resp.StatusCode):
-		g.fail(epoch, answered(resp.StatusCode))
+	case err == nil && isIdentityWide(resp.StatusCode):
+		g.fail(epoch, answerError(resp.StatusCode))
 	case err == nil:
 		g.succeed(epoch)
 	case errors.As(err, new(*CredentialError)):
 		g.fail(epoch, err)
 	case ctx.Err() != nil, connected && errors.As(err, &late) && late.Timeout(), errors.As(err, new(http2.StreamError)):
-		g.leave(epoch) // one object gets no answer, but the connection works
+		g.recordNoResult(epoch) // one object gets no answer, but the connection works
 	default:
-		g.fail(epoch, unreachable(err))
+		g.fail(epoch, unreachableError(err))
 	}
 }
 
-// closes reports whether an answer with this code concerns all requests of the identity.
-func closes(code int) bool {
+// isIdentityWide reports whether an answer with this code concerns all requests of the identity.
+func isIdentityWide(code int) bool {
 	return code == http.StatusUnauthorized || code == http.StatusServiceUnavailable
 }
 
-// answered returns the API error for an answer, without any text of its body.
-func answered(code int) error {
+// answerError returns the API error for an answer, without any text of its body.
+func answerError(code int) error {
 	err := apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false)
 	err.ErrStatus.Message = fmt.Sprintf("the API server answered %d %s", code, err.ErrStatus.Reason)
 	return err

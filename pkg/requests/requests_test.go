@@ -124,7 +124,7 @@ func TestSlots(t *testing.T) {
 		if n := a.count(); n != ordinarySlots+urgentSlots {
 			t.Errorf("%d requests are under way, urgent ones with them", n)
 		}
-		after(slotTime)
+		after(slotTimeout)
 		if n := a.count(); n != 2*(ordinarySlots+urgentSlots) {
 			t.Errorf("%d requests were sent after silent ones lost their slots", n)
 		}
@@ -273,12 +273,12 @@ func TestRenewed(t *testing.T) {
 			after(time.Second)
 			return status(http.StatusUnauthorized)(nil)
 		})
-		r.Renewed(account("a"))
+		r.OnNewCredential(account("a"))
 		synctest.Wait()
 		if n := a.count(); n != 1 {
 			t.Errorf("%d requests were sent after the renewal", n)
 		}
-		r.Renewed(account("a"))
+		r.OnNewCredential(account("a"))
 		<-waiting
 		if _, err := r.Err(account("a")); err != nil {
 			t.Errorf("an answer to the credential before has others wait: %v", err)

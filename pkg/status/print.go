@@ -296,9 +296,9 @@ func (r row) object(o *Object) string {
 	return strings.ToLower(o.Kind) + "/" + name + "@" + shown
 }
 
-// worstFirst returns the conditions in the order in which a Report lists volumes. A condition that this release does not know is sorted
+// conditionOrder returns the conditions in the order in which a Report lists volumes. A condition that this release does not know is sorted
 // before all of them.
-func worstFirst() []string {
+func conditionOrder() []string {
 	return []string{
 		"RefForbidden", "VolumeUpdateFailed", "RefDeleted", "RefKeyNotFound", "RefNotFound",
 		"Unknown", "Publishing", "Held", "Spreading", "Current", "Pinned",
@@ -309,9 +309,9 @@ func worstFirst() []string {
 // equal.
 func Compare(a, b *Volume) int {
 	rank := func(v *Volume) int {
-		rank := slices.Index(worstFirst(), v.Condition)
+		rank := slices.Index(conditionOrder(), v.Condition)
 		if !v.Unhealthy {
-			rank += 1 + len(worstFirst())
+			rank += 1 + len(conditionOrder())
 		}
 		return rank
 	}

@@ -44,7 +44,8 @@ type Nodes interface {
 // registration. A Node that was deleted and created again has the taint again, and its kubelet registers the driver again. A watch would be
 // faster, but would need one more right, and RBAC cannot limit that to the plugin's own Node.
 //
-// It has no goroutine except the one that calls Run. Registered is safe for concurrent use. A call before Run takes effect when Run starts.
+// It has no goroutine except the one that calls Run. SetRegistered is safe for concurrent use. A call before Run takes effect when Run
+// starts.
 type Remover struct {
 	nodes      Nodes
 	node, key  string
@@ -70,9 +71,9 @@ func ValidateKey(key string) error {
 	return nil
 }
 
-// Registered sets whether the kubelet has confirmed the registration or refused it. After a refusal the Node is not changed. Registered
-// never blocks.
-func (r *Remover) Registered(registered bool) {
+// SetRegistered sets whether the kubelet has confirmed the registration or refused it. After a refusal the Node is not changed.
+// SetRegistered never blocks.
+func (r *Remover) SetRegistered(registered bool) {
 	r.registered.Store(registered)
 	select {
 	case r.changed <- struct{}{}:
@@ -101,7 +102,7 @@ func (r *Remover) Run(ctx context.Context) {
 		if !r.registered.Load() {
 			continue
 		}
-		removed, err := r.try(ctx)
+		removed, err := r.removeTaints(ctx)
 		switch {
 		case err != nil && !failed && ctx.Err() == nil:
 			logger.Error(err, "Removing the startup taint failed, trying again")
@@ -124,9 +125,9 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// try reads the Node from the API server's cache and removes the taints if they are there. The patch fails if the Node has changed since
-// that state, so it never removes another taint.
-func (r *Remover) try(ctx context.Context) (removed bool, err error) {
+// removeTaints reads the Node from the API server's cache and removes the taints if they are there. The patch fails if the Node has changed
+// since that state, so it never removes another taint.
+func (r *Remover) removeTaints(ctx context.Context) (removed bool, err error) {
 	ctx, cancel := context.WithTimeout(clientlog.Context(ctx), attemptTimeout)
 	defer cancel()
 	node, err := r.nodes.Get(ctx, r.node, metav1.GetOptions{ResourceVersion: "0"})

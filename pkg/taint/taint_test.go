@@ -128,7 +128,7 @@ func TestTriesUntilItSucceeds(t *testing.T) {
 		nodes.getFails = slices.Repeat([]error{failure}, 10)
 		nodes.fails = slices.Repeat([]error{failure}, 10)
 		r, log := run(t, nodes)
-		r.Registered(true)
+		r.SetRegistered(true)
 		pass(30 * time.Minute)
 		if len(nodes.requests) < 21 || len(nodes.patches) != 11 || len(nodes.taints) > 0 {
 			t.Errorf("%d requests, %d patches, taints %v", len(nodes.requests), len(nodes.patches), nodes.taints)
@@ -154,7 +154,7 @@ func TestTaintAfterTheRegistration(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				nodes := &fakeNodes{}
 				r, log := run(t, nodes)
-				r.Registered(true)
+				r.SetRegistered(true)
 				pass(late)
 				nodes.add()
 				// Pauses double, so the next look comes within the time that has passed already.
@@ -178,7 +178,7 @@ func TestLooksEnd(t *testing.T) {
 		for range 3 {
 			nodes.requests = nil
 			began := time.Now()
-			r.Registered(true)
+			r.SetRegistered(true)
 			pass(time.Hour)
 			if nodes.tainted() { // since the last look
 				t.Error("a registration has removed nothing")
@@ -206,7 +206,7 @@ func TestLooksEnd(t *testing.T) {
 // A refused registration, or the end of the context, ends the attempts and the looks.
 func TestStopsTrying(t *testing.T) {
 	for name, stop := range map[string]func(r *Remover, cancel func()){
-		"refused": func(r *Remover, _ func()) { r.Registered(false) },
+		"refused": func(r *Remover, _ func()) { r.SetRegistered(false) },
 		"stopped": func(_ *Remover, cancel func()) { cancel() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -220,7 +220,7 @@ func TestStopsTrying(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				go r.Run(ctx)
-				r.Registered(true)
+				r.SetRegistered(true)
 				pass(5 * time.Minute)
 				tries := len(nodes.patches)
 				if tries < 5 {
@@ -246,7 +246,7 @@ func TestPatch(t *testing.T) {
 			{Key: testKey, Effect: corev1.TaintEffectNoExecute},
 		}}
 		r, _ := run(t, nodes)
-		r.Registered(true)
+		r.SetRegistered(true)
 		synctest.Wait()
 		want := `[{"op":"test","path":"/metadata/resourceVersion","value":"7"},{"op":"replace","path":"/spec/taints","value":[{"key":"a","value":"1","effect":"NoExecute"},{"key":"b","effect":"NoSchedule"}]}]`
 		if len(nodes.patches) != 1 || nodes.patches[0] != want {

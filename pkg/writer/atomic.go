@@ -161,7 +161,7 @@ func (u *update) create(at int, name string, f *volume.File, want *fileState) er
 // reserve checks that there is room for what is made with the switch or after it: links, directories for mounts, and dirs more directories.
 // A total of zero stands for no limit.
 func (u *update) reserve(at, dirs int) error {
-	inodes, pages := uint64(dirs+u.missing())+1, uint64(0)
+	inodes, pages := uint64(dirs+u.countMissing())+1, uint64(0)
 	for name := range u.tops {
 		if !u.others[name] {
 			inodes++

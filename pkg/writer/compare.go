@@ -28,9 +28,9 @@ type known struct {
 	refs string
 }
 
-// satisfiedBy reports whether an existing file that have describes can be used as it is for k.
-func (k *known) satisfiedBy(have *known) bool {
-	return k.attrs.satisfiedBy(have.attrs) && k.size == have.size && k.sum == have.sum && k.refs == have.refs
+// isSatisfiedBy reports whether an existing file that have describes can be used as it is for k.
+func (k *known) isSatisfiedBy(have *known) bool {
+	return k.attrs.isSatisfiedBy(have.attrs) && k.size == have.size && k.sum == have.sum && k.refs == have.refs
 }
 
 // remember returns what is known after a successful update. A kept file is known as well as before.
@@ -67,7 +67,7 @@ func (u *update) compare(ctx context.Context, memory memory) (same bool, err err
 			return false, fmt.Errorf("compare %s: %w", f.Path, err)
 		}
 		switch had, ok := memory.files[f.Path]; {
-		case f.Keep || ok && state.satisfiedBy(&had):
+		case f.Keep || ok && state.isSatisfiedBy(&had):
 			state.have = equal
 		case ok && !u.opts.InPlace:
 			state.have = differs
@@ -75,26 +75,26 @@ func (u *update) compare(ctx context.Context, memory memory) (same bool, err err
 			if n := len(f.Data) + 1; n > cap(buf) {
 				buf = make([]byte, n)
 			}
-			state.have = u.look(old, f, state, buf)
+			state.have = u.compareFile(old, f, state, buf)
 		}
 		same = same && state.have == equal
 	}
 	if !same || !u.opts.InPlace {
-		return same && u.nothingElse(), nil
+		return same && u.hasNothingElse(), nil
 	}
 	full, _, err := u.extra()
 	return len(full) == 0, err
 }
 
-// look compares a file through its descriptor. Only "does not exist" and "not a regular file" count as absent. A file that cannot be read
-// for another reason may be held by somebody.
-func (u *update) look(old *dirs, f *volume.File, want *fileState, buf []byte) have {
+// compareFile compares a file through its descriptor. Only "does not exist" and "not a regular file" count as absent. A file that cannot be
+// read for another reason may be held by somebody.
+func (u *update) compareFile(old *dirs, f *volume.File, want *fileState, buf []byte) have {
 	at, last, err := old.at(f.Path)
 	fd := -1
 	if err == nil {
 		fd, err = openAt(at, last, unix.O_RDONLY)
 	}
-	if saysAbsent(err) || errors.Is(err, unix.ENXIO) { // ENXIO: a socket
+	if isAbsent(err) || errors.Is(err, unix.ENXIO) { // ENXIO: a socket
 		return absent
 	}
 	if err != nil {
@@ -112,7 +112,7 @@ func (u *update) look(old *dirs, f *volume.File, want *fileState, buf []byte) ha
 	if refs, err := u.opts.readRefs(fd); err != nil || refs != want.refs {
 		return differs
 	}
-	if st.Size != size || !want.attrs.satisfiedBy(attrsOf(&st)) ||
+	if st.Size != size || !want.attrs.isSatisfiedBy(attrsOf(&st)) ||
 		u.opts.InPlace && st.Blocks*512 > wholePages(size) { // a killed rewrite left space beyond the end
 		return differs
 	}
@@ -122,9 +122,9 @@ func (u *update) look(old *dirs, f *volume.File, want *fileState, buf []byte) ha
 	return equal
 }
 
-// nothingElse reports whether the directories of the present generation have their mode and owner, and as many entries as in the tree. All
-// files of the tree were found already, so there is nothing else.
-func (u *update) nothingElse() bool {
+// hasNothingElse reports whether the directories of the present generation have their mode and owner, and as many entries as in the tree.
+// All files of the tree were found already, so there is nothing else.
+func (u *update) hasNothingElse() bool {
 	for name, n := range u.entries {
 		fd, err := openAt(u.old, name, unix.O_RDONLY|unix.O_DIRECTORY)
 		if err != nil {
@@ -133,7 +133,7 @@ func (u *update) nothingElse() bool {
 		dir := os.NewFile(uintptr(fd), name)
 		have, err := statAttrs(fd)
 		names, _ := dir.Readdirnames(n + 1)
-		if err = errors.Join(err, dir.Close()); err != nil || len(names) != n || !dirAttrs(u.tree).satisfiedBy(have) {
+		if err = errors.Join(err, dir.Close()); err != nil || len(names) != n || !dirAttrs(u.tree).isSatisfiedBy(have) {
 			return false
 		}
 	}

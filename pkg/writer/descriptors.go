@@ -30,8 +30,8 @@ func openAt(dir int, path string, flags uint64) (int, error) {
 	})
 }
 
-// saysAbsent reports whether an error of openAt means that the file or directory does not exist.
-func saysAbsent(err error) bool {
+// isAbsent reports whether an error of openAt means that the file or directory does not exist.
+func isAbsent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
@@ -152,7 +152,7 @@ func setDir(at int, name string, want attrs, set func(fd int, have, want attrs) 
 	}
 	if err == nil {
 		var have attrs
-		if have, err = statAttrs(fd); err == nil && !want.satisfiedBy(have) {
+		if have, err = statAttrs(fd); err == nil && !want.isSatisfiedBy(have) {
 			err = set(fd, have, want)
 		}
 	}

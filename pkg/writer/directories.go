@@ -59,11 +59,11 @@ func unsafePath(p string) error {
 
 // hasDirectories reports whether all directories for mounts exist.
 func (u *update) hasDirectories() bool {
-	return u.missing() == 0 && !slices.ContainsFunc(u.tree.Inner, func(p string) bool { return !isDir(u.old, p) })
+	return u.countMissing() == 0 && !slices.ContainsFunc(u.tree.Inner, func(p string) bool { return !isDir(u.old, p) })
 }
 
-// missing returns the number of directories for mounts that do not exist in the root.
-func (u *update) missing() (n int) {
+// countMissing returns the number of directories for mounts that do not exist in the root.
+func (u *update) countMissing() (n int) {
 	for _, p := range u.mountDirs {
 		if !isDir(u.root, p) {
 			n++

@@ -80,7 +80,7 @@ func newInPlace(o Options) *Writer {
 
 // isGeneration reports whether a name is that of a generation.
 func isGeneration(name string) bool {
-	_, ok := birth(name)
+	_, ok := visibleSince(name)
 	return ok
 }
 

@@ -21,19 +21,19 @@ func (u *update) rewrite(ctx context.Context, room room) (err error) {
 	if err != nil {
 		return fmt.Errorf("look for files that the tree lacks: %w", err)
 	}
-	staysTorn := u.tear(full)
+	staysTorn := u.markTorn(full)
 	if room > present {
 		if full, err = u.makeRoom(room, full, spent); err != nil {
 			return fmt.Errorf("make room: %w", err)
 		}
 		spent = nil
 	}
-	u.keep(slices.Concat(full, spent))
+	u.keepLinks(slices.Concat(full, spent))
 	defer func() { err = errors.Join(err, removeAll(u.root, u.next)) }()
 	before := u.result
 	if err := u.prepare(ctx); err != nil {
 		u.result = before
-		return errors.Join(err, u.eachDiffering(giveBack))
+		return errors.Join(err, u.eachDiffering(deallocate))
 	}
 	// Write the record first. If the process is killed, the record is never older than the files.
 	if err := inOrder(u.renewRecord, u.narrowDirs, func() error { return u.emptyAll(full) }); err != nil {
@@ -45,9 +45,9 @@ func (u *update) rewrite(ctx context.Context, room room) (err error) {
 	})
 }
 
-// tear writes into the record that files are about to change, if any file does. It returns whether the record must still say so afterwards:
-// a torn file that is kept may stay torn.
-func (u *update) tear(full []string) (stays bool) {
+// markTorn writes into the record that files are about to change, if any file does. It returns whether the record must still say so
+// afterwards: a torn file that is kept may stay torn.
+func (u *update) markTorn(full []string) (stays bool) {
 	if u.opts.AttributePrefix == "" {
 		return false
 	}
@@ -92,8 +92,8 @@ func (u *update) extra() (full, spent []string, err error) {
 	return full, spent, err
 }
 
-// keep keeps the links of files that are not in the tree, and gives their directories the usual mode.
-func (u *update) keep(files []string) {
+// keepLinks keeps the links of files that are not in the tree, and gives their directories the usual mode.
+func (u *update) keepLinks(files []string) {
 	for _, p := range files {
 		u.tops[topOf(p)] = true
 		for _, dir := range parents(p) {
@@ -109,7 +109,7 @@ func (u *update) keep(files []string) {
 // have left more than one generation's worth of data. So if there is still too little room although the volume is large enough for the
 // tree, files that shrink or disappear are handled before the others. It returns the files that stay.
 func (u *update) makeRoom(room room, full, spent []string) (left []string, err error) {
-	shrink := room == all && u.fitsTwice()
+	shrink := room == all && u.hasRoomForTwo()
 	if shrink {
 		if err := inOrder(u.renewRecord, u.narrowDirs, func() error { return u.emptyAll(full) }); err != nil {
 			return full, err
@@ -121,7 +121,7 @@ func (u *update) makeRoom(room room, full, spent []string) (left []string, err e
 			err = dropErr
 		}
 	}
-	u.keep(full)
+	u.keepLinks(full)
 	if err == nil {
 		err = u.dropLinks()
 	}
@@ -137,8 +137,9 @@ func (u *update) makeRoom(room room, full, spent []string) (left []string, err e
 	})
 }
 
-// fitsTwice reports whether the file system has room for two generations of the tree and for its root. A total of zero stands for no limit.
-func (u *update) fitsTwice() bool {
+// hasRoomForTwo reports whether the file system has room for two generations of the tree and for its root. A total of zero stands for no
+// limit.
+func (u *update) hasRoomForTwo() bool {
 	var st unix.Statfs_t
 	takes := Measure(u.tree)
 	return unix.Fstatfs(u.root, &st) == nil &&
@@ -243,8 +244,8 @@ func allocate(fd int, f *volume.File, _ *fileState) error {
 	return unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(f.Data)))
 }
 
-// giveBack undoes allocate: truncating a file at its end frees the pages beyond the end.
-func giveBack(fd int, _ *volume.File, _ *fileState) error {
+// deallocate undoes allocate: truncating a file at its end frees the pages beyond the end.
+func deallocate(fd int, _ *volume.File, _ *fileState) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
@@ -263,7 +264,7 @@ func (u *update) overwrite(fd int, f *volume.File, want *fileState) error {
 	if err := u.opts.drop(fd, openedName); err != nil {
 		return err
 	}
-	keeps := want.attrs.satisfiedBy(have)
+	keeps := want.attrs.isSatisfiedBy(have)
 	if between := have.between(want.attrs); between != have.mode {
 		if err := unix.Fchmod(fd, between); err != nil {
 			return err
@@ -316,7 +317,7 @@ func (u *update) place() error {
 				unix.Close(fd)
 				continue
 			}
-			if !saysAbsent(openErr) { // the error does not prove that there is no directory
+			if !isAbsent(openErr) { // the error does not prove that there is no directory
 				return fmt.Errorf("open directory %s: %w", p, openErr)
 			}
 			if err = u.moveAway(at, p); err == nil {
@@ -379,7 +380,7 @@ func (u *update) eachDir(set func(fd int, have, want attrs) error) error {
 		return set(fd, have, want)
 	}
 	for _, name := range slices.Concat(u.dirs, u.emptied, []string{"."}) {
-		if err := setDir(u.old, name, dirAttrs(u.tree), change); err != nil && !saysAbsent(err) {
+		if err := setDir(u.old, name, dirAttrs(u.tree), change); err != nil && !isAbsent(err) {
 			return err
 		}
 	}

@@ -24,9 +24,9 @@ const (
 	birthLayout = "..2006_01_02_15_04_05.000000000"
 )
 
-// birth returns, from a generation's name, the time on the wall clock at which it became visible. It gives the order of generations, but
-// never an age, because the clock may be set.
-func birth(name string) (time.Time, bool) {
+// visibleSince returns, from a generation's name, the time on the wall clock at which it became visible. It gives the order of generations,
+// but never an age, because the clock may be set.
+func visibleSince(name string) (time.Time, bool) {
 	if len(name) < len(birthLayout) || strings.Trim(name[len(birthLayout):], "0123456789") != "" {
 		return time.Time{}, false
 	}
@@ -38,7 +38,7 @@ func birth(name string) (time.Time, bool) {
 // that names sort like generations. Random digits make each name unique.
 func nameAfter(before string) string {
 	now := time.Now().UTC()
-	if b, ok := birth(before); ok && !now.After(b) {
+	if b, ok := visibleSince(before); ok && !now.After(b) {
 		now = b.Add(1)
 	}
 	return now.Format(birthLayout) + fmt.Sprintf("%04d", rand.IntN(10_000))
@@ -69,7 +69,7 @@ func list(root int) (*listing, error) {
 		case !strings.HasPrefix(name, ".."):
 			l.others[name] = e.Type() == fs.ModeSymlink
 		default:
-			if _, ok := birth(name); ok && e.IsDir() {
+			if _, ok := visibleSince(name); ok && e.IsDir() {
 				l.generations = append(l.generations, name)
 			} else if ok {
 				l.unfinished = append(l.unfinished, name)
@@ -105,7 +105,7 @@ func Prune(dir *os.Root, stays func(generation string) bool, removing func(file 
 // Present returns the name of the generation that dir shows, or "".
 func Present(dir *os.Root) string {
 	name, err := dir.Readlink(dataName)
-	if _, ok := birth(name); err != nil || !ok {
+	if _, ok := visibleSince(name); err != nil || !ok {
 		return ""
 	}
 	return name

@@ -87,17 +87,17 @@ func dirAttrs(tree *volume.Payload) attrs {
 	return a
 }
 
-// satisfiedBy reports whether a file with the attributes have needs no change to have the attributes a.
-func (a attrs) satisfiedBy(have attrs) bool { return a.mode == have.mode && a.sameOwner(have) }
+// isSatisfiedBy reports whether a file with the attributes have needs no change to have the attributes a.
+func (a attrs) isSatisfiedBy(have attrs) bool { return a.mode == have.mode && a.hasSameOwner(have) }
 
-func (a attrs) sameOwner(have attrs) bool {
+func (a attrs) hasSameOwner(have attrs) bool {
 	return (a.uid == volume.NoOwner || a.uid == have.uid) && (a.gid == volume.NoOwner || a.gid == have.gid)
 }
 
 // between returns a mode for the time of a change from a to want: it grants only what both grant. The owner decides to whom the bits apply,
 // so it grants nothing if the owner changes.
 func (a attrs) between(want attrs) uint32 {
-	if !want.sameOwner(a) {
+	if !want.hasSameOwner(a) {
 		return 0
 	}
 	return a.mode & want.mode

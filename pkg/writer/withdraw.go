@@ -20,7 +20,7 @@ import (
 // another generation, it removes the files from the present one: a reader may then miss a file of the generation that it has begun to read.
 // With InPlace the files are emptied. Errors are those of Write.
 func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (Result, error) {
-	tree, gone, err := w.without(dir, refused)
+	tree, gone, err := w.treeWithout(dir, refused)
 	if tree == nil || err != nil {
 		return Result{}, err
 	}
@@ -39,8 +39,8 @@ func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 	return result, err
 }
 
-// without returns a tree that keeps what dir shows, apart from the files that go. It returns nil if dir shows nothing.
-func (w *Writer) without(dir *os.Root, refused map[volume.Ref]bool) (tree *volume.Payload, gone []string, err error) {
+// treeWithout returns a tree that keeps what dir shows, apart from the files that go. It returns nil if dir shows nothing.
+func (w *Writer) treeWithout(dir *os.Root, refused map[volume.Ref]bool) (tree *volume.Payload, gone []string, err error) {
 	generation, err := openPresent(dir)
 	if generation < 0 || err != nil {
 		return nil, nil, err
@@ -59,7 +59,7 @@ func (w *Writer) without(dir *os.Root, refused map[volume.Ref]bool) (tree *volum
 	err = walk(generation, ".", func(p string, e fs.DirEntry) error {
 		stays := false
 		if e.Type().IsRegular() {
-			if stays, err = w.stays(at, p, refused); err != nil {
+			if stays, err = w.isKept(at, p, refused); err != nil {
 				return fmt.Errorf("which objects %s shows: %w", p, err)
 			}
 		}
@@ -74,8 +74,8 @@ func (w *Writer) without(dir *os.Root, refused map[volume.Ref]bool) (tree *volum
 	return tree, gone, err
 }
 
-// stays reports whether a file names objects, and no refused one.
-func (w *Writer) stays(at *dirs, p string, refused map[volume.Ref]bool) (bool, error) {
+// isKept reports whether a file names objects, and no refused one.
+func (w *Writer) isKept(at *dirs, p string, refused map[volume.Ref]bool) (bool, error) {
 	dir, last, err := at.at(p)
 	if err != nil {
 		return false, err

@@ -168,7 +168,7 @@ func (w *Writer) Compare(ctx context.Context, dir *os.Root, tree *volume.Payload
 	if err != nil {
 		return found, err
 	}
-	defer u.end()
+	defer u.close()
 	if found.Whole, err = u.isLinked(); err != nil {
 		return found, err
 	}
@@ -220,7 +220,7 @@ func (w *Writer) begin(root int, tree *volume.Payload) (u *update, err error) {
 	return u, nil
 }
 
-func (u *update) end() {
+func (u *update) close() {
 	if u.old >= 0 {
 		unix.Close(u.old)
 	}
@@ -240,7 +240,7 @@ func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room
 	if err != nil {
 		return Result{}, err
 	}
-	defer u.end()
+	defer u.close()
 	if room > present { // 2; a leftover that cannot be removed does no harm, unless there is no room
 		_, _ = u.prune(root, nil, u.opts.Removing)
 	} else {
@@ -272,7 +272,7 @@ func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room
 // renew writes the tree's record to the present generation, which has all files already.
 func (u *update) renew() error {
 	u.result.Generation = u.current
-	if u.missing() > 0 {
+	if u.countMissing() > 0 {
 		if err := u.reserve(u.root, 0); err != nil {
 			return err
 		}

@@ -216,8 +216,8 @@ func TestStillAt(t *testing.T) {
 			v, err := n.Reopen(n.ctx(), "v1", target)
 			n.must(err)
 			tc.change(n, target)
-			if got := v.StillAt(target); got != tc.want {
-				t.Errorf("StillAt = %t", got)
+			if got := v.IsMountedAt(target); got != tc.want {
+				t.Errorf("IsMountedAt = %t", got)
 			}
 			n.must(v.Close())
 		})

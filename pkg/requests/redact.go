@@ -14,11 +14,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Told returns the failure of a request in a form that authors of pods may see. A refusal, or another answer about the object itself, is
+// Redact returns the failure of a request in a form that authors of pods may see. A refusal, or another answer about the object itself, is
 // returned as it is. For a problem of the API server or the connection, only code and reason are kept, or how the connection failed, and
 // never the text of an answer. If the storage cannot be read, the API server names the corrupt object, perhaps of another tenant, to
 // everybody who requests an object of that kind. The Retry-After is kept.
-func Told(err error) error {
+func Redact(err error) error {
 	var answer apierrors.APIStatus
 	if errors.As(err, &answer) {
 		status := answer.Status()
@@ -26,17 +26,17 @@ func Told(err error) error {
 			apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
 			return err
 		}
-		told := metav1.Status{
+		redacted := metav1.Status{
 			Status: metav1.StatusFailure, Code: status.Code, Reason: status.Reason,
 			Message: fmt.Sprintf("the API server answered %d %s", status.Code, status.Reason),
 		}
 		if status.Details != nil {
-			told.Details = &metav1.StatusDetails{RetryAfterSeconds: status.Details.RetryAfterSeconds}
+			redacted.Details = &metav1.StatusDetails{RetryAfterSeconds: status.Details.RetryAfterSeconds}
 		}
-		return &apierrors.StatusError{ErrStatus: told}
+		return &apierrors.StatusError{ErrStatus: redacted}
 	}
 	if failure, ok := errors.AsType[*url.Error](err); ok {
-		return unreachable(failure.Err)
+		return unreachableError(failure.Err)
 	}
 	return err
 }
@@ -44,9 +44,9 @@ func Told(err error) error {
 // errBroken replaces a connection's failure whose text may quote an answer.
 var errBroken = errors.New("no readable answer")
 
-// unreachable returns the failure of a transport without any text that may quote an answer. Errors of the network and of the check of a
-// certificate quote nothing.
-func unreachable(cause error) error {
+// unreachableError returns the failure of a transport without any text that may quote an answer. Errors of the network and of the check of
+// a certificate quote nothing.
+func unreachableError(cause error) error {
 	var network net.Error
 	var certificate *tls.CertificateVerificationError
 	if unsent, ok := errors.AsType[*CredentialError](cause); ok {
