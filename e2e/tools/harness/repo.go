@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -104,6 +105,20 @@ func BuildPlugin(ctx context.Context, dir string, race bool, progress io.Writer)
 		o.Tags = pluginTags
 	}
 	return build(ctx, o, "plugin", raced("refvol-plugin", race), dir)
+}
+
+// BuildOverlaid builds the plugin, without the race detector, and with some sources replaced or added: overlay has the
+// path of each such source, and the path of the file that is read instead. The cache has the program by its name.
+func BuildOverlaid(ctx context.Context, dir, name string, overlay map[string]string, progress io.Writer) (string, error) {
+	text, err := json.Marshal(map[string]any{"Replace": overlay})
+	if err != nil {
+		return "", fmt.Errorf("write the overlay: %w", err)
+	}
+	file := filepath.Join(dir, name+".json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return "", fmt.Errorf("write the overlay: %w", err)
+	}
+	return build(ctx, gobuild.Options{Package: "./cmd/refvol-plugin", Tags: pluginTags, Overlay: file, Progress: progress}, "plugin", name, dir)
 }
 
 // BuildNotify builds refvol-notify, as BuildPlugin does the plugin, and returns the path of a copy in dir.
