@@ -84,9 +84,9 @@ func (o *objects) Refresh(volume.Pod, []volume.Ref) {
 	o.resyncs++
 }
 
-func (o *objects) Keep(volume.Pod, string)             {}
-func (o *objects) Denied(volume.Pod, volume.Ref) error { return nil }
-func (o *objects) Renewed(volume.ServiceAccount)       {}
+func (o *objects) MarkMounted(volume.Pod, string)             {}
+func (o *objects) DenialErr(volume.Pod, volume.Ref) error { return nil }
+func (o *objects) OnNewCredential(volume.ServiceAccount)       {}
 func (o *objects) Prioritize(volume.Pod, []volume.Ref) {}
 
 // pods is an API server that knows one pod, with its volume.

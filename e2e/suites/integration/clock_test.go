@@ -18,6 +18,9 @@ import (
 // TestClockIsSet sets the node's clock back by an hour, forward by two, and back again. Only names and reported times depend
 // on it.
 func TestClockIsSet(t *testing.T) {
+	if !harness.Scaled(false, true) {
+		t.Skip("SKIP: it belongs to the long form (REFVOL_LONG=1): for its plugin all of the standard library is compiled again")
+	}
 	t.Parallel()
 	binary, err := buildClocked(t.Context(), t.TempDir())
 	if err != nil {
