@@ -80,18 +80,18 @@ build() {
 
 start_example() {
   k create namespace "$example" --dry-run=client --output yaml | k apply --filename -
-  k --namespace "$example" apply --filename deploy/examples/configmap.yaml
-  k --namespace "$example" wait --for condition=Ready pod/refvol-configmap --timeout 3m
+  k --namespace "$example" apply --filename deploy/examples/volume-configmap.yaml
+  k --namespace "$example" wait --for condition=Ready pod/refvol-volume-configmap --timeout 3m
 }
 
 # shown TEXT: waits until the pod has printed it.
 shown() {
   local i
   for i in $(seq 300); do
-    if k --namespace "$example" logs refvol-configmap | grep -qF -e "$1"; then return; fi
+    if k --namespace "$example" logs refvol-volume-configmap | grep -qF -e "$1"; then return; fi
     sleep 0.1
   done
-  k --namespace "$example" describe pod refvol-configmap >&2
+  k --namespace "$example" describe pod refvol-volume-configmap >&2
   fail "the pod did not show $1 within $((i / 10)) s"
 }
 
@@ -108,13 +108,13 @@ try() {
   k --namespace "$namespace" rollout status daemonset/refvol-plugin --timeout 5m
   say "Starting a pod that prints a ConfigMap's file when it changes"
   start_example
-  shown hello
+  shown "level: info"
   text="changed at $(date +%T)"
   say "Changing the ConfigMap: $text"
-  k --namespace "$example" patch configmap greeting --type merge --patch "{\"data\":{\"greeting.txt\":\"$text\\n\"}}"
+  k --namespace "$example" patch configmap live-settings --type merge --patch "{\"data\":{\"settings.yaml\":\"$text\\n\"}}"
   shown "$text"
-  k --namespace "$example" logs refvol-configmap
-  say "The file has changed. Look around with: kubectl --namespace $example exec -it refvol-configmap -- sh"
+  k --namespace "$example" logs refvol-volume-configmap
+  say "The file has changed. Look around with: kubectl --namespace $example exec -it refvol-volume-configmap -- sh"
   echo "make try-clean removes all of this."
 }
 
