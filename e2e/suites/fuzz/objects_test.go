@@ -23,11 +23,11 @@ type objects struct{}
 func (*objects) Subscribe(func(volume.ServiceAccount, volume.Ref)) {}
 func (*objects) RegisterPod(volume.Pod, string, []volume.Ref)      {}
 func (*objects) UnregisterPod(volume.Pod, string)                  {}
-func (*objects) MarkMounted(volume.Pod, string)                           {}
-func (*objects) DenialErr(volume.Pod, volume.Ref) error               { return nil }
+func (*objects) MarkMounted(volume.Pod, string)                    {}
+func (*objects) DenialErr(volume.Pod, volume.Ref) error            { return nil }
 func (*objects) Refresh(volume.Pod, []volume.Ref)                  {}
 func (*objects) Prioritize(volume.Pod, []volume.Ref)               {}
-func (*objects) OnNewCredential(volume.ServiceAccount)                     {}
+func (*objects) OnNewCredential(volume.ServiceAccount)             {}
 
 // GetObject returns an object whose keys can be paths, and variables.
 func (*objects) GetObject(_ volume.Pod, ref volume.Ref) (*volume.Object, error) {
