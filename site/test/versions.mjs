@@ -45,7 +45,7 @@ test('each release has its site, and a menu of all', async (t) => {
 
   const built = path.join(clone, 'bin/site')
   const versions = { '/': 'next', '/v0.2/': 'v0.2.0', '/v0.1/': 'v0.1.10' }
-  assert.deepEqual(fs.readdirSync(built).filter((name) => name.startsWith('v')).sort(), ['v0.1', 'v0.2'])
+  assert.deepEqual(fs.readdirSync(built).filter((name) => /^v[0-9.]+$/.test(name)).sort(), ['v0.1', 'v0.2'])
   for (const [base, tag] of Object.entries(versions)) {
     for (const name of fs.readdirSync(built + base).filter((name) => name.endsWith('.html'))) {
       const text = fs.readFileSync(path.join(built, base, name), 'utf8')
