@@ -80,11 +80,11 @@ func TestAMarkThatStays(t *testing.T) {
 	v.storms(2)
 	_, noisy := v.watch()
 	_, quiet := other.watch()
-	// Not each pause has too many: in the first, most events are counted, and the kernel merges some.
+	// Not each pause has too many: in the first, most events are counted. Linux 6.12 tells twice as many as can be read.
 	for pauses := 0; quiet.end() == nil && pauses < 4*maxLate; pauses++ {
 		waitFor(t, func() bool {
 			n, err := unix.IoctlGetInt(v.group.fd, unix.TIOCINQ)
-			return err != nil || n > (v.group.most+busy)*metadataSize
+			return err != nil || n > 2*(v.group.most+busy)*metadataSize
 		})
 		_, _ = v.group.read(true, nil) // a pause has passed
 	}
