@@ -86,10 +86,13 @@ func (v *Result) LaggardsOf(takes func(status.Pod) bool) []OutdatedVolume {
 	})
 }
 
+// notifyContainer is the name of the sidecar that the component restart adds (docs/apply.md).
+const notifyContainer = "refvol-notify"
+
 // Health is a pod's health at one moment.
 type Health struct {
 	Ready bool
-	// restarts has those of each container, by name.
+	// restarts has those of each container of the application, by name.
 	restarts map[string]int32
 }
 
@@ -97,7 +100,9 @@ type Health struct {
 func HealthOf(pod *corev1.Pod) Health {
 	h := Health{Ready: isReady(pod), restarts: map[string]int32{}}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		h.restarts[c.Name] = c.RestartCount
+		if c.Name != notifyContainer { // while the kubelet has old variables, it restarts alone
+			h.restarts[c.Name] = c.RestartCount
+		}
 	}
 	return h
 }

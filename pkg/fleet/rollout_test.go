@@ -110,6 +110,7 @@ func TestWorse(t *testing.T) {
 		"may restart, and is not up":   {well, healthPod(false, 3, nil), 1, true, "is not ready any more; container main is not ready"},
 		"may restart once":             {well, healthPod(true, 4, nil), 1, false, "restarted 2 times"},
 		"may restart in place":         {HealthOf(healthPod(true, 2, withSidecar(1))), healthPod(true, 3, withSidecar(2)), 1, true, ""},
+		"the sidecar tries again":      {HealthOf(healthPod(true, 2, withSidecar(1))), healthPod(true, 3, withSidecar(5)), 1, true, ""},
 		"one container restarts twice": {HealthOf(healthPod(true, 2, withSidecar(9))), healthPod(true, 4, withSidecar(9)), 1, true, "restarted 2 times"},
 		"was not ready":                {Health{}, healthPod(false, 0, nil), 0, true, ""},
 		"was not ready, and restarted": {Health{}, healthPod(false, 1, nil), 0, true, "restarted once; container main is not ready"},
