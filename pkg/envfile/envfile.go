@@ -33,17 +33,23 @@ func (v Variable) Format(s fmt.State, _ rune) { fmt.Fprint(s, v.String()) }
 func (v Variable) MarshalJSON() ([]byte, error) { return json.Marshal(v.String()) }
 
 // Encode returns the content of an env file that sets the variables in the given order. skipped has the names of the variables that the
-// format cannot hold, sorted and without duplicates. Each variable ends its line. Without variables the content is empty. Any format except
-// volume.EnvShell is treated as volume.EnvDotenv. No name may be there twice, because readers treat that in different ways.
+// format cannot hold, sorted and without duplicates. Each variable ends its line, or with a NUL byte in a volume.EnvEnviron file. Without
+// variables the content is empty. An unknown format is treated as volume.EnvDotenv. No name may be there twice, because readers treat that
+// in different ways.
 //
-// Neither format holds a name with other characters than letters, digits and underscores, a name that starts with a digit, or a value that
-// is not UTF-8 or has a NUL byte. A volume.EnvShell file holds all other values, but not the variables that a shell uses for itself. A
-// volume.EnvDotenv file cannot hold the few values that no quoting passes through godotenv unchanged.
+// No format holds a value that is not UTF-8 or has a NUL byte. A volume.EnvEnviron file holds all others, and all names that Kubernetes
+// allows. The other formats don't hold a name with other characters than letters, digits and underscores, or a name that starts with a
+// digit. A volume.EnvShell file does not hold the variables that a shell uses for itself, and a volume.EnvDotenv file does not hold the few
+// values that no quoting passes through godotenv unchanged.
 //
 // A value never sets another variable, in any shell and in any of the parsers that the dotenv quoting supports.
 //
 // Encode is safe for concurrent use.
 func Encode(format volume.EnvFormat, variables []Variable) (data []byte, skipped []string) {
+	end := byte('\n')
+	if format == volume.EnvEnviron {
+		end = 0
+	}
 	for i := range variables {
 		v := &variables[i]
 		quoted, ok := quote(format, v)
@@ -51,7 +57,7 @@ func Encode(format volume.EnvFormat, variables []Variable) (data []byte, skipped
 			skipped = append(skipped, v.Name)
 			continue
 		}
-		data = append(append(append(append(data, v.Name...), '='), quoted...), '\n')
+		data = append(append(append(append(data, v.Name...), '='), quoted...), end)
 	}
 	slices.Sort(skipped)
 	return data, slices.Compact(skipped)
@@ -60,7 +66,11 @@ func Encode(format volume.EnvFormat, variables []Variable) (data []byte, skipped
 // quote returns a variable's value in a format. It returns false if the format cannot hold the variable.
 func quote(format volume.EnvFormat, v *Variable) (string, bool) {
 	switch {
-	case len(validation.IsCIdentifier(v.Name)) > 0, !utf8.ValidString(v.Value), strings.Contains(v.Value, "\x00"):
+	case !utf8.ValidString(v.Value), strings.Contains(v.Value, "\x00"):
+		return "", false
+	case format == volume.EnvEnviron:
+		return v.Value, len(validation.IsRelaxedEnvVarName(v.Name)) == 0
+	case len(validation.IsCIdentifier(v.Name)) > 0:
 		return "", false
 	case format == volume.EnvShell:
 		return quoteShell(v.Value), !keptByShell(v.Name)

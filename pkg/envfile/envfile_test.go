@@ -26,6 +26,27 @@ func TestEncodeNames(t *testing.T) {
 	}
 }
 
+// TestEncodeEnviron: the content is that of /proc/PID/environ, for every name and value that a container can have.
+func TestEncodeEnviron(t *testing.T) {
+	data, skipped := Encode(volume.EnvEnviron, []Variable{
+		{"spring.datasource.url", "jdbc:x?a=b"},
+		{"UID", "1"},
+		{"2-b", "it's\n$(A) \"é\""},
+		{"IFS", ""},
+		{"", "x"},
+		{"A=B", "x"},
+		{"é", "x"},
+		{"N", "\x00"},
+		{"U", "\xff"},
+	})
+	if want := "spring.datasource.url=jdbc:x?a=b\x00UID=1\x002-b=it's\n$(A) \"é\"\x00IFS=\x00"; string(data) != want {
+		t.Errorf("%q, not %q", data, want)
+	}
+	if want := []string{"", "A=B", "N", "U", "é"}; !slices.Equal(skipped, want) {
+		t.Errorf("skips %q, not %q", skipped, want)
+	}
+}
+
 func TestEncodeReportsSkipped(t *testing.T) {
 	for _, format := range formats() {
 		data, skipped := Encode(format, []Variable{

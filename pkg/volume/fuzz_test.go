@@ -134,7 +134,7 @@ func checkSpec(t *testing.T, spec *Spec) {
 		if s.PodEnv != nil {
 			things++
 			file(s.Path, s.Mode)
-			if s.PodEnv.Container == "" || s.Format != EnvDotenv && s.Format != EnvShell {
+			if s.PodEnv.Container == "" || !isFormat(s.Format) {
 				t.Errorf("podEnv %+v", *s.PodEnv)
 			}
 		}
@@ -184,10 +184,12 @@ func checkSpec(t *testing.T, spec *Spec) {
 	}
 }
 
+func isFormat(f EnvFormat) bool { return f == EnvDotenv || f == EnvShell || f == EnvEnviron }
+
 // checkEnv checks the properties of every env source that Parse returns.
 func checkEnv(t *testing.T, file *Source) {
 	t.Helper()
-	if file.Format != EnvDotenv && file.Format != EnvShell {
+	if !isFormat(file.Format) {
 		t.Errorf("format %q", file.Format)
 	}
 	for _, from := range file.Env.From {

@@ -295,7 +295,7 @@ func (p *parser) format(at *field.Path, from *EnvFormat) EnvFormat {
 	if from == nil {
 		return EnvDotenv
 	}
-	supported(p, at, *from, EnvDotenv, EnvShell)
+	supported(p, at, *from, EnvDotenv, EnvShell, EnvEnviron)
 	return *from
 }
 

@@ -55,6 +55,7 @@ func envCases() []accepted {
 		one(`valueFrom: {fieldRef: {fieldPath: spec.serviceAccountName, apiVersion: ""}}`, EnvVar{FieldRef: PodServiceAccount}),
 		{"a name that an env file can't hold is for the file to leave out", sources("[{env: {path: e, env: [{name: 1.b-$ (c)}]}}]"), env("e", Env{Vars: []EnvVar{{Name: "1.b-$ (c)"}}})},
 		{"podEnv", sources("[{podEnv: {path: e, container: main}}]"), podEnv("e", nil, EnvDotenv, "main")},
+		{"podEnv as an environment", sources("[{podEnv: {path: e, container: main, format: environ}}]"), podEnv("e", nil, EnvEnviron, "main")},
 		{"podEnv with all fields", sources("[{podEnv: {path: d/e, container: main-2, mode: 0400, format: shell}}]"), podEnv("d/e", &mode, EnvShell, "main-2")},
 		{
 			"versions", sources("[{secret: {name: s}}, {versions: {path: .versions, mode: 0400}}]"),
@@ -105,8 +106,8 @@ func refusedEnvCases() []refusedSources {
 		env("nothing", "", ".path: Required value: must be a relative path"),
 		env("bad path", "path: ../e", `.path: Invalid value: "../e": must not contain ".."`),
 		env("mode", "path: e, mode: 888", ".mode: Invalid value: 888: must be an integer from 0 to 511 (octal 0777)"),
-		env("format", "path: e, format: json", `.format: Unsupported value: "json": supported values: "dotenv", "shell"`),
-		env("empty format", `path: e, format: ""`, `.format: Unsupported value: "": supported values: "dotenv", "shell"`),
+		env("format", "path: e, format: json", `.format: Unsupported value: "json": supported values: "dotenv", "shell", "environ"`),
+		env("empty format", `path: e, format: ""`, `.format: Unsupported value: "": supported values: "dotenv", "shell", "environ"`),
 		env("unknown field", "path: e, optional: true", ".optional: Forbidden: unknown field; known are env, envFrom, format, mode, path"),
 		env("envFrom as a mapping", "path: e, envFrom: {}", `.envFrom: Invalid value: "object": must be a list`),
 		env("env as a mapping", "path: e, env: {A: b}", `.env: Invalid value: "object": must be a list`),

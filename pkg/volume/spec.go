@@ -160,6 +160,8 @@ const (
 	EnvDotenv EnvFormat = "dotenv"
 	// EnvShell can be sourced by a POSIX shell.
 	EnvShell EnvFormat = "shell"
+	// EnvEnviron is the format of /proc/PID/environ. It holds all names and values that an environment can hold.
+	EnvEnviron EnvFormat = "environ"
 )
 
 // PodEnv refers to the environment of one of the pod's containers.
