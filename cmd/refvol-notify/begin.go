@@ -76,6 +76,7 @@ func (n *notifier) changed(now files) []string {
 	if n.began { // otherwise these are not the containers' variables
 		names, _, is, err := n.env.differing()
 		if err == nil && len(names) == 0 {
+			now[want] = is // the file may be newer than the look
 			n.state.Running[want], n.state.Equal, n.state.DoubtEndsAt, n.state.Tries = is, true, time.Time{}, 0
 			n.save(n.state)
 			return differences(n.state.Running, now)
@@ -90,7 +91,7 @@ func (n *notifier) changed(now files) []string {
 
 // apply opens the file applied once the containers have started with its variables.
 func (n *notifier) apply() {
-	if n.env != nil && n.state.Equal && n.m.isProbed() {
+	if n.env != nil && n.state.Equal && n.m.isStarting() {
 		n.logOnce("can't open the file applied: nothing says that its variables are in use", n.env.openApplied(n.state.Running[n.want()]))
 	}
 }

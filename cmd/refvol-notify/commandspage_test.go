@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "write this program's part of docs/comma
 // TestCommandsPage: docs/commands.md shows the help of both commands.
 func TestCommandsPage(t *testing.T) {
 	var commands []helppage.Command
-	for _, args := range [][]string{{"--help"}, {"probe", "--help"}} {
+	for _, args := range [][]string{{"--help"}, {"wait", "--help"}} {
 		var b bytes.Buffer
 		if status := run(t.Context(), args, &b, io.Discard); status != 0 {
 			t.Fatalf("%q ends with %d", args, status)

@@ -4,7 +4,6 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -43,11 +42,11 @@ func (e *environment) differing() (names, all []string, is string, err error) {
 	if err != nil {
 		return nil, nil, "", err
 	}
-	want, err := readShell(string(text))
-	if err != nil {
-		return nil, nil, "", fmt.Errorf("%s: %w", file.Name(), err)
+	if len(text) > 0 && text[len(text)-1] != 0 {
+		return nil, nil, "", fmt.Errorf("%s does not end with a NUL byte: set format: environ", file.Name())
 	}
-	for name, value := range want {
+	for entry := range strings.FieldsFuncSeq(string(text), func(r rune) bool { return r == 0 }) {
+		name, value, _ := strings.Cut(entry, "=")
 		all = append(all, name)
 		if have, ok := e.lookup(name); !ok || have != value {
 			names = append(names, name)
@@ -106,41 +105,4 @@ func (e *environment) sum(m *mark) byte {
 		_, _ = fmt.Fprintf(hash, "%s=%q %t\n", name, value, ok)
 	}
 	return hash.Sum(nil)[0]
-}
-
-// readShell reads an env file of the format shell: NAME='value', with a quote in a value as quote, backslash, quote, quote. Errors hold no
-// values.
-func readShell(text string) (map[string]string, error) {
-	all := map[string]string{}
-	for n := 1; text != ""; n++ {
-		name, rest, ok := strings.Cut(text, "='")
-		if !ok || name == "" || strings.ContainsAny(name, "\n'") {
-			return nil, fmt.Errorf("variable %d is not of the form NAME='value': set format: shell", n)
-		}
-		value, rest, err := readQuoted(rest)
-		if err != nil {
-			return nil, fmt.Errorf("variable %d: %w", n, err)
-		}
-		all[name], text = value, rest
-	}
-	return all, nil
-}
-
-// readQuoted reads a value up to its final quote and newline, and returns the rest.
-func readQuoted(text string) (value, rest string, err error) {
-	for {
-		part, after, ok := strings.Cut(text, "'")
-		if !ok {
-			return "", "", errors.New("no quote at its end")
-		}
-		value += part
-		if text, ok = strings.CutPrefix(after, `\''`); ok {
-			value += "'"
-			continue
-		}
-		if rest, ok = strings.CutPrefix(after, "\n"); !ok {
-			return "", "", errors.New("no line feed at its end")
-		}
-		return value, rest, nil
-	}
 }

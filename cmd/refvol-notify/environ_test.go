@@ -1,10 +1,13 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/cryptotest"
 	"testing/synctest"
 	"time"
 
@@ -13,41 +16,51 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// TestReadShell reads what pkg/envfile writes.
-func TestReadShell(t *testing.T) {
-	values := map[string]string{"A": "", "B": "it's", "C": "a\nB='x'\n", "D": `\'"$(id)`, "E": "''", "F": "ä\r\n\t'", "G": "'\nX='"}
+// TestDiffering compares with what pkg/envfile writes.
+func TestDiffering(t *testing.T) {
+	values := map[string]string{"spring.datasource.url": "", "2": "it's", "C": "a\nB=x\n", "UID": `\'"$(id)`, "F": "ä\r\n\t="}
 	var variables []envfile.Variable
 	for name, value := range values {
 		variables = append(variables, envfile.Variable{Name: name, Value: value})
 	}
-	text, skipped := envfile.Encode(volume.EnvShell, variables)
+	text, skipped := envfile.Encode(volume.EnvEnviron, variables)
 	if len(skipped) > 0 {
 		t.Fatal(skipped)
 	}
-	got, err := readShell(string(text))
-	if err != nil {
-		t.Fatal(err)
+	v := newVolume(t, false)
+	e := &environment{dir: v.path, lookup: func(name string) (string, bool) { value, ok := values[name]; return value, ok }}
+	differing := func(text string) (names, all []string, err error) {
+		v.write(wantFile, text)
+		names, all, _, err = e.differing()
+		return names, all, err
 	}
-	for name, value := range values {
-		if got[name] != value {
-			t.Errorf("%s: %q, not %q", name, got[name], value)
-		}
+	if names, all, err := differing(string(text)); err != nil || len(names) > 0 || !slices.Equal(all, slices.Sorted(maps.Keys(values))) {
+		t.Errorf("of equal variables %q of %q differ: %v", names, all, err)
 	}
-	for _, bad := range []string{"A", "A=", "='x'\n", "A='", "A='x", "A='x'", "A='x'y\n", "A\n='x'\n", "A=\"secret\"\n"} {
-		if _, err := readShell(bad); err == nil || strings.Contains(err.Error(), "secret") {
+	delete(values, "2")
+	values["UID"] = "secret"
+	if names, _, err := differing(string(text)); err != nil || !slices.Equal(names, []string{"2", "UID"}) {
+		t.Errorf("%q differ: %v", names, err)
+	}
+	if names, all, err := differing(""); err != nil || len(names)+len(all) > 0 {
+		t.Errorf("without variables %q of %q differ: %v", names, all, err)
+	}
+	for _, bad := range []string{"A='secret'\n", "A=x\x00B=secret"} {
+		if _, _, err := differing(bad); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
 }
 
-// envPod returns a pod with an env volume whose file has VALUE.
+// envPod returns a pod with an env volume whose file has VALUE. The random keys are always the same, because one mark in 256 is wrong.
 func envPod(t *testing.T, v *liveVolume, state string, args ...string) *pod {
+	cryptotest.SetGlobalRandom(t, 1)
 	return newPod(t, append(args, "--env="+v.path, "--exit-code=42", "--state="+state)...)
 }
 
 func (v *liveVolume) writeEnv(value string) {
 	v.Helper()
-	v.write(appliedFile, "VALUE='"+value+"'\n", wantFile, "VALUE='"+value+"'\n")
+	v.write(appliedFile, "VALUE="+value+"\x00", wantFile, "VALUE="+value+"\x00")
 }
 
 func (p *pod) expectStarts(want string) {
@@ -57,7 +70,7 @@ func (p *pod) expectStarts(want string) {
 	}
 }
 
-// ready reports whether the application may start: the answer to the startup probe.
+// ready reports whether the application may start: the answer to the postStart hook.
 func (p *pod) ready() bool {
 	p.mu.Lock()
 	m := p.monitor
@@ -157,6 +170,33 @@ func TestVariablesAreNewer(t *testing.T) {
 	}
 }
 
+// The file becomes equal after the look and before it is compared: that is no change.
+func TestFileFollowsAfterALook(t *testing.T) {
+	v := newVolume(t, false)
+	v.writeEnv("older")
+	p := envPod(t, v, t.TempDir())
+	p.setVariable("VALUE", "newest")
+	n := p.process()
+	look := func() files {
+		t.Helper()
+		now, err := n.look()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return now
+	}
+	if err := n.begin(t.Context(), look()); err != nil {
+		t.Fatal(err)
+	}
+	before := look()
+	v.writeEnv("newest")
+	for _, now := range []files{before, look()} {
+		if changed := n.changed(now); len(changed) > 0 {
+			t.Errorf("changed: %s", firstNames(changed))
+		}
+	}
+}
+
 // It is not known which are newer, and the file stays: the containers restart after the patience. That is also so if the sidecar alone
 // restarted meanwhile, because its variables then say nothing about the application's.
 func TestPatienceEnds(t *testing.T) {
@@ -231,23 +271,23 @@ func TestAppliedOfAnotherGeneration(t *testing.T) {
 	}
 }
 
-// The file applied is opened after the startup probe has succeeded with equal variables, and never for other variables.
+// The file applied is opened after the postStart hook has succeeded with equal variables, and never for other variables.
 func TestApplied(t *testing.T) {
 	v, state := newVolume(t, false), t.TempDir()
 	v.writeEnv("one")
 	opens := watchOpens(t, v.path)
 	t.Setenv("VALUE", "zero")
 	args := []string{"--env=" + v.path, "--exit-code=42", "--settle=0s", "--state=" + state}
-	probes := func() {
+	hook := func() {
 		t.Helper()
-		if status := run(t.Context(), []string{"probe", "--state=" + state}, os.Stderr, os.Stderr); status != 0 {
-			t.Fatalf("the probe ends with %d", status)
+		if status := run(t.Context(), []string{"wait", "--state=" + state}, os.Stderr, os.Stderr); status != 0 {
+			t.Fatalf("the hook ends with %d", status)
 		}
 	}
 	p := start(t, args...) // the variables are older or newer than the file
 	compared := opens.of(wantFile)
-	probes()
-	waitFor(t, "it compares again after the probe", func() bool { return opens.of(wantFile) > compared })
+	hook()
+	waitFor(t, "it compares again after the hook", func() bool { return opens.of(wantFile) > compared })
 	p.stop()
 	if n := opens.of(appliedFile); n > 0 {
 		t.Fatalf("%d opens of applied", n)
@@ -260,7 +300,7 @@ func TestApplied(t *testing.T) {
 	if opens.of(appliedFile) > 0 {
 		t.Fatal("applied is opened before the containers start")
 	}
-	probes()
+	hook()
 	waitFor(t, "applied is opened", func() bool { return opens.of(appliedFile) == 1 })
 	v.writeEnv("two")
 	if status := <-p.done; status != 42 {

@@ -54,14 +54,14 @@ func TestWrongFlags(t *testing.T) {
 		"--dir=/a --url=http://[::1]/ --exit-code=4":                "--exit-code needs --state: a directory of an emptyDir with medium: Memory, for what the containers run with",
 		"--dir=/a --url=http://[::1]/ --exit-code=4 --state=/s":     "--url is one action, --exit-code or --signal another: remove one of them",
 		"--dir=/a --url=http://localhost/ --signal=HUP --process=x": "--url is one action, --exit-code or --signal another: remove one of them",
-		"probe":           "probe needs --state: the directory that the other process has",
-		"probe --state=x": `invalid value "x" for flag -state: write an absolute path, such as /run/refvol-notify`,
-		"probe --foo":     "flag provided but not defined: -foo; refvol-notify probe --help lists the flags",
+		"wait":           "wait needs --state: the directory that the other process has",
+		"wait --state=x": `invalid value "x" for flag -state: write an absolute path, such as /run/refvol-notify`,
+		"wait --foo":     "flag provided but not defined: -foo; refvol-notify wait --help lists the flags",
 	} {
 		if !strings.Contains(want, "--help") && strings.HasPrefix(want, "invalid value") {
 			command := "refvol-notify"
-			if strings.HasPrefix(args, "probe") {
-				command += " probe"
+			if strings.HasPrefix(args, "wait") {
+				command += " wait"
 			}
 			want += "; " + command + " --help lists the flags"
 		}
@@ -87,7 +87,7 @@ func TestRightFlags(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range []string{"--help", "-h", "probe --help"} {
+	for _, args := range []string{"--help", "-h", "wait --help"} {
 		var stdout, stderr buffer
 		status := run(t.Context(), strings.Fields(args), &stdout, &stderr)
 		if status != 0 || !strings.Contains(stdout.String(), "-state") || stderr.String() != "" {

@@ -35,11 +35,11 @@ func main() {
 
 // run is the program without its process. It returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	start := watchAndAct
-	if len(args) > 0 && args[0] == "probe" {
-		start, args = probe, args[1:]
+	if len(args) > 0 && args[0] == "wait" {
+		err := waitUntilReady(ctx, args[1:], stdout)
+		return exitStatus(context.WithoutCancel(ctx), err, stderr) // if it is ended before, that is no success
 	}
-	return exitStatus(ctx, start(ctx, args, stdout, stderr), stderr)
+	return exitStatus(ctx, watchAndAct(ctx, args, stdout, stderr), stderr)
 }
 
 func exitStatus(ctx context.Context, err error, stderr io.Writer) int {

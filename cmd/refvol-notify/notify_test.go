@@ -171,3 +171,14 @@ func TestDamagedState(t *testing.T) {
 		}
 	})
 }
+
+// A clock that is set back must not delay restarts until it has caught up.
+func TestClockIsSetBack(t *testing.T) {
+	now := time.Now()
+	for back, want := range map[time.Duration]time.Duration{0: 20 * time.Second, time.Minute: 0, time.Hour: 0} {
+		s := state{InRow: 2, LastAt: now}
+		if got := s.nextRestartAt(now.Add(-back)).Sub(now.Add(-back)); got != want {
+			t.Errorf("after %s back, it waits %s, not %s", back, got, want)
+		}
+	}
+}

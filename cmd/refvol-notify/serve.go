@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// monitor is the state for the probe and the metrics. It is safe for concurrent use.
+// monitor is the state for probes, hooks and metrics. It is safe for concurrent use.
 type monitor struct {
-	wake chan<- struct{} // receives after the first successful probe
+	wake chan<- struct{} // receives when the containers start
 
 	mu             sync.Mutex
 	ready, pending bool
-	probed         bool // the kubelet will now start the containers
+	starting       bool // the kubelet starts the containers now
 	counts         counts
 }
 
@@ -30,15 +30,15 @@ func (m *monitor) set(pending bool, c counts) {
 	m.ready, m.pending, m.counts = true, pending, c
 }
 
-func (m *monitor) isProbed() bool {
+func (m *monitor) isStarting() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.probed
+	return m.starting
 }
 
-func socketIn(state string) string { return filepath.Join(state, "probe.sock") }
+func socketIn(state string) string { return filepath.Join(state, "ready.sock") }
 
-// serve serves the probe's socket and the address of --http, until stop is called.
+// serve serves the socket for wait and the address of --http, until stop is called.
 func (m *monitor) serve(o *options) (stop func(), err error) {
 	servers := sync.WaitGroup{}
 	var running []*http.Server
@@ -60,7 +60,7 @@ func (m *monitor) serve(o *options) (stop func(), err error) {
 	}
 	if o.state != "" {
 		_ = os.Remove(socketIn(o.state)) // the socket of the last process
-		if err := listen("unix", socketIn(o.state), m.probe); err != nil {
+		if err := listen("unix", socketIn(o.state), m.answerWait); err != nil {
 			return nil, fmt.Errorf("--state: %w: mount an emptyDir there that user %d may write to", err, os.Geteuid())
 		}
 	}
@@ -91,13 +91,13 @@ func (m *monitor) readyz(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "ok\n")
 }
 
-// probe is readyz for the startup probe. After it succeeds, the containers start.
-func (m *monitor) probe(w http.ResponseWriter, r *http.Request) {
+// answerWait is readyz for the postStart hook. After it succeeds, the containers start.
+func (m *monitor) answerWait(w http.ResponseWriter, r *http.Request) {
 	m.readyz(w, r)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.ready && !m.probed {
-		m.probed = true
+	if m.ready && !m.starting {
+		m.starting = true
 		signalTo(m.wake)
 	}
 }
@@ -131,23 +131,42 @@ func (m *monitor) metrics(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// probe asks the process with the same --state whether it is ready. It is for exec probes, which need no port.
-func probe(ctx context.Context, args []string, stdout, _ io.Writer) error {
+// The longest time that wait waits, and the pause between two tries.
+const (
+	longestWait = 5 * time.Minute
+	waitPause   = 20 * time.Millisecond
+)
+
+// waitUntilReady waits until the process with the same --state is ready. It is for a postStart hook: the kubelet starts the next container
+// only after it. A startup probe does the same, but the kubelet runs it once a second.
+func waitUntilReady(ctx context.Context, args []string, stdout io.Writer) error {
 	var dir string
-	f := flag.NewFlagSet("refvol-notify probe", flag.ContinueOnError)
-	f.Func("state", "the `directory` of the other process's --state", withFix(one(&dir, isAbsolute), "an absolute path, such as /run/refvol-notify"))
+	f := flag.NewFlagSet("refvol-notify wait", flag.ContinueOnError)
+	f.Func("state", "wait until the process with this `directory` as --state is ready, for at most 5 minutes",
+		withFix(one(&dir, isAbsolute), "an absolute path, such as /run/refvol-notify"))
 	if err := parseFlags(f, args, stdout); err != nil {
 		return err
 	}
 	if dir == "" {
-		return usagef("probe needs --state: the directory that the other process has")
+		return usagef("wait needs --state: the directory that the other process has")
 	}
-	client := http.Client{Timeout: time.Second, Transport: &http.Transport{
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socketIn(dir))
 		},
 	}}
+	ctx, cancel := context.WithTimeout(ctx, longestWait)
+	defer cancel()
+	for {
+		err := askReady(ctx, client)
+		if err == nil || pause(ctx, waitPause) != nil {
+			return err
+		}
+	}
+}
+
+func askReady(ctx context.Context, client *http.Client) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1/readyz", http.NoBody)
 	if err != nil {
 		return err

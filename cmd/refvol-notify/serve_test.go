@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -66,28 +67,40 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// Before the files were read the probe fails: the application does not start yet.
-func TestProbe(t *testing.T) {
+// The postStart hook waits until the files were read, so that the application does not start before. If it is ended, it has no success.
+func TestWait(t *testing.T) {
 	state := t.TempDir()
-	args := []string{"probe", "--state=" + state}
-	var log buffer
-	if status := run(t.Context(), args, &log, &log); status != 1 || !strings.Contains(log.String(), "probe.sock") {
-		t.Errorf("without a process: status %d, %s", status, &log)
-	}
+	args := []string{"wait", "--state=" + state}
 	wake := make(chan struct{}, 1)
 	m := &monitor{wake: wake}
-	stop, err := m.serve(mustParse(t, "--dir=/a", "--url=http://127.0.0.1/", "--state="+state))
+	ended, end := context.WithCancel(t.Context())
+	end()
+	var log buffer
+	if status := run(ended, args, &log, &log); status != 1 || log.String() == "" {
+		t.Errorf("without a process: status %d, %s", status, &log)
+	}
+	done := make(chan int)
+	go func() { done <- run(t.Context(), args, os.Stdout, os.Stderr) }()
+	asked := make(chan struct{}, 1)
+	listener, err := net.Listen("unix", socketIn(state))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stop()
-	log = buffer{}
-	if status := run(t.Context(), args, &log, &log); status != 1 || log.String() != "refvol-notify: not ready\n" || m.isProbed() {
-		t.Errorf("before it is ready: status %d, %s", status, &log)
+	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: m.handler(func(w http.ResponseWriter, r *http.Request) {
+		m.answerWait(w, r)
+		signalTo(asked)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	for range 3 {
+		<-asked
+	}
+	if m.isStarting() || len(wake) != 0 {
+		t.Error("the containers start before it is ready")
 	}
 	m.set(false, counts{LastChangeAt: time.Now()})
-	if status := run(t.Context(), args, &log, &log); status != 0 || !m.isProbed() || len(wake) != 1 {
-		t.Errorf("once it is ready: status %d, %s", status, &log)
+	if status := <-done; status != 0 || !m.isStarting() || len(wake) != 1 {
+		t.Errorf("once it is ready: status %d, %d signals", status, len(wake))
 	}
 }
 

@@ -87,7 +87,7 @@ const (
 
 // nextRestartAt returns when the containers may restart again. Kubernetes itself has no back-off for restarts in place.
 func (s *state) nextRestartAt(now time.Time) time.Time {
-	if s.InRow == 0 || now.Sub(s.LastAt) > longPause {
+	if passed := now.Sub(s.LastAt); s.InRow == 0 || passed > longPause || passed < 0 { // below 0: the clock was set back
 		s.InRow = 0
 		return now
 	}

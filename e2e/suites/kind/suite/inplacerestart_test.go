@@ -22,7 +22,7 @@ func TestRestartInPlace(t *testing.T) {
 	n := newNamespace(t)
 	n.needsPolicies()
 	n.createConfigMap("settings", object{"mode": "slow"})
-	n.createSecret("db", object{"PASSWORD": "before"})
+	n.createSecret("db", object{"db.password": "before"})
 	with, without := n.start(withVariables("with", "true")), n.start(withVariables("without", ""))
 	if c := with.Spec.InitContainers; len(c) != 1 || c[0].Name != "refvol-notify" {
 		t.Fatalf("the labelled pod has the init containers %+v", c)
@@ -30,7 +30,7 @@ func TestRestartInPlace(t *testing.T) {
 	if c := without.Spec.InitContainers; len(c) != 0 {
 		t.Fatalf("the pod without the label has the init containers %+v", c)
 	}
-	old := map[string]string{"MODE": "slow", "PASSWORD": "before"}
+	old := map[string]string{"MODE": "slow", "db.password": "before"}
 	for _, p := range []*pod{with, without} {
 		if err := p.hasVariables(t.Context(), old); err != nil {
 			t.Fatal(err)
@@ -39,9 +39,9 @@ func TestRestartInPlace(t *testing.T) {
 	ip, runs := with.Status.PodIP, with.restarts(t)
 
 	n.updateConfigMap("settings", object{"mode": "fast"})
-	n.updateSecret("db", object{"PASSWORD": "after"})
+	n.updateSecret("db", object{"db.password": "after"})
 	eventually(t, restartTimeout, "new variables", func(ctx context.Context) error {
-		return with.hasVariables(ctx, map[string]string{"MODE": "fast", "PASSWORD": "after"})
+		return with.hasVariables(ctx, map[string]string{"MODE": "fast", "db.password": "after"})
 	})
 	with.awaitReady()
 	for _, file := range []string{"files/mode", "native-path", "path"} {
