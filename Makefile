@@ -199,7 +199,7 @@ test-fuzz: ## Run each fuzz target for FUZZTIME; FUZZ=e2e picks a module
 
 # What is too long for each change; CONTRIBUTING.md says what each part is for.
 .PHONY: nightly
-nightly: ## Run what is proven every night, in parts of an hour at most: all kernels and Kubernetes versions, long forms, mutants; PART=kernels picks
+nightly: ## Run what is proven every night, in parts of an hour at most: all kernels and Kubernetes versions, long forms, mutants; PART=kernels-6.12 picks
 	tools/nightly.sh $(PART)
 
 # Results are merged into the file that is there: one scenario renews its own. Those that have a cluster run outside
