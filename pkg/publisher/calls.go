@@ -154,7 +154,7 @@ func (e *entry) published(last int, why error) (changed <-chan struct{}, done bo
 	case e.hasFailed(), last != 0 && e.hasSaid(last):
 		return nil, true, e.giveUpLocked(why)
 	}
-	return e.changed, false, nil
+	return e.nextChange(), false, nil
 }
 
 // hasFailed reports whether a publish has failed for good. The caller holds mu.
@@ -250,5 +250,5 @@ func (e *entry) unpublished(tries int) (changed <-chan struct{}, done bool, err 
 	case e.unmounts.tries > tries && e.unmounts.last != nil:
 		return nil, true, fmt.Errorf("unmount volume %s from %s: %w", e.id, e.target, e.unmounts.last)
 	}
-	return e.changed, e.phase == removed, nil
+	return e.nextChange(), e.phase == removed, nil
 }

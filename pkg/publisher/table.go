@@ -76,7 +76,7 @@ type entry struct {
 	unmounts unmounts
 	// rounds counts the reconciles that have started.
 	rounds int
-	// changed is closed at each change of the fields above.
+	// changed is closed at the next change of the fields above. It is nil while no call waits.
 	changed chan struct{}
 	memory  memory
 	// changedAt is when the first change came that no reconcile has processed; zero for none.
@@ -158,7 +158,7 @@ type reconciler interface {
 
 // add adds a new volume to the table, under its ID or another key. The caller holds mu.
 func (t *table) add(key, id, target string) *entry {
-	e := &entry{table: t, id: id, target: target, since: time.Now(), changed: make(chan struct{})}
+	e := &entry{table: t, id: id, target: target, since: time.Now()}
 	uid := types.UID(podUID(t.kubeletDir, target))
 	w := t.workers[uid]
 	if w == nil {
@@ -274,8 +274,18 @@ func (e *entry) wakeLocked(at time.Time) {
 
 // notify wakes the waiting calls. The caller holds mu.
 func (e *entry) notify() {
-	close(e.changed)
-	e.changed = make(chan struct{})
+	if e.changed != nil {
+		close(e.changed)
+		e.changed = nil
+	}
+}
+
+// nextChange returns a channel that is closed at the next change. The caller holds mu.
+func (e *entry) nextChange() <-chan struct{} {
+	if e.changed == nil {
+		e.changed = make(chan struct{})
+	}
+	return e.changed
 }
 
 // set makes a change while it holds mu, and wakes the waiting calls.
