@@ -14,15 +14,15 @@ import (
 )
 
 // runMemory is B6: what a process takes that shows so many volumes of one object each, against one of as many bare
-// reflectors. Both are looked at in the same way, in a process of its own for each number. It also tells how many
-// watches each object has, and what the plugin does while nothing changes.
+// reflectors of client-go, and one of as many of refvol's own. All are looked at in the same way, in a process of its
+// own for each number. It also tells how many watches each object has, and what the plugin does while nothing changes.
 func runMemory(ctx context.Context, l *lab) error {
 	counts := scaled(l, []int{0, 20}, []int{0, 100, 1000, 5000})
 	least, most := counts[0], counts[len(counts)-1]
 	if err := l.create(ctx, most, state); err != nil {
 		return err
 	}
-	sides := map[string]func(context.Context, *lab, int) (*subject, error){"reference": reflectors, "refvol": plugin}
+	sides := map[string]func(context.Context, *lab, int) (*subject, error){"reference": reflectors, "own": ownReflectors, "refvol": plugin}
 	resident := map[string]float64{}
 	for _, count := range counts {
 		for side, start := range sides {
@@ -34,6 +34,7 @@ func runMemory(ctx context.Context, l *lab) error {
 	}
 	added := func(side string) float64 { return resident[fmt.Sprint(side, most)] - resident[fmt.Sprint(side, least)] }
 	l.report.Value("memory.resident_ratio", "ratio", added("refvol")/added("reference"))
+	l.report.Value("memory.own_ratio", "ratio", added("own")/added("reference"))
 	return nil
 }
 
@@ -77,9 +78,18 @@ func (l *lab) footprint(ctx context.Context, side string, count int, start func(
 	return resident, err
 }
 
-// reflectors starts a reference, and returns when it knows the objects.
+// reflectors starts a reference with client-go's reflectors, and returns when it knows the objects.
 func reflectors(ctx context.Context, l *lab, count int) (*subject, error) {
-	r, err := l.newReference(fmt.Sprint("reflectors-", count), count, 0)
+	return l.knowing(ctx, "reflectors", count)
+}
+
+// ownReflectors is reflectors with those of refvol.
+func ownReflectors(ctx context.Context, l *lab, count int) (*subject, error) {
+	return l.knowing(ctx, "own", count, "-own")
+}
+
+func (l *lab) knowing(ctx context.Context, name string, count int, more ...string) (*subject, error) {
+	r, err := l.newReference(fmt.Sprint(name, "-", count), count, 0, more...)
 	if err != nil {
 		return nil, err
 	}

@@ -32,14 +32,14 @@ type subject struct {
 
 // newReference starts a process of the reference program, which follows the first count ConfigMaps, and opens so many
 // watches at once; 0: all. It ends with the scenario, if not before. The name is unique in the lab.
-func (l *lab) newReference(name string, count, opening int) (*subject, error) {
+func (l *lab) newReference(name string, count, opening int, more ...string) (*subject, error) {
 	socket := filepath.Join(l.dir, name+".sock")
 	p, err := process.Start(process.Options{
 		Path: l.bench.reference, Log: filepath.Join(l.dir, name+".log"),
-		Args: []string{
+		Args: append([]string{
 			"-kubeconfig", l.kubeconfig, "-opening", strconv.Itoa(opening), "-count", strconv.Itoa(count),
 			"-namespace", namespace, "-prefix", objectPrefix, "-key", valueKey, "-listen", socket,
-		},
+		}, more...),
 	})
 	if err != nil {
 		return nil, err

@@ -76,7 +76,7 @@ func runRecovery(ctx context.Context, l *lab) error {
 			steady: more != nil, all: append([]disruption{{"start", 3}}, more...),
 		}
 	}
-	faults := []disruption{{"killed", 3}, {"stalled_8s", 1}, {"stalled_30s", 1}}
+	faults := []disruption{{"killed", 3}, {"stalled_8s", 1}, {"stalled_30s", 1}, {"stalled_60s", 1}}
 	loads := scaled(l, []load{of(2, 20, faults...)}, []load{of(1, 1000), of(5, 600), of(10, 1000, faults...)})
 	for _, load := range loads {
 		if err := l.reportRecovery(ctx, load); err != nil {

@@ -1,6 +1,6 @@
 // Command reference is what a benchmark holds the plugin against, as a process of its own: bare client-go reflectors
-// of ConfigMaps, one for each, and nothing else. It serves what it knows, and its profiles, over HTTP on a unix
-// socket.
+// of ConfigMaps, one for each, and nothing else; or those of refvol. It serves what it knows, and its profiles, over
+// HTTP on a unix socket.
 package main
 
 import (
@@ -21,8 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 func main() {
@@ -41,6 +44,7 @@ func run(ctx context.Context, args []string) error {
 	socket := flags.String("listen", "", "unix socket to serve on")
 	opening := flags.Int("opening", 0, "how many watches and lists to open at once; 0: any number")
 	count := flags.Int("count", 0, "how many to follow")
+	own := flags.Bool("own", false, "follow them with refvol's own reflectors")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -53,17 +57,16 @@ func run(ctx context.Context, args []string) error {
 	if *opening > 0 {
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next, make(chan struct{}, *opening)} })
 	}
-	client, err := kubernetes.NewForConfig(config)
+	known := &knowledge{key: *key, last: map[string]seen{}}
+	start := follow
+	if *own {
+		start = followOwn
+	}
+	err = start(ctx, config, known, *count, func(i int) volume.Ref {
+		return volume.Ref{Kind: volume.ConfigMap, Namespace: *namespace, Name: fmt.Sprint(*prefix, i)}
+	})
 	if err != nil {
 		return err
-	}
-	known := &knowledge{key: *key, last: map[string]seen{}}
-	for i := range *count {
-		lw := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", *namespace, func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, fmt.Sprint(*prefix, i)).String()
-		})
-		kept := store{cache.NewStore(cache.MetaNamespaceKeyFunc), known}
-		go cache.NewReflector(cache.ToListWatcherWithWatchListSemantics(lw, client), &corev1.ConfigMap{}, kept, 0).RunWithContext(ctx)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/states", known)
@@ -74,6 +77,23 @@ func run(ctx context.Context, args []string) error {
 	}
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	return server.Serve(listener)
+}
+
+// follow follows the ConfigMaps with client-go's reflectors.
+func follow(ctx context.Context, config *rest.Config, known *knowledge, count int, name func(i int) volume.Ref) error {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	for i := range count {
+		ref := name(i)
+		lw := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", ref.Namespace, func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, ref.Name).String()
+		})
+		kept := store{cache.NewStore(cache.MetaNamespaceKeyFunc), known}
+		go cache.NewReflector(cache.ToListWatcherWithWatchListSemantics(lw, client), &corev1.ConfigMap{}, kept, 0).RunWithContext(ctx)
+	}
+	return nil
 }
 
 // seen is a state of an object, and when it was learnt of, in nanoseconds of Unix time.
@@ -87,6 +107,16 @@ type knowledge struct {
 	key  string
 	mu   sync.Mutex
 	last map[string]seen
+}
+
+// note notes the state of an object that has one now.
+func (k *knowledge) note(name, state string) {
+	at := time.Now().UnixNano()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.last[name].State != state {
+		k.last[name] = seen{state, at}
+	}
 }
 
 func (k *knowledge) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
@@ -109,17 +139,12 @@ func (s store) Replace(all []any, version string) error {
 }
 
 func (s store) see(all ...any) error {
-	at := time.Now().UnixNano()
-	s.known.mu.Lock()
-	defer s.known.mu.Unlock()
 	for _, obj := range all {
 		cm, ok := obj.(*corev1.ConfigMap)
 		if !ok {
 			return fmt.Errorf("%T: want a ConfigMap", obj)
 		}
-		if state := cm.Data[s.known.key]; s.known.last[cm.Name].State != state {
-			s.known.last[cm.Name] = seen{state, at}
-		}
+		s.known.note(cm.Name, cm.Data[s.known.key])
 	}
 	return nil
 }
