@@ -18,12 +18,13 @@ func (n *notifier) begin(ctx context.Context, now files) error {
 		n.log.Info("restarted the containers", "changed", n.state.Because, "restarts", n.state.Done)
 	}
 	n.began = true
+	n.state.Equal, n.state.DoubtEndsAt = false, time.Time{}
 	if n.env != nil {
 		if err := n.compare(ctx, now); err != nil {
 			return err
 		}
 	}
-	n.state.Running, n.state.Old, n.state.Because = now, nil, ""
+	n.state.Running, n.state.Started, n.state.Old, n.state.Because = now, false, nil, ""
 	n.save(n.state)
 	return nil
 }
@@ -50,7 +51,7 @@ func (n *notifier) compare(ctx context.Context, now files) error {
 			return err
 		}
 		next := n.state
-		next.Tries, next.Because = tries+1, ""
+		next.Running, next.Tries, next.Because = nil, tries+1, ""
 		if n.save(next) {
 			return nil // otherwise it would restart without end
 		}
@@ -89,9 +90,17 @@ func (n *notifier) changed(now files) []string {
 	return changed
 }
 
+// confirmStart records that the containers have started.
+func (n *notifier) confirmStart() {
+	if n.state.Running != nil && !n.state.Started && n.m.isStarting() {
+		n.state.Started = true
+		n.save(n.state)
+	}
+}
+
 // apply opens the file applied once the containers have started with its variables.
 func (n *notifier) apply() {
-	if n.env != nil && n.state.Equal && n.m.isStarting() {
+	if n.env != nil && n.state.Equal && n.state.Started {
 		n.logOnce("can't open the file applied: nothing says that its variables are in use", n.env.openApplied(n.state.Running[n.want()]))
 	}
 }

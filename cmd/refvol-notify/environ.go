@@ -46,7 +46,10 @@ func (e *environment) differing() (names, all []string, is string, err error) {
 		return nil, nil, "", fmt.Errorf("%s does not end with a NUL byte: set format: environ", file.Name())
 	}
 	for entry := range strings.FieldsFuncSeq(string(text), func(r rune) bool { return r == 0 }) {
-		name, value, _ := strings.Cut(entry, "=")
+		name, value, ok := strings.Cut(entry, "=")
+		if !ok || name == "" {
+			return nil, nil, "", fmt.Errorf("%s: entry %d is not of the form NAME=value", file.Name(), len(all)+1)
+		}
 		all = append(all, name)
 		if have, ok := e.lookup(name); !ok || have != value {
 			names = append(names, name)

@@ -45,7 +45,7 @@ func TestDiffering(t *testing.T) {
 	if names, all, err := differing(""); err != nil || len(names)+len(all) > 0 {
 		t.Errorf("without variables %q of %q differ: %v", names, all, err)
 	}
-	for _, bad := range []string{"A='secret'\n", "A=x\x00B=secret"} {
+	for _, bad := range []string{"A='secret'\n", "A=x\x00B=secret", "secret\x00", "=secret\x00"} {
 		if _, _, err := differing(bad); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -77,7 +77,7 @@ func (p *pod) ready() bool {
 	p.mu.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.ready
+	return !m.readyAt.IsZero()
 }
 
 // wakeUp simulates the kernel's notification.
@@ -168,6 +168,32 @@ func TestVariablesAreNewer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// If the hook failed, the containers have not started: the next process compares its own variables.
+func TestHookFails(t *testing.T) {
+	v, state := newVolume(t, false), t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		v.writeEnv("one")
+		opens := watchOpens(t, v.path)
+		p := envPod(t, v, state)
+		p.setVariable("VALUE", "one")
+		p.hookFails = true
+		stop := p.start()
+		time.Sleep(time.Second) //nolint:forbidigo // Fake time.
+		stop()
+		p.setVariable("VALUE", "two") // the kubelet has a newer one now
+		p.hookFails = false
+		defer p.start()()
+		time.Sleep(time.Second) //nolint:forbidigo // Fake time.
+		if n := opens.of(appliedFile); n > 0 {
+			t.Errorf("%d opens of applied, which has older variables", n)
+		}
+		v.writeEnv("two")
+		p.wakeUp()
+		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
+		p.expectStarts("0 1")
+	})
 }
 
 // The file becomes equal after the look and before it is compared: that is no change.

@@ -167,6 +167,8 @@ type pod struct {
 	// acted has the times of all actions, starts those of all starts of the sidecar.
 	acted, starts []time.Duration
 	fails         func() error
+	// hookFails makes the postStart hook fail, so that the kubelet starts no other container.
+	hookFails bool
 }
 
 func newPod(t *testing.T, args ...string) *pod {
@@ -200,7 +202,7 @@ func (p *pod) process() *notifier {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.starts = append(p.starts, time.Since(p.began))
-	p.monitor = &monitor{wake: p.wake}
+	p.monitor = &monitor{wake: p.wake, starting: !p.hookFails}
 	n := &notifier{options: p.options, log: slog.New(slog.NewTextHandler(p.log, nil)), m: p.monitor, said: map[string]string{}}
 	variables := maps.Clone(p.variables)
 	if p.options.env != "" {

@@ -67,6 +67,7 @@ func (n *notifier) run(ctx context.Context) error {
 			}
 		}
 		n.m.set(n.isPending(), n.state.counts) // also after an error: the application must be able to start
+		n.confirmStart()
 		n.apply()
 		if err := n.wait(ctx, longest); err != nil {
 			return err
@@ -76,7 +77,8 @@ func (n *notifier) run(ctx context.Context) error {
 
 // step acts on changes if it is time. It returns when to look again at the latest.
 func (n *notifier) step(ctx context.Context, now files) (time.Duration, error) {
-	if n.state.Running == nil {
+	hookFailed := n.exitCode != 0 && !n.state.Started && !n.began
+	if n.state.Running == nil || hookFailed {
 		if err := n.begin(ctx, now); err != nil {
 			return 0, err
 		}
@@ -175,7 +177,7 @@ func (n *notifier) recordFailure(err error) {
 // noteRestart records for the next process that the containers restart. If that fails, they must not restart.
 func (n *notifier) noteRestart(changed []string) error {
 	next := n.state
-	next.Running, next.Because, next.Equal, next.DoubtEndsAt, next.Old = nil, firstNames(changed), false, time.Time{}, nil
+	next.Running, next.Started, next.Because, next.Equal, next.DoubtEndsAt, next.Old = nil, false, firstNames(changed), false, time.Time{}, nil
 	next.InRow, next.LastAt = n.state.InRow+1, time.Now()
 	next.Done++
 	if n.env != nil && slices.Contains(changed, n.want()) {

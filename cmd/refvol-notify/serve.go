@@ -18,22 +18,27 @@ import (
 type monitor struct {
 	wake chan<- struct{} // receives when the containers start
 
-	mu             sync.Mutex
-	ready, pending bool
-	starting       bool // the kubelet starts the containers now
-	counts         counts
+	mu       sync.Mutex
+	readyAt  time.Time // zero until the files were looked at
+	starting bool      // the hook has succeeded, so the kubelet starts the containers now
+	pending  bool
+	counts   counts
 }
 
 func (m *monitor) set(pending bool, c counts) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ready, m.pending, m.counts = true, pending, c
+	if m.readyAt.IsZero() {
+		m.readyAt = time.Now()
+	}
+	m.pending, m.counts = pending, c
 }
 
+// isStarting reports whether the containers start or run. A kubelet that restarts during the hook starts them without it.
 func (m *monitor) isStarting() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.starting
+	return m.starting || !m.readyAt.IsZero() && time.Since(m.readyAt) > longestWait
 }
 
 func socketIn(state string) string { return filepath.Join(state, "ready.sock") }
@@ -84,7 +89,7 @@ func (m *monitor) handler(ready http.HandlerFunc) http.Handler {
 func (m *monitor) readyz(w http.ResponseWriter, _ *http.Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.ready {
+	if m.readyAt.IsZero() {
 		http.Error(w, "not ready: the files have not been looked at", http.StatusServiceUnavailable)
 		return
 	}
@@ -96,7 +101,7 @@ func (m *monitor) answerWait(w http.ResponseWriter, r *http.Request) {
 	m.readyz(w, r)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.ready && !m.starting {
+	if !m.readyAt.IsZero() && !m.starting {
 		m.starting = true
 		signalTo(m.wake)
 	}
@@ -131,18 +136,19 @@ func (m *monitor) metrics(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// The longest time that wait waits, and the pause between two tries.
+// The longest time that wait waits, and the pause between two tries. The kubelet does nothing else with the pod while its hook runs, not
+// even its deletion.
 const (
-	longestWait = 5 * time.Minute
+	longestWait = 30 * time.Second
 	waitPause   = 20 * time.Millisecond
 )
 
 // waitUntilReady waits until the process with the same --state is ready. It is for a postStart hook: the kubelet starts the next container
-// only after it. A startup probe does the same, but the kubelet runs it once a second.
+// only after it.
 func waitUntilReady(ctx context.Context, args []string, stdout io.Writer) error {
 	var dir string
 	f := flag.NewFlagSet("refvol-notify wait", flag.ContinueOnError)
-	f.Func("state", "wait until the process with this `directory` as --state is ready, for at most 5 minutes",
+	f.Func("state", "wait until the process with this `directory` as --state is ready, for at most 30 seconds",
 		withFix(one(&dir, isAbsolute), "an absolute path, such as /run/refvol-notify"))
 	if err := parseFlags(f, args, stdout); err != nil {
 		return err
@@ -158,13 +164,17 @@ func waitUntilReady(ctx context.Context, args []string, stdout io.Writer) error 
 	}}
 	ctx, cancel := context.WithTimeout(ctx, longestWait)
 	defer cancel()
-	for {
+	for answered := false; ; {
 		err := askReady(ctx, client)
-		if err == nil || pause(ctx, waitPause) != nil {
+		hasEnded := answered && !errors.Is(err, errNotReady)
+		if err == nil || hasEnded || pause(ctx, waitPause) != nil {
 			return err
 		}
+		answered = errors.Is(err, errNotReady)
 	}
 }
+
+var errNotReady = errors.New("not ready")
 
 func askReady(ctx context.Context, client *http.Client) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1/readyz", http.NoBody)
@@ -177,7 +187,7 @@ func askReady(ctx context.Context, client *http.Client) error {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return errors.New("not ready")
+		return errNotReady
 	}
 	return nil
 }

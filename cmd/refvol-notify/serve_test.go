@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -102,6 +103,40 @@ func TestWait(t *testing.T) {
 	if status := <-done; status != 0 || !m.isStarting() || len(wake) != 1 {
 		t.Errorf("once it is ready: status %d, %d signals", status, len(wake))
 	}
+}
+
+// The hook ends with the process that it waits for.
+func TestWaitEndsWithTheProcess(t *testing.T) {
+	state := t.TempDir()
+	m := &monitor{}
+	stop, err := m.serve(mustParse(t, "--dir=/a", "--url=http://127.0.0.1/", "--state="+state))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan int)
+	var log buffer
+	begin := time.Now()
+	go func() { done <- run(t.Context(), []string{"wait", "--state=" + state}, &log, &log) }()
+	time.AfterFunc(100*time.Millisecond, stop)
+	if status := <-done; status != 1 || time.Since(begin) > longestWait/2 {
+		t.Errorf("status %d after %s: %s", status, time.Since(begin), &log)
+	}
+}
+
+// A kubelet that restarts during the hook starts the containers, and nobody says so.
+func TestStartWithoutHook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &monitor{}
+		m.set(false, counts{})
+		time.Sleep(longestWait) //nolint:forbidigo // Fake time.
+		if m.isStarting() {
+			t.Error("the containers start while a hook may run")
+		}
+		time.Sleep(time.Second) //nolint:forbidigo // Fake time.
+		if !m.isStarting() {
+			t.Error("the containers never start")
+		}
+	})
 }
 
 // If it cannot listen, the program ends and says what to do.

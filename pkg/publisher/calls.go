@@ -250,5 +250,8 @@ func (e *entry) unpublished(tries int) (changed <-chan struct{}, done bool, err 
 	case e.unmounts.tries > tries && e.unmounts.last != nil:
 		return nil, true, fmt.Errorf("unmount volume %s from %s: %w", e.id, e.target, e.unmounts.last)
 	}
-	return e.nextChange(), e.phase == removed, nil
+	if e.phase == removed {
+		return nil, true, nil
+	}
+	return e.nextChange(), false, nil
 }

@@ -76,7 +76,7 @@ type entry struct {
 	unmounts unmounts
 	// rounds counts the reconciles that have started.
 	rounds int
-	// changed is closed at the next change of the fields above. It is nil while no call waits.
+	// changed is closed at the next change of the fields above. It is nil until a call waits for it.
 	changed chan struct{}
 	memory  memory
 	// changedAt is when the first change came that no reconcile has processed; zero for none.
