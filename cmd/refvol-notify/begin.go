@@ -40,10 +40,12 @@ func (n *notifier) compare(ctx context.Context, now files) error {
 	tries := n.state.Tries
 	switch {
 	case len(names) == 0:
-		n.state.Tries, n.state.Equal = 0, true
+		n.state.Tries, n.state.Newer, n.state.Equal = 0, false, true
 	case !n.env.hasMarked(n.state.Old):
-		n.state.Tries, n.state.DoubtEndsAt = 0, time.Now().Add(n.patience)
+		n.state.Tries, n.state.Newer, n.state.DoubtEndsAt = 0, false, time.Now().Add(n.patience)
 		n.log.Info("variables differ from the file: waits for it", "variables", firstNames(names), "longest", n.patience)
+	case !n.state.Newer:
+		n.log.Warn("a restart did not change the variables, which differ from the file: waits for the file", "variables", firstNames(names))
 	case tries < len(startDelays()):
 		n.state.OldEnvironments++
 		n.log.Warn("the kubelet started this container with old variables: restarting", "variables", firstNames(names), "try", tries+1)
@@ -70,18 +72,21 @@ func (n *notifier) compare(ctx context.Context, now files) error {
 // or the file want is newer, want does not count.
 func (n *notifier) changed(now files) []string {
 	changed := differences(n.state.Running, now)
-	if n.state.DoubtEndsAt.IsZero() {
+	want, isDoubtful := n.want(), !n.state.DoubtEndsAt.IsZero()
+	if !isDoubtful && (n.env == nil || !slices.Contains(changed, want)) {
 		return changed
 	}
-	want := n.want()
 	if n.began { // otherwise these are not the containers' variables
 		names, _, is, err := n.env.differing()
 		if err == nil && len(names) == 0 {
 			now[want] = is // the file may be newer than the look
-			n.state.Running[want], n.state.Equal, n.state.DoubtEndsAt, n.state.Tries = is, true, time.Time{}, 0
+			n.state.Running[want], n.state.Equal, n.state.DoubtEndsAt, n.state.Tries, n.state.Newer = is, true, time.Time{}, 0, false
 			n.save(n.state)
 			return differences(n.state.Running, now)
 		}
+	}
+	if !isDoubtful {
+		return changed
 	}
 	changed = slices.DeleteFunc(changed, func(name string) bool { return name == want })
 	if !time.Now().Before(n.state.DoubtEndsAt) {

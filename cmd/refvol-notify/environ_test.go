@@ -170,6 +170,34 @@ func TestVariablesAreNewer(t *testing.T) {
 	}
 }
 
+// A held volume keeps older files, and the containers restart for another reason, with newer variables: one more restart shows that these
+// stay. Then nothing restarts until the file changes, and not if it has become equal.
+func TestFileIsHeld(t *testing.T) {
+	v, other, state := newVolume(t, false), newVolume(t, false), t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		v.writeEnv("old")
+		other.write("app.conf", "1")
+		p := envPod(t, v, state, "--dir="+other.path)
+		p.setVariable("VALUE", "old")
+		defer p.start()()
+		synctest.Wait()
+		p.setVariable("VALUE", "new")
+		other.write("app.conf", "2")
+		p.wakeUp()
+		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
+		p.expectStarts("0 1 61")
+		v.writeEnv("new")
+		p.wakeUp()
+		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
+		p.expectStarts("0 1 61")
+		p.setVariable("VALUE", "newest")
+		v.writeEnv("newest")
+		p.wakeUp()
+		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
+		p.expectStarts("0 1 61 7201")
+	})
+}
+
 // If the hook failed, the containers have not started: the next process compares its own variables.
 func TestHookFails(t *testing.T) {
 	v, state := newVolume(t, false), t.TempDir()

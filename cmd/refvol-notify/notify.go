@@ -182,7 +182,7 @@ func (n *notifier) noteRestart(changed []string) error {
 	next.Done++
 	if n.env != nil && slices.Contains(changed, n.want()) {
 		if _, all, _, err := n.env.differing(); err == nil {
-			next.Old = n.env.mark(all)
+			next.Old, next.Newer = n.env.mark(all), n.state.Newer || n.state.Equal
 		}
 	}
 	return next.save(n.options.state)

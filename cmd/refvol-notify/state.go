@@ -25,6 +25,9 @@ type state struct {
 	// not change them.
 	Old   *mark `json:"old,omitempty"`
 	Tries int   `json:"tries,omitempty"`
+	// Newer means that the file want is newer than the marked variables: it has changed since they were equal. Otherwise nobody knows which
+	// is newer. A held volume keeps older files while the kubelet gives newer variables.
+	Newer bool `json:"newer,omitempty"`
 	// Equal means that the containers started with the variables of the file want in Running.
 	Equal bool `json:"equal,omitempty"`
 	// DoubtEndsAt is zero unless the variables differ from the file. Until then the file may still change.
