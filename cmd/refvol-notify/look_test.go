@@ -92,21 +92,22 @@ func TestNeverOpensAWatchedFile(t *testing.T) {
 			seen := watchOpens(t, v.path)
 			url, count := called(t)
 			p := start(t, "--dir="+v.path, "--url="+url, "--settle=0s")
-			for i, text := range []string{"two", "three"} {
-				before := seen.of("b") // the writer has opened some
+			for _, text := range []string{"two", "three"} {
+				before, acted := seen.of("b"), count.Load() // the writer has opened some
 				v.write("conf/b", text, "watched", "one")
 				seen.add(v.path)
 				writes := seen.of("b") - before
 				if inPlace && writes == 0 {
 					t.Error("an open is not noticed")
 				}
-				waitFor(t, "the change is acted on", func() bool { return count.Load() == int64(i+1) })
+				// Without settling, a look in the middle of a write in place is a change of its own.
+				waitFor(t, "the change is acted on", func() bool { return count.Load() > acted })
 			}
-			before := seen.of("b") + seen.of("watched")
+			before, acted := seen.of("b")+seen.of("watched"), count.Load()
 			if err := os.Chtimes(v.at("conf/b"), time.Unix(1, 0), time.Unix(1, 0)); err != nil {
 				t.Fatal(err)
 			}
-			waitFor(t, "another time is acted on", func() bool { return count.Load() == 3 })
+			waitFor(t, "another time is acted on", func() bool { return count.Load() > acted })
 			p.stop()
 			if n := seen.of("b") + seen.of("watched") - before; n != 0 {
 				t.Errorf("files were opened %d times", n)
