@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
 packages=(access authz apiclient check csi envfile events fleet manager metrics mount payload permissions pod publisher question receipts record report requests status taint volume writer)
-parts=(unit integration kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-1.37 kind-long release arm64 fuzz-root fuzz-e2e)
+parts=(unit integration kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-long release arm64 fuzz-root fuzz-e2e)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
 # Unit tests of another architecture need a processor of that kind, or QEMU in user mode.
@@ -32,6 +32,7 @@ run() {
   integration) REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on ./suites/integration ;;
   kernels-*) make test-kernels KERNELS="${1#kernels-}" ;;
   kind-long) REFVOL_LONG=1 make e2e ARGS=-test.timeout=55m ;;
+  kind-newest) make e2e ;;
   kind-*) make e2e K8S="${1#kind-}" ;;
   release) go -C tools/release test -trimpath -buildvcs=false -count=1 -timeout 55m -v . ;;
   arm64) arm64 ;;
