@@ -1,0 +1,56 @@
+package tools
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestNightlyParts: the workflow has the parts of nightly.sh, and parts name packages and versions of Kubernetes that exist. Nothing else
+// notices a wrong one before the night.
+func TestNightlyParts(t *testing.T) {
+	read := func(file string) string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	list := func(name string) []string {
+		found := regexp.MustCompile(`(?m)^` + name + `=\((.*)\)$`).FindStringSubmatch(read("nightly.sh"))
+		if found == nil {
+			t.Fatalf("nightly.sh has no list %s", name)
+		}
+		return strings.Fields(found[1])
+	}
+	parts := list("parts")
+	for _, part := range list("packages") {
+		parts = append(parts, "mutants-"+part)
+	}
+	for _, part := range parts {
+		kind, name, _ := strings.Cut(part, "-")
+		var needs string
+		switch {
+		case kind == "mutants":
+			needs = filepath.Join("..", "pkg", name)
+		case kind == "kind" && name != "long" && name != "newest":
+			needs = filepath.Join("..", "e2e", "node-image", "kubernetes", "versions", name+".mod")
+		default:
+			continue
+		}
+		if _, err := os.Stat(needs); err != nil {
+			t.Errorf("%s: %v", part, err)
+		}
+	}
+	_, matrix, _ := strings.Cut(read("../.github/workflows/nightly.yml"), "        part:\n")
+	matrix, _, _ = strings.Cut(matrix, "    container:")
+	inWorkflow := strings.Fields(strings.ReplaceAll(matrix, "        - ", ""))
+	slices.Sort(parts)
+	slices.Sort(inWorkflow)
+	if !slices.Equal(parts, inWorkflow) {
+		t.Errorf("nightly.sh has the parts\n%q, the workflow\n%q", parts, inWorkflow)
+	}
+}
