@@ -94,7 +94,11 @@ func TestWait(t *testing.T) {
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
 	for range 3 {
-		<-asked
+		select {
+		case <-asked:
+		case status := <-done:
+			t.Fatalf("before it is ready, the hook ends with %d", status)
+		}
 	}
 	if m.isStarting() || len(wake) != 0 {
 		t.Error("the containers start before it is ready")
