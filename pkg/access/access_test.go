@@ -416,11 +416,35 @@ func TestForget(t *testing.T) {
 		if answers, _ := e.left(); answers != 1 {
 			t.Errorf("%d answers", answers)
 		}
-		after(4 * testAge)
+		after(2 * testAge)
+		if answers, _ := e.left(); answers != 1 {
+			t.Errorf("%d answers of those that may be asked for again", answers)
+		}
+		after(2 * testAge)
 		if answers, pods := e.left(); answers+pods > 0 {
 			t.Errorf("%d answers and %d pods are left", answers, pods)
 		}
 	})
+}
+
+// New fails if an option is missing.
+func TestOptions(t *testing.T) {
+	whole := Options{Reviews: Reviews{Ask: (&apiServer{}).ask, Verbs: []string{"get"}}, MaxAge: testAge, Changed: func(volume.ServiceAccount, volume.Ref) {}}
+	if _, err := New(whole); err != nil {
+		t.Fatal(err)
+	}
+	for name, drop := range map[string]func(*Options){
+		"Ask":     func(o *Options) { o.Ask = nil },
+		"Verbs":   func(o *Options) { o.Verbs = nil },
+		"MaxAge":  func(o *Options) { o.MaxAge = 0 },
+		"Changed": func(o *Options) { o.Changed = nil },
+	} {
+		opts := whole
+		drop(&opts)
+		if _, err := New(opts); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "Required value") {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
 }
 
 // A panic is an error that does not show the panic's value.
@@ -452,10 +476,4 @@ func TestClose(t *testing.T) {
 		_, _ = e.Recheck(web, db, true)
 		e.wantAsked()
 	})
-}
-
-func TestOptions(t *testing.T) {
-	if _, err := New(Options{}); err == nil || !strings.Contains(err.Error(), "Required value") {
-		t.Errorf("got %v", err)
-	}
 }

@@ -41,6 +41,10 @@ func TestTokens(t *testing.T) {
 	tokens := &Tokens{}
 	wantTokens(t, tokens)
 	tokens.Drop(podOf("a"), "v1")
+	if tokens.Put(podOf("z"), "v0", volume.Token{}) {
+		t.Error("a pod without a token has the first one")
+	}
+	tokens.Drop(podOf("z"), "v0")
 	if !tokens.Put(podOf("a"), "v1", goodFor("a1", time.Hour)) {
 		t.Error("the first token is not told to be")
 	}

@@ -99,6 +99,34 @@ func putThree(tokens *Tokens) {
 	}
 }
 
+// A request without a body is tried again, too. One whose body can't be sent again is not.
+func TestWhatIsTriedAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		body  io.Reader
+		tried []string
+	}{
+		"no body":               {nil, []string{"a1", "b1"}},
+		"a body to send again":  {strings.NewReader("{}"), []string{"a1", "b1"}},
+		"a body that goes once": {io.MultiReader(strings.NewReader("{}")), []string{"a1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tokens, w := &Tokens{}, &wire{accepts: []string{"b1"}}
+			putThree(tokens)
+			req, err := http.NewRequestWithContext(As(t.Context(), web.Account()), http.MethodPost, "http://api/", test.body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := tokens.Wrap(w).RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := resp.Body.Close(); err != nil || !slices.Equal(w.tried, test.tried) || w.open != 0 {
+				t.Errorf("tried %q, want %q; %d answers are open, %v", w.tried, test.tried, w.open, err)
+			}
+		})
+	}
+}
+
 // After Unauthorized the next pod's token is tried, with the same body, and is the first choice from then on.
 func TestTheNextTokenIsTried(t *testing.T) {
 	tokens, w := &Tokens{}, &wire{accepts: []string{"b1"}}

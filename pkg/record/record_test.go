@@ -65,6 +65,19 @@ func withAttributes(t *testing.T) (*os.Root, string) {
 	return nil, ""
 }
 
+// What SetPod stores, Pod returns, with the longest names too.
+func TestPod(t *testing.T) {
+	dir, prefix := withAttributes(t)
+	for _, pod := range []volume.Pod{{Namespace: "shop", Name: "web-0"}, {Namespace: strings.Repeat("n", 63), Name: strings.Repeat("a.", 126) + "b"}} {
+		if err := SetPod(dir, prefix, pod); err != nil {
+			t.Fatal(err)
+		}
+		if namespace, name, err := Pod(dir, prefix); namespace != pod.Namespace || name != pod.Name || err != nil {
+			t.Errorf("%s is read as %q, %q, %v", pod, namespace, name, err)
+		}
+	}
+}
+
 // An invalid pod name never gets into a request.
 func TestHostilePod(t *testing.T) {
 	dir, prefix := withAttributes(t)

@@ -1,0 +1,169 @@
+// Command survivors judges the output of a mutation test. Usage:
+//
+//	gremlins unleash ./pkg/access | survivors pkg/access tools/survivors.txt
+//
+// It prints the output on, and then each mutant that survived and is not in the file: its function, its kind, and how many. It fails
+// if there are any, or if the output has no result. The file has a line for each function and kind of a mutant, with a count and the
+// reason why no test notices it. Functions and not lines name them, so that the file holds while code moves.
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+func main() {
+	if err := run(os.Args[1:], os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "survivors:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, in io.Reader, out io.Writer) error {
+	if len(args) != 2 {
+		return errors.New("usage: survivors PACKAGE FILE < OUTPUT")
+	}
+	text, err := os.ReadFile(args[1])
+	if err != nil {
+		return err
+	}
+	known, err := parseKnown(string(text), filepath.Base(args[0]))
+	if err != nil {
+		return fmt.Errorf("%s: %w", args[1], err)
+	}
+	lived, err := parseOutput(in, out, args[0])
+	if err != nil {
+		return err
+	}
+	return judge(lived, known, out)
+}
+
+// mutant is a function of a package, and a kind of mutant in it.
+type mutant struct{ function, kind string }
+
+// parseKnown returns how many mutants of a package may survive.
+func parseKnown(text, dir string) (map[mutant]int, error) {
+	known := map[mutant]int{}
+	for i, line := range strings.Split(text, "\n") {
+		fields := strings.Fields(line)
+		if len(fields) == 0 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if len(fields) < 5 {
+			return nil, fmt.Errorf("line %d: want PACKAGE FUNCTION KIND COUNT REASON", i+1)
+		}
+		count, err := strconv.Atoi(fields[3])
+		if err != nil || count < 1 {
+			return nil, fmt.Errorf("line %d: COUNT is no number from 1", i+1)
+		}
+		if fields[0] == dir {
+			known[mutant{fields[1], fields[2]}] += count
+		}
+	}
+	return known, nil
+}
+
+var (
+	livedLine  = regexp.MustCompile(`^ *LIVED (\w+) at (\S+\.go):(\d+):\d+`)
+	resultLine = regexp.MustCompile(`^Killed: [1-9]`)
+)
+
+// parseOutput copies the output, and returns the mutants that lived.
+func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error) {
+	lived, hasResult := map[mutant]int{}, false
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		if _, err := fmt.Fprintln(out, lines.Text()); err != nil {
+			return nil, err
+		}
+		hasResult = hasResult || resultLine.MatchString(lines.Text())
+		found := livedLine.FindStringSubmatch(lines.Text())
+		if found == nil {
+			continue
+		}
+		line, err := strconv.Atoi(found[3])
+		if err != nil {
+			return nil, err
+		}
+		function, err := functionAt(filepath.Join(dir, filepath.Base(found[2])), line)
+		if err != nil {
+			return nil, err
+		}
+		lived[mutant{function, found[1]}]++
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if !hasResult {
+		return nil, errors.New("the output has no mutant that was killed: did the tests run?")
+	}
+	return lived, nil
+}
+
+// functionAt returns the name of the function at a line of a file: "Phrase", "Access.Recheck", or "-" outside of functions.
+func functionAt(file string, line int) (string, error) {
+	set := token.NewFileSet()
+	parsed, err := parser.ParseFile(set, file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		return "", err
+	}
+	for _, decl := range parsed.Decls {
+		f, ok := decl.(*ast.FuncDecl)
+		if !ok || line < set.Position(f.Pos()).Line || line > set.Position(f.End()).Line {
+			continue
+		}
+		if f.Recv == nil {
+			return f.Name.Name, nil
+		}
+		return receiver(f.Recv.List[0].Type) + "." + f.Name.Name, nil
+	}
+	return "-", nil
+}
+
+// receiver returns the name of a receiver's type, without its pointer and its parameters.
+func receiver(of ast.Expr) string {
+	switch of := of.(type) {
+	case *ast.StarExpr:
+		return receiver(of.X)
+	case *ast.IndexExpr:
+		return receiver(of.X)
+	case *ast.IndexListExpr:
+		return receiver(of.X)
+	case *ast.Ident:
+		return of.Name
+	}
+	return "?"
+}
+
+// judge prints what is not known, and what is known but was killed. It fails because of the former.
+func judge(lived, known map[mutant]int, out io.Writer) error {
+	var unknown []string
+	for m, n := range lived {
+		if n > known[m] {
+			unknown = append(unknown, fmt.Sprintf("%s %s: %d survive, %d known", m.function, m.kind, n, known[m]))
+		}
+	}
+	for m, n := range known {
+		if lived[m] < n {
+			if _, err := fmt.Fprintf(out, "%s %s: %d survive, %d known: change the file\n", m.function, m.kind, lived[m], n); err != nil {
+				return err
+			}
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	slices.Sort(unknown)
+	return fmt.Errorf("no test notices these mutants:\n%s", strings.Join(unknown, "\n"))
+}

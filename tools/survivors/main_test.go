@@ -1,0 +1,114 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const source = `package access
+
+const limit = 1 + 2
+
+func Phrase(n int) bool {
+	return n == 1
+}
+
+func (a *Access) Recheck() bool {
+	return a.n > 2
+}
+
+func (q Question[A]) IsDue() bool { return q.n < 1 }
+`
+
+const output = `Starting...
+       LIVED CONDITIONALS_BOUNDARY at access.go:10:11
+      KILLED CONDITIONALS_NEGATION at access.go:6:11
+       LIVED CONDITIONALS_BOUNDARY at access.go:13:46
+Killed: 1, Lived: 2, Not covered: 0
+`
+
+// A survivor fails the run unless the file has it, by the name of its function.
+func TestSurvivors(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "access")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	write("access.go", source)
+	for name, test := range map[string]struct{ known, output, fails, prints string }{
+		"none known":          {"", output, "Access.Recheck CONDITIONALS_BOUNDARY: 1 survive, 0 known\nQuestion.IsDue CONDITIONALS_BOUNDARY: 1 survive, 0 known", "Killed: 1"},
+		"all known":           {"# why\naccess Access.Recheck CONDITIONALS_BOUNDARY 1 the same instant\naccess Question.IsDue CONDITIONALS_BOUNDARY 1 equal\n", output, "", "Killed: 1"},
+		"of another package":  {"fleet Access.Recheck CONDITIONALS_BOUNDARY 1 x\naccess Question.IsDue CONDITIONALS_BOUNDARY 1 equal\n", output, "Access.Recheck CONDITIONALS_BOUNDARY: 1 survive, 0 known", ""},
+		"one is killed now":   {"access Access.Recheck CONDITIONALS_BOUNDARY 2 x\naccess Question.IsDue CONDITIONALS_BOUNDARY 1 equal\n", output, "", "Access.Recheck CONDITIONALS_BOUNDARY: 1 survive, 2 known: change the file"},
+		"no reason":           {"access Access.Recheck CONDITIONALS_BOUNDARY 1\n", output, "line 1: want PACKAGE", ""},
+		"no count":            {"access Access.Recheck CONDITIONALS_BOUNDARY x equal\n", output, "line 1: COUNT", ""},
+		"no result":           {"", "Starting...\n", "did the tests run?", ""},
+		"nothing was killed":  {"", "Killed: 0, Lived: 0, Not covered: 4\n", "did the tests run?", ""},
+		"a file that is gone": {"", "LIVED CONDITIONALS_BOUNDARY at gone.go:10:11\nKilled: 1\n", "gone.go", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var printed strings.Builder
+			err := run([]string{dir, write("survivors.txt", test.known)}, strings.NewReader(test.output), &printed)
+			if (err == nil) != (test.fails == "") || err != nil && !strings.Contains(err.Error(), test.fails) {
+				t.Errorf("%v, want %q", err, test.fails)
+			}
+			if !strings.Contains(printed.String(), test.prints) {
+				t.Errorf("printed %q, want %q", printed.String(), test.prints)
+			}
+		})
+	}
+	if name, err := functionAt(filepath.Join(dir, "access.go"), 3); name != "-" || err != nil {
+		t.Errorf("%q, %v", name, err)
+	}
+}
+
+// The file names functions that exist.
+func TestKnownSurvivorsExist(t *testing.T) {
+	text, err := os.ReadFile("../survivors.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		dir, _, _ := strings.Cut(line, " ")
+		known, err := parseKnown(line, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for m := range known {
+			if !exists(t, filepath.Join("..", "..", "pkg", dir), m.function) {
+				t.Errorf("pkg/%s has no function %s", dir, m.function)
+			}
+		}
+	}
+}
+
+func exists(t *testing.T, dir, function string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range strings.Count(string(text), "\n") {
+			if name, err := functionAt(file, i+1); err == nil && name == function {
+				return true
+			}
+		}
+	}
+	return false
+}
