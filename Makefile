@@ -103,7 +103,7 @@ SANDBOX := -exec '$(CURDIR)/tools/sandbox.sh'
 export REFVOL_SANDBOX ?= required
 
 # make lint vets all modules.
-TEST := test $(RACE) -vet=off -timeout 30m
+TEST := test $(RACE) -vet=off -timeout 60m
 # Modules that start no goroutine have nothing to race: their tests share what make lint and make build
 # have compiled.
 PLAIN_TEST = $(filter-out -race,$(TEST))

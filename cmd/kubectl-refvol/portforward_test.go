@@ -93,7 +93,7 @@ func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 			enough := errors.New("long enough")
-			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, enough)
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 4*time.Second, enough) // a WebSocket handshake obeys only a deadline
 			defer cancel()
 			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost:9811/", http.NoBody)
 			if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -42,7 +43,7 @@ func cgroupRoot(t *testing.T) string {
 
 // TestSignalInCgroups: of all processes that are visible, as with hostPID, only those of the same pod's cgroups are signalled.
 func TestSignalInCgroups(t *testing.T) {
-	node := filepath.Join(cgroupRoot(t), fmt.Sprint("refvol-notify-", os.Getpid()))
+	node := filepath.Join(cgroupRoot(t), "refvol-notify-"+rand.Text()) // a process number is not unique: tests have process namespaces
 	groups := []string{node, node + "/pod1", node + "/pod1/own", node + "/pod1/app", node + "/pod2", node + "/pod2/app"}
 	for _, dir := range groups {
 		switch err := os.Mkdir(dir, 0o755); {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -166,11 +167,12 @@ func waitUntilReady(ctx context.Context, args []string, stdout io.Writer) error 
 	defer cancel()
 	for answered := false; ; {
 		err := askReady(ctx, client)
-		hasEnded := answered && !errors.Is(err, errNotReady)
+		// On a busy node a request may also take too long.
+		hasEnded := answered && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist))
 		if err == nil || hasEnded || pause(ctx, waitPause) != nil {
 			return err
 		}
-		answered = errors.Is(err, errNotReady)
+		answered = answered || errors.Is(err, errNotReady)
 	}
 }
 

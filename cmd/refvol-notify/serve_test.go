@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,7 +88,11 @@ func TestWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: m.handler(func(w http.ResponseWriter, r *http.Request) {
+	var count atomic.Int64
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: m.handler(func(w http.ResponseWriter, r *http.Request) {
+		if count.Add(1) == 2 {
+			panic(http.ErrAbortHandler) // a request that fails, as by its time limit, is not the end of the process
+		}
 		m.answerWait(w, r)
 		signalTo(asked)
 	})}
@@ -113,16 +118,27 @@ func TestWait(t *testing.T) {
 func TestWaitEndsWithTheProcess(t *testing.T) {
 	state := t.TempDir()
 	m := &monitor{}
-	stop, err := m.serve(mustParse(t, "--dir=/a", "--url=http://127.0.0.1/", "--state="+state))
+	asked := make(chan struct{}, 1)
+	listener, err := net.Listen("unix", socketIn(state))
 	if err != nil {
 		t.Fatal(err)
 	}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: m.handler(func(w http.ResponseWriter, r *http.Request) {
+		m.answerWait(w, r)
+		signalTo(asked)
+	})}
+	go func() { _ = server.Serve(listener) }()
 	done := make(chan int)
 	var log buffer
 	begin := time.Now()
 	go func() { done <- run(t.Context(), []string{"wait", "--state=" + state}, &log, &log) }()
-	time.AfterFunc(100*time.Millisecond, stop)
-	if status := <-done; status != 1 || time.Since(begin) > longestWait/2 {
+	for range 2 { // the hook has the answer to the first one
+		<-asked
+	}
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if status := <-done; status != 1 || time.Since(begin) > longestWait*2/3 {
 		t.Errorf("status %d after %s: %s", status, time.Since(begin), &log)
 	}
 }

@@ -55,7 +55,7 @@ func TestConvergedAsKubectl(t *testing.T) {
 		{[]string{"secret/db", "secret/none", "-o", "jsonpath={.kind}{range .items[*]} {.object.name}={.converged}{end}"}, 1, "ConvergenceList db=true none=false\n"},
 		{[]string{"foo/db"}, 2, `Error: the server doesn't have a resource type "foo"`},
 		{[]string{"pod/db"}, 2, `Error: pods "db": volumes show secrets and configmaps only`},
-		{[]string{"secrets", "-l", "app=web", "--timeout=5s"}, 2, "cannot list resource"},
+		{[]string{"secrets", "-l", "app=web", "--timeout=1m"}, 2, "cannot list resource"},
 	} {
 		r := w.run(append([]string{"converged", "-n", w.namespace}, test.args...)...)
 		if out := r.stdout + r.stderr; r.status != test.status || !strings.Contains(out, test.want) {
@@ -67,7 +67,7 @@ func TestConvergedAsKubectl(t *testing.T) {
 	}
 	w.caller = shared.Kubeconfig()
 	label := fmt.Sprintf("refvol.dev/test=%s", w.namespace)
-	if r := w.run("converged", "secrets,configmaps", "-n", w.namespace, "-l", label, "--timeout=5s"); r.status != 3 || !strings.Contains(r.stderr, "no resources found in "+w.namespace+" namespace") {
+	if r := w.run("converged", "secrets,configmaps", "-n", w.namespace, "-l", label, "--timeout=10s"); r.status != 3 || !strings.Contains(r.stderr, "no resources found in "+w.namespace+" namespace") {
 		t.Errorf("no object has the label: status %d, %s", r.status, r.stderr)
 	}
 	if r := w.run("converged", "secrets", "-n", w.namespace, "-l", "!none", "--timeout=20s", "-o", "jsonpath={.object.name}"); r.status != 0 || r.stdout != "db\n" {

@@ -63,11 +63,11 @@ func TestExpandOfNoText(t *testing.T) {
 	}
 	v := n.volume(map[string]string{"sources": "[{expand: {path: p, configMap: {name: app, key: k}, env: [{name: PASSWORD, valueFrom: {secretKeyRef: {name: db, key: key}}, escape: json}]}}]"})
 	const unfit = "sources[0].expand: the value of variable PASSWORD is not UTF-8, which escape: json needs: store a text, or set escape: url or none"
-	wantStatus(t, n.Publish(t.Context(), v), codes.InvalidArgument, unfit)
+	wantStatus(t, n.finalAnswer(v), codes.InvalidArgument, unfit)
 	n.hasEvent(v, "VolumeUpdateFailed", unfit)
 	value := n.canary()
 	n.secret("db", map[string]string{"key": value + `"`})
-	n.mustPublish(v)
+	n.publishes(v, soon)
 	n.wantContent(v, "p", `"`+value+`\""`)
 	if _, err := secrets.Update(t.Context(), raw, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

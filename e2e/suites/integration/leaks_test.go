@@ -46,6 +46,7 @@ func TestNothingLeaks(t *testing.T) {
 				n.refusals(v)
 				n.forbidden()
 				n.restarts(v, p)
+				n.restartWith("--publish-wait=100s") // so that a publish waits until it is dumped
 				n.dumps(v)
 				n.search()
 				n.mustUnpublish(v)

@@ -69,11 +69,8 @@ func TestRestartWithManyVolumes(t *testing.T) {
 	bare = max(bare, n.getAll(things)) // the machine may be busier at one time
 	t.Logf("%d volumes: serving after %s, all current %s after the exec; %s of CPU time; the objects alone took the test %s",
 		count, serving, took, n.cpuTime(), bare)
-	limit := 3*time.Second + 5*bare
-	if os.Getenv(harness.EmulatedVariable) != "" {
-		limit *= 4 // the plugin's work takes some twenty times as long, the API server's does not
-	}
-	if took > limit {
+	// Far below what a resync or a pause between retries would take. make bench measures the time.
+	if limit := time.Minute + 5*bare; took > limit {
 		t.Errorf("that took %s, want %s at most", took, limit)
 	}
 	n.each(volumes, func(i int) error { return n.pruned(volumes[i]) })

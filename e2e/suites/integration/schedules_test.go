@@ -54,7 +54,10 @@ func TestRandomFaults(t *testing.T) {
 				for _, w := range f.observers {
 					total.reads.Add(w.reads.whole.Load())
 				}
-				harness.Eventually(t, soon, func() error { return noReflectors(f.goroutines()) }) // they end by themselves
+				harness.Eventually(t, soon, func() error { return noWatches(f.proxy) }) // they end by themselves
+				if err := noReflectors(f.goroutines()); err != nil {
+					t.Error(err)
+				}
 			})
 		}
 	})

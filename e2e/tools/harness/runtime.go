@@ -33,10 +33,30 @@ func (p *Plugin) LiveHeap() (collections, mib int, err error) {
 	return collections, mib, errors.Join(countErr, sizeErr)
 }
 
-var createdBy = regexp.MustCompile(`(?m)^created by (\S+)`)
+var (
+	goroutine = regexp.MustCompile(`(?m)^goroutine \d+ .*:\n((?:\S.*\n\t.*\n|\.\.\..*\n)+)`)
+	frame     = regexp.MustCompile(`(?m)^(\S+)\(.*\)$`)
+	starter   = regexp.MustCompile(`^(sync\.|golang\.org/x/sync/errgroup\.|runtime\.goexit$)`)
+)
+
+// entryFunctions counts the goroutines in a stack dump by the function that each began with, but for those that only start others, such as
+// sync.WaitGroup.Go's.
+func entryFunctions(dump []byte) map[string]int {
+	count := map[string]int{}
+	for _, stack := range goroutine.FindAllSubmatch(dump, -1) {
+		entry := ""
+		for _, f := range frame.FindAllSubmatch(stack[1], -1) {
+			if name := string(f[1]); !starter.MatchString(name) && name != "created" {
+				entry = name
+			}
+		}
+		count[entry]++
+	}
+	return count
+}
 
 // Quit ends the process with SIGQUIT and counts the goroutines in the stack dump that the Go runtime then writes, by
-// the function that started them.
+// the function that each began with.
 func (p *Plugin) Quit(ctx context.Context) (goroutines map[string]int, err error) {
 	before, err := p.runLog()
 	if err != nil {
@@ -49,10 +69,7 @@ func (p *Plugin) Quit(ctx context.Context) (goroutines map[string]int, err error
 	if err != nil {
 		return nil, err
 	}
-	count := make(map[string]int)
-	for _, m := range createdBy.FindAllSubmatch(log[len(before):], -1) {
-		count[string(m[1])]++
-	}
+	count := entryFunctions(log[len(before):])
 	if len(count) == 0 {
 		return nil, fmt.Errorf("the plugin wrote no stack dump on SIGQUIT\n%s", p.LogTail())
 	}

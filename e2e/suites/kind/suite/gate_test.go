@@ -38,7 +38,7 @@ func TestGate(t *testing.T) {
 		named := strings.Replace(job, "name: "+own, "name: "+name, 1)
 		k.apply(t, "apiVersion: batch/v1"+strings.Replace(named, "--timeout=10m", "--timeout="+timeout, 1))
 	}
-	start("too-early", "3s")
+	start("too-early", "20s")
 	how, log := shop.jobEnds("too-early")
 	if how != batchv1.JobFailed || !strings.Contains(log, "NotOpened") || !strings.Contains(log, "nobody has opened password") {
 		t.Errorf("before the file was opened the Job is %s:\n%s", how, log)

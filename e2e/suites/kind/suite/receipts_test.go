@@ -7,6 +7,7 @@ import (
 	"maps"
 	"regexp"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -89,8 +90,10 @@ func unopenedFiles() *regexp.Regexp {
 // lag waits until the command lists just these pods and nodes, each with the reason and the paths of unopened files.
 func (s *openings) lag(when string, want map[string]string) {
 	s.t.Helper()
+	timeout := time.Second
 	eventually(s.t, podTimeout, "the right laggards "+when, func(context.Context) error {
-		r := kubectlRefvol(s.t, "converged", "configmap/app", "-n", s.name, "--opened", "--timeout=1s", "--plugin-timeout=3s", "-o", "json")
+		r := kubectlRefvol(s.t, "converged", "configmap/app", "-n", s.name, "--opened", "--timeout="+timeout.String(), "--plugin-timeout=3s", "-o", "json")
+		timeout = min(2*timeout, 16*time.Second) // a busy machine may need more
 		var verdict struct {
 			Laggards []struct {
 				Node, Reason, Message string

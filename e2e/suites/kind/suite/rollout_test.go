@@ -219,7 +219,7 @@ func TestRollout(t *testing.T) {
 
 	r.write("bad")
 	// A busy kubelet tells of a restart late.
-	result := r.rollout(1, "--steps=1,10%,50%,100%", "--every=20s")
+	result := r.rollout(1, "--steps=1,10%,50%,100%", "--every=1m")
 	bad := r.awaitOneBad()
 	if !strings.Contains(result.stdout, "pod "+r.name+"/"+bad+" ") {
 		t.Fatalf("the bad value is in %q, and the command names another pod", bad)
