@@ -112,6 +112,24 @@ func TestRenderEnvIsBounded(t *testing.T) {
 	}
 }
 
+// A file may have just MaxEnvBytes, from references and from keys, and nothing is skipped.
+func TestRenderEnvIsFull(t *testing.T) {
+	room := MaxEnvBytes - len("A") - variableBytes
+	for more := range 2 {
+		text := strings.Repeat("a", room+more)
+		for name, env := range map[string]volume.Env{
+			"a value": {Vars: []volume.EnvVar{plain("A", text)}},
+			"a key":   {From: []volume.EnvFrom{envFrom(volume.ConfigMap, "c", "")}},
+		} {
+			got, err := Render(spec(envSource(0, "e", env)), objects(values(volume.ConfigMap, "c", "A", text)), Options{})
+			var tooLarge *TooLargeError
+			if more > 0 && !errors.As(err, &tooLarge) || more == 0 && (err != nil || len(got.Skipped) > 0) {
+				t.Errorf("%s with %d more: %v", name, more, err)
+			}
+		}
+	}
+}
+
 // A variable that refers to an unknown variable is unknown too.
 func TestRenderEnvDependents(t *testing.T) {
 	env := volume.Env{Vars: []volume.EnvVar{

@@ -309,6 +309,96 @@ func TestWaitsEnd(t *testing.T) {
 	})
 }
 
+// A request that waits for a slot while its account's requests begin to wait, waits with them.
+func TestAGateThatClosesWhileARequestWaitsForItsSlot(t *testing.T) {
+	slow := func(r *http.Request) (int, string, error) {
+		if r.Context().Value(silentKey{}) != nil {
+			return silent(r)
+		}
+		<-time.After(slotTimeout / 2)
+		return status(http.StatusUnauthorized)(r)
+	}
+	inBubble(t, slow, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for range ordinarySlots - 1 {
+			go func() { _ = get(context.WithValue(ctx, silentKey{}, true), client, Meta{Account: account("b")}) }()
+		}
+		go func() { _ = get(ctx, client, ordinary) }()
+		synctest.Wait()
+		ended := make(chan time.Time, 1)
+		go func() {
+			_ = get(ctx, client, ordinary)
+			ended <- time.Now()
+		}()
+		after(slotTimeout / 2)
+		closedAt := time.Now()
+		a.set(status(http.StatusOK))
+		if waited := (<-ended).Sub(closedAt); waited < firstPause/2 || waited > firstPause {
+			t.Errorf("it waited for %s", waited)
+		}
+	})
+}
+
+// closing is a body that notices its end.
+type closing struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closing) Close() error {
+	c.closed = true
+	return nil
+}
+
+// The body of a request that is never sent is closed, as a transport must.
+func TestBodiesAreClosed(t *testing.T) {
+	inBubble(t, away, func(t *testing.T, _ *answers, _ *Requests, client http.RoundTripper) {
+		_ = get(t.Context(), client, ordinary)
+		ctx, cancel := context.WithTimeout(With(t.Context(), ordinary), firstPause/4)
+		defer cancel()
+		body := &closing{Reader: strings.NewReader("{}")}
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://api/", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.RoundTrip(r)
+		if err == nil {
+			resp.Body.Close()
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || !body.closed {
+			t.Errorf("%v, closed: %t", err, body.closed)
+		}
+	})
+}
+
+// If the request that probes is cancelled, the next one probes at once.
+func TestACancelledProbe(t *testing.T) {
+	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
+		_ = get(t.Context(), client, ordinary)
+		a.set(func(r *http.Request) (int, string, error) {
+			if r.Context().Value(silentKey{}) != nil {
+				return silent(r)
+			}
+			return status(http.StatusOK)(r)
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _ = get(context.WithValue(ctx, silentKey{}, true), client, ordinary) }()
+		after(firstPause) // it probes
+		ended := make(chan time.Time, 1)
+		go func() {
+			_ = get(t.Context(), client, ordinary)
+			ended <- time.Now()
+		}()
+		after(time.Millisecond)
+		cancelled := time.Now()
+		cancel()
+		if took := (<-ended).Sub(cancelled); took > 0 {
+			t.Errorf("the next one waits for %s", took)
+		}
+	})
+}
+
 // A refusal of the plugin's own account is signalled, and no other answer.
 func TestRefused(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -185,6 +185,9 @@ func TestEncode(t *testing.T) {
 		if err := decode(out.Bytes(), got); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v\n%s", output, err, out.String())
 		}
+		if isJSON := strings.HasPrefix(out.String(), "{"); isJSON != (output == OutputJSON) {
+			t.Errorf("%s begins with %.10q", output, out.String())
+		}
 		if !strings.Contains(out.String(), "2026-01-01T11:55:00Z") || !strings.HasSuffix(out.String(), "\n") || strings.HasSuffix(out.String(), "\n\n") {
 			t.Errorf("%s:\n%s", output, out.String())
 		}

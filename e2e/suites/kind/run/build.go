@@ -33,6 +33,8 @@ type artifacts struct {
 	archives []string
 	// pluginImage is the plugin's image.
 	pluginImage string
+	// older has the files of the plugin that the upgrade test starts from.
+	older string
 }
 
 // build builds all of them, the plugin as a release would be. It comes before the
@@ -67,15 +69,19 @@ func build(ctx context.Context, s *settings, clock stopwatch) (artifacts, error)
 		filepath.Join(s.root, "bin", "refvol-plugin.tar"), filepath.Join(s.root, "bin", "kubectl-refvol.tar"),
 		filepath.Join(s.root, "bin", "refvol-notify.tar"), archive("other"), archive("probe"), archive("shell"),
 	}
-	probe, other := filepath.Join(work, "probe"), filepath.Join(work, "other", "refvol-plugin")
+	if built.older, err = checkOutOlder(ctx, s, clock, filepath.Join(work, "older")); err != nil {
+		return artifacts{}, err
+	}
+	if err := buildOlder(ctx, built.older, filepath.Join(work, "other"), archive("other")); err != nil {
+		return artifacts{}, err
+	}
+	probe := filepath.Join(work, "probe")
 	e2e, tools, flags := filepath.Join(s.root, "e2e"), filepath.Join(s.root, "tools"), goFlags()
 	for _, c := range []command{
 		{dir: e2e, env: flags, args: []string{"go", "test", "-c", "-o", built.suite, "./suites/kind/suite"}},
 		makeOf(s, "build", "image", "IMAGE="+built.pluginImage),
 		makeOf(s, "pack", "PROGRAM=kubectl-refvol", "IMAGE="+gateImage),
 		makeOf(s, "image", "PROGRAM=refvol-notify", "IMAGE="+notifyImage),
-		// bin/ keeps the plugin of the newest version.
-		makeOf(s, "image", "IMAGE="+otherImage, "VERSION="+otherVersion, "OUT="+other, "BINARIES="+other, "ARCHIVE="+archive("other")),
 		{dir: e2e, env: flags, args: []string{"go", "build", "-ldflags", "-s -w", "-o", probe, "./tools/probe"}},
 		imageOf(tools, probe, "/probe", probeImage, archive("probe")),
 		{env: []string{"REFVOL_CACHE=" + s.cache}, args: []string{filepath.Join(e2e, "node-image", "deps.sh"), "suite"}},

@@ -133,21 +133,3 @@ func (i installation) change(manifests, image string) (string, error) {
 	}
 	return manifests, nil
 }
-
-// otherImage is this commit's plugin under another version, which the newest takes turns with.
-const (
-	otherVersion = "v0.0.0-other"
-	otherImage   = "localhost/refvol/refvol-plugin:" + otherVersion
-)
-
-// renderUpgrades writes into dir the manifests of the plugin that the suite installs and rolls from one version to
-// another and back, with objects of other namespaces: newest.yaml and other.yaml.
-func renderUpgrades(ctx context.Context, s *settings, k kubectl, newest, dir string) error {
-	upgrades := installation{"upgrade", []string{"cross-namespace"}, nil}
-	for name, image := range map[string]string{"newest": newest, "other": otherImage} {
-		if err := upgrades.render(ctx, s.root, k, image, filepath.Join(dir, name+".yaml")); err != nil {
-			return err
-		}
-	}
-	return nil
-}

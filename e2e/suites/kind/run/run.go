@@ -112,7 +112,7 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c *kindCluster, bu
 		return err
 	}
 	defer os.RemoveAll(upgrades)
-	if err := renderUpgrades(ctx, s, k, built.pluginImage, upgrades); err != nil {
+	if err := renderUpgrades(ctx, s, k, built.pluginImage, built.older, upgrades); err != nil {
 		return err
 	}
 	clock.say("running the suite")

@@ -23,8 +23,8 @@ const (
 	rollTimeout = 10 * time.Minute
 )
 
-// TestUpgradeAndRollback installs the plugin under another version, starts pods with a volume of every kind, and rolls to
-// the newest version and back while the objects change. No read fails or gives an older state, every change arrives where
+// TestUpgradeAndRollback installs the plugin of an older commit, starts pods with a volume of every kind, and rolls to
+// this commit and back while the objects change. No read fails or gives an older state, every change arrives where
 // it should, and pods that are created on a node while it has no plugin start once it has one.
 func TestUpgradeAndRollback(t *testing.T) {
 	t.Parallel()
@@ -34,7 +34,7 @@ func TestUpgradeAndRollback(t *testing.T) {
 		t.Fatal("REFVOL_UPGRADES names no directory with the manifests of two versions")
 	}
 	other, newest := filepath.Join(dir, "other.yaml"), filepath.Join(dir, "newest.yaml")
-	u := newUpgrade(t, other)
+	u := newUpgrade(t, other, newest)
 	readers := u.readers()
 	u.roll(newest, "upgrade", readers)
 	readers = append(readers, u.late...)
@@ -64,14 +64,14 @@ type upgrade struct {
 	late []*pod
 }
 
-func newUpgrade(t *testing.T, manifests string) *upgrade {
+func newUpgrade(t *testing.T, older, newest string) *upgrade {
 	t.Helper()
 	u := &upgrade{inspectors: map[string]*pod{}, pinned: map[string]string{}}
 	// It goes last, after all volumes.
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
-		if err := kubectl(ctx, "delete", "--ignore-not-found", "--filename", manifests); err != nil {
+		if err := kubectl(ctx, "delete", "--ignore-not-found", "--filename", older, "--filename", newest); err != nil {
 			t.Error(err)
 		}
 	})
@@ -80,7 +80,7 @@ func newUpgrade(t *testing.T, manifests string) *upgrade {
 	u.createSecret("login", object{"secret": textOf(0, -1)})
 	u.source.createSecret("theirs", object{"theirs": textOf(0, -1)})
 	u.source.grant("secrets", "theirs", u.name, "default")
-	if err := errors.Join(kubectl(t.Context(), "apply", "--filename", manifests), rolledOut(t.Context())); err != nil {
+	if err := errors.Join(kubectl(t.Context(), "apply", "--filename", older), rolledOut(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	nodes, err := u.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "!" + controlPlaneTaint})
