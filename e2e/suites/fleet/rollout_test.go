@@ -112,6 +112,19 @@ func (h *holders) with(text string) (n int) {
 	return n
 }
 
+// ofLowestPlace returns how many pods have the lowest place. They take a change first, and together.
+func (h *holders) ofLowestPlace() int {
+	count, lowest := map[int]int{}, 100
+	for _, pods := range h.pods {
+		for _, p := range pods {
+			place := volume.RolloutPlace(p.UID)
+			count[place]++
+			lowest = min(lowest, place)
+		}
+	}
+	return count[lowest]
+}
+
 // set writes a password, and keeps or sets the annotation.
 func (h *holders) set(password, share string) {
 	h.w.t.Helper()
@@ -216,7 +229,8 @@ func TestRollout(t *testing.T) {
 		}
 	}
 	h.set("bad "+leak.Value, "0%")
-	if r := h.rollout("--steps=1,100%", "--every=20s"); r.status != 1 || h.with("bad") != 1 ||
+	// Of the lowest place, the plugins may not have shown it in each pod when the first one fails.
+	if r := h.rollout("--steps=1,100%", "--every=20s"); r.status != 1 || h.with("bad") == 0 || h.with("bad") > h.ofLowestPlace() ||
 		!strings.Contains(r.stdout, " restarted once; container main: CrashLoopBackOff\n") || !strings.Contains(r.stderr, "--to 100%") {
 		t.Errorf("%+v, in %d pods", r, h.with("bad"))
 	}
