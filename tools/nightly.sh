@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
 packages=(access authz apiclient check csi envfile events fleet manager metrics mount payload permissions pod publisher question receipts record report requests status taint volume writer)
-parts=(unit integration kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-long release arm64 fuzz-root fuzz-e2e)
+parts=(unit integration suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-long release arm64 fuzz-root fuzz-e2e)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
 # Unit tests of another architecture need a processor of that kind, or QEMU in user mode.
@@ -17,6 +17,13 @@ arm64() {
   command -v qemu-aarch64-static >/dev/null || apt-get -qq -y --no-install-recommends install qemu-user-static >/dev/null || return
   GOARCH=arm64 CGO_ENABLED=0 go test -trimpath -buildvcs=false -vet=off -timeout 50m -exec qemu-aarch64-static \
     ./pkg/access ./pkg/authz ./pkg/envfile ./pkg/payload ./pkg/pod ./pkg/question ./pkg/record ./pkg/report ./pkg/requests ./pkg/status ./pkg/volume
+}
+
+# The long forms of all suites but that of the plugin's, which has a part of its own.
+suites() {
+  local flags=(-race -trimpath -buildvcs=false -timeout 55m -count=1 -v)
+  REFVOL_LONG=1 tools/sandbox.sh go -C e2e test "${flags[@]}" ./suites/fleet ./suites/manifests &&
+    REFVOL_LONG=1 tools/sandbox.sh go -C e2e/suites/bench test "${flags[@]}" .
 }
 
 # A mutant that loops, links or removes does so in the sandbox. A survivor without a reason in survivors.txt fails the part.
@@ -30,6 +37,7 @@ run() {
   case $1 in
   unit) make test-unit TEST='test -race -trimpath -buildvcs=false -vet=off -timeout 55m -shuffle=on -count=5' ;;
   integration) REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on -v ./suites/integration ;;
+  suites) suites ;;
   kernels-*) make test-kernels KERNELS="${1#kernels-}" ;;
   kind-long) REFVOL_LONG=1 make e2e ARGS=-test.timeout=55m ;;
   kind-newest) make e2e ;;

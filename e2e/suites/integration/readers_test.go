@@ -44,7 +44,7 @@ func TestReadersDuringUpdates(t *testing.T) {
 			updates += len(k.shape.objects)
 		}
 	}
-	for round := range harness.Scaled(24, 6000) {
+	for round := range harness.Scaled(24, 3000) {
 		update()
 		switch {
 		case round%restartEvery != 0:

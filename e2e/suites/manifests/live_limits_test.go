@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 // What the plugin publishes at most, with its defaults (docs/limits.md).
@@ -111,6 +113,9 @@ func ofProjectedItems(configMap, secret int) corev1.Volume {
 
 // TestLargeLivePodsAreUpdated: what one policy makes live, the other one can judge.
 func TestLargeLivePodsAreUpdated(t *testing.T) {
+	if harness.Scaled(true, false) {
+		t.Skipf("it runs in the long form (%s=1)", harness.LongVariable)
+	}
 	s := newLiveSuite(t)
 	s.enforce(t)
 	t.Cleanup(func() { s.remove(t) })
