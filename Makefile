@@ -103,7 +103,7 @@ SANDBOX := -exec '$(CURDIR)/tools/sandbox.sh'
 export REFVOL_SANDBOX ?= required
 
 # make lint vets all modules.
-TEST := test $(RACE) -vet=off -timeout 60m
+TEST := test $(RACE) -vet=off -timeout 40m
 # Modules that start no goroutine have nothing to race: their tests share what make lint and make build
 # have compiled.
 PLAIN_TEST = $(filter-out -race,$(TEST))
@@ -123,7 +123,7 @@ test-unit: ## Run the unit tier: no root, no network, no built binaries
 	$(GO) $(TEST) $(SANDBOX) -cpu 1 $$($(BUBBLED))
 	$(GO) $(TEST) $(SANDBOX) $$($(GO) list ./... | grep -vxF "$$($(GO) list $$($(BUBBLED)))")
 	$(GO) -C cmd/kubectl-refvol $(TEST) -cpu 1 ./...
-	$(STATIC) -C tools $(PLAIN_TEST) ./...
+	$(STATIC) -C tools $(PLAIN_TEST) $(ONCE) ./...
 	$(STATIC) -C tools/release $(PLAIN_TEST) -short ./...
 	@output=$$($(GO) test $(SANDBOX) $(RACE) -vet=off -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
 

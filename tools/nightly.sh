@@ -19,11 +19,11 @@ arm64() {
     ./pkg/access ./pkg/authz ./pkg/envfile ./pkg/payload ./pkg/pod ./pkg/question ./pkg/record ./pkg/report ./pkg/requests ./pkg/status ./pkg/volume
 }
 
-# The long forms of all suites but that of the plugin's, which has a part of its own.
+# The long forms of the suites that have no part of their own.
 suites() {
-  local flags=(-race -trimpath -buildvcs=false -timeout 55m -count=1 -v)
-  REFVOL_LONG=1 tools/sandbox.sh go -C e2e test "${flags[@]}" ./suites/fleet ./suites/manifests &&
-    REFVOL_LONG=1 tools/sandbox.sh go -C e2e/suites/bench test "${flags[@]}" .
+  local flags=(-race -trimpath -buildvcs=false -count=1 -v)
+  REFVOL_LONG=1 tools/sandbox.sh go -C e2e test "${flags[@]}" -timeout 35m ./suites/fleet ./suites/manifests &&
+    REFVOL_LONG=1 tools/sandbox.sh go -C e2e/suites/bench test "${flags[@]}" -timeout 20m .
 }
 
 # A mutant that loops, links or removes does so in the sandbox. A survivor without a reason in survivors.txt fails the part.

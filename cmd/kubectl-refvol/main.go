@@ -53,7 +53,7 @@ func newRootCommand() *cobra.Command {
   # Wait until all volumes show the current version of a Secret
   kubectl refvol converged secret/db -n shop
 
-  # Give a change of a ConfigMap to one pod first, then to half of them, then to all
+  # Give a change of a ConfigMap to one pod or a few first, then to half of them, then to all
   kubectl refvol rollout configmap/app -n shop --steps 1,50%,100%
 
   # Is a manifest right, and which objects does it reference?

@@ -42,8 +42,8 @@ Then it watches the pods that have taken it for --every. If one is not ready any
 more often than before the step, the command lists such pods and stops. The share stays where it is, so
 that a revert reaches these pods at once: write the old values back, then run the command with --to 100%.
 
-A step is a share, or the least number of pods. A share without a pod is raised to the lowest one that has
-a pod.
+A step is a share, or the number of pods that it reaches at least. A share without a pod is raised to the
+lowest one that has a pod.
 At the end the annotation is put back to what it was. A run that was interrupted goes on when the command
 is run again.
 

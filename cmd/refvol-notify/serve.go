@@ -167,10 +167,13 @@ func waitUntilReady(ctx context.Context, args []string, stdout io.Writer) error 
 	defer cancel()
 	for answered := false; ; {
 		err := askReady(ctx, client)
-		// On a busy node a request may also take too long.
+		// Only a socket that is gone, or that nobody listens on, says so. On a busy node a request may also fail by its time limit.
 		hasEnded := answered && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist))
-		if err == nil || hasEnded || pause(ctx, waitPause) != nil {
-			return err
+		if err == nil {
+			return nil
+		}
+		if hasEnded || pause(ctx, waitPause) != nil {
+			return fmt.Errorf("wait for the process with --state=%s: %w", dir, err)
 		}
 		answered = answered || errors.Is(err, errNotReady)
 	}

@@ -114,8 +114,14 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// The hook ends with the process that it waits for.
+// The hook ends with the process that it waits for. The socket of a process that was killed stays.
 func TestWaitEndsWithTheProcess(t *testing.T) {
+	for name, isKilled := range map[string]bool{"ended": false, "killed": true} {
+		t.Run(name, func(t *testing.T) { waitEndsWithTheProcess(t, isKilled) })
+	}
+}
+
+func waitEndsWithTheProcess(t *testing.T, isKilled bool) {
 	state := t.TempDir()
 	m := &monitor{}
 	asked := make(chan struct{}, 1)
@@ -132,8 +138,13 @@ func TestWaitEndsWithTheProcess(t *testing.T) {
 	var log buffer
 	begin := time.Now()
 	go func() { done <- run(t.Context(), []string{"wait", "--state=" + state}, &log, &log) }()
+	listener.(*net.UnixListener).SetUnlinkOnClose(!isKilled)
 	for range 2 { // the hook has the answer to the first one
-		<-asked
+		select {
+		case <-asked:
+		case status := <-done:
+			t.Fatalf("while the process runs, the hook ends with %d: %s", status, &log)
+		}
 	}
 	if err := server.Close(); err != nil {
 		t.Fatal(err)

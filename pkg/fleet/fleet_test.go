@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/pkg/status"
@@ -126,6 +127,16 @@ func TestEachNodeIsThere(t *testing.T) {
 	}
 	if waiting != "cef" {
 		t.Errorf("not accepted: %v", s.NotAccepted)
+	}
+}
+
+// TestARefusalEndsTheSurvey: without the right to ask plugins, nothing is known of any node.
+func TestARefusalEndsTheSurvey(t *testing.T) {
+	o := options(nil, []corev1.Pod{pluginOn("a", "p-a"), pluginOn("b", "p-b")}, nil)
+	refusal := apierrors.NewForbidden(corev1.Resource("pods/proxy"), "p-a", errors.New("no right"))
+	o.Fetch = func(context.Context, string) (*status.Report, error) { return nil, refusal }
+	if s, err := survey(t, o); !apierrors.IsForbidden(err) || s != nil {
+		t.Errorf("got %v, %v", s, err)
 	}
 }
 

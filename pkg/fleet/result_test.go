@@ -303,3 +303,18 @@ func TestJudgeOfNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestNames: the first five pods, and how many more there are.
+func TestNames(t *testing.T) {
+	var pods []Pod
+	for i := range 7 {
+		pods = append(pods, Pod{Namespace: "shop", Name: fmt.Sprint(i)})
+	}
+	for n, want := range map[int]string{
+		0: "", 1: "shop/0", 5: "shop/0, shop/1, shop/2, shop/3, shop/4", 7: "shop/0, shop/1, shop/2, shop/3, shop/4, and 2 more",
+	} {
+		if got := names(pods[:n]); got != want {
+			t.Errorf("%d: got %q, want %q", n, got, want)
+		}
+	}
+}

@@ -38,8 +38,11 @@ func waitingPod(change ...func(*corev1.Pod)) *corev1.Pod {
 
 // TestWaits: a pod with any sign that its volumes may have been mounted does not count as waiting.
 func TestWaits(t *testing.T) {
-	if use, ok := UsesDriver(waitingPod(), driver); !ok || !use.Waits || !use.Accepted || use.Started {
-		t.Errorf("got %+v, %t", use, ok)
+	for _, late := range []int64{0, 1} { // seconds between the times that the kubelet writes
+		pod := waitingPod(func(pod *corev1.Pod) { pod.Status.Conditions[0].LastTransitionTime = metav1.Unix(100+late, 0) })
+		if use, ok := UsesDriver(pod, driver); !ok || !use.Waits || !use.Accepted || use.Started {
+			t.Errorf("%d s late: got %+v, %t", late, use, ok)
+		}
 	}
 	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
 	pulls := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}

@@ -115,6 +115,12 @@ func TestRenderEnvIsBounded(t *testing.T) {
 // A file may have just MaxEnvBytes, from references and from keys, and nothing is skipped.
 func TestRenderEnvIsFull(t *testing.T) {
 	room := MaxEnvBytes - len("A") - variableBytes
+	full := values(volume.ConfigMap, "c", "A", strings.Repeat("a", room))
+	two := volume.Env{From: []volume.EnvFrom{envFrom(volume.ConfigMap, "c", ""), envFrom(volume.ConfigMap, "d", "")}}
+	_, err := Render(spec(envSource(0, "e", two)), objects(full, values(volume.ConfigMap, "d", "B", "")), Options{})
+	if tooLarge := new(TooLargeError); !errors.As(err, &tooLarge) {
+		t.Errorf("with a variable more: %v", err)
+	}
 	for more := range 2 {
 		text := strings.Repeat("a", room+more)
 		for name, env := range map[string]volume.Env{

@@ -229,6 +229,9 @@ func TestExpandIsBounded(t *testing.T) {
 		"one large for URLs": {"$(A)", []variable{{"A", "url", half}}},
 		"many values":        {"", []variable{{"A", "", large}, {"B", "", large}, {"C", "", large}, {"D", "", large}}},
 		"a little too large": {"$(A)", []variable{{"A", "", strings.Repeat("x", MaxEnvBytes/2-32)}}},
+		"the same for JSON":  {"$(A)", []variable{{"A", "json", strings.Repeat("x", MaxEnvBytes/2-32)}}},
+		"the same for URLs":  {"$(A)", []variable{{"A", "url", strings.Repeat("x", MaxEnvBytes/2-32)}}},
+		"a byte after it":    {"y$(A)x", []variable{{"A", "", strings.Repeat("x", MaxEnvBytes/2-33)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, state := expanding(test.text, test.variables...)

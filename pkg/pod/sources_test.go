@@ -7,7 +7,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/refvol/refvol/pkg/volume"
 )
+
+// The longest name that an object can have is accepted.
+func TestTheLongestName(t *testing.T) {
+	if err := checkName(field.NewPath("name"), volume.ConfigMap, strings.Repeat("n", 253)); err != nil {
+		t.Error(err)
+	}
+}
 
 func TestVolumeSourcesRefuses(t *testing.T) {
 	const (

@@ -96,8 +96,8 @@ func TestPauses(t *testing.T) {
 				t.Errorf("a pause of %s, due after %s, want %s", pause, due, want)
 			}
 		}
-		for _, seconds := range []time.Duration{1, 2, 4, 4} {
-			fail(errRefused, seconds*time.Second)
+		for _, pause := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second} {
+			fail(errRefused, pause)
 		}
 		busy := fmt.Errorf("ask: %w", apierrors.NewTooManyRequests("busy", 20))
 		fail(busy, 20*time.Second)

@@ -76,6 +76,14 @@ func busy(code int, retryAfter string) answer {
 	return func(*http.Request) (int, string, error) { return code, retryAfter, nil }
 }
 
+// slowly gives an answer after half the time of a slot.
+func slowly(give answer) answer {
+	return func(r *http.Request) (int, string, error) {
+		<-time.After(slotTimeout / 2)
+		return give(r)
+	}
+}
+
 func away(*http.Request) (int, string, error) { return 0, "", errors.New("connection refused") }
 
 func account(name string) volume.ServiceAccount {
@@ -282,6 +290,38 @@ func TestRenewed(t *testing.T) {
 		<-waiting
 		if _, err := r.Err(account("a")); err != nil {
 			t.Errorf("an answer to the credential before has others wait: %v", err)
+		}
+	})
+}
+
+// Two requests are under way when the credential is replaced. The refusal of the second one says nothing about the new credential.
+func TestRenewedBetweenTwoRefusals(t *testing.T) {
+	inBubble(t, slowly(status(http.StatusUnauthorized)), func(t *testing.T, _ *answers, r *Requests, client http.RoundTripper) {
+		go func() { _ = get(t.Context(), client, ordinary) }()
+		after(slotTimeout / 4)
+		go func() { _ = get(t.Context(), client, ordinary) }()
+		after(slotTimeout / 4)
+		if _, err := r.Err(ordinary.Account); err == nil {
+			t.Error("the first refusal has nobody wait")
+		}
+		r.OnNewCredential(ordinary.Account)
+		after(slotTimeout / 4)
+		if _, err := r.Err(ordinary.Account); err != nil {
+			t.Errorf("the second one has others wait: %v", err)
+		}
+	})
+}
+
+// A failure concerns the account's requests also if another account has come meanwhile.
+func TestAnotherAccountWhileARequestIsUnderWay(t *testing.T) {
+	inBubble(t, slowly(status(http.StatusUnauthorized)), func(t *testing.T, _ *answers, r *Requests, client http.RoundTripper) {
+		for _, name := range []string{"a", "b"} {
+			go func() { _ = get(t.Context(), client, Meta{Account: account(name)}) }()
+			after(slotTimeout / 4)
+		}
+		after(slotTimeout / 4)
+		if _, err := r.Err(account("a")); err == nil {
+			t.Error("its refusal has nobody wait")
 		}
 	})
 }

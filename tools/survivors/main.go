@@ -4,7 +4,7 @@
 //
 // It prints the output on, and then each mutant that survived and is not in the file: its function, its kind, and how many. It fails
 // if there are any, or if the output has no result. The file has a line for each function and kind of a mutant, with a count and the
-// reason why no test notices it. Functions and not lines name them, so that the file holds while code moves.
+// reason why no test notices it. Mutants that no test covers are not judged: gremlins counts constants and cases among them. Functions and not lines name them, so that the file holds while code moves.
 package main
 
 import (
@@ -123,12 +123,16 @@ func functionAt(file string, line int) (string, error) {
 		if !ok || line < set.Position(f.Pos()).Line || line > set.Position(f.End()).Line {
 			continue
 		}
-		if f.Recv == nil {
-			return f.Name.Name, nil
-		}
-		return receiver(f.Recv.List[0].Type) + "." + f.Name.Name, nil
+		return nameOf(f), nil
 	}
 	return "-", nil
+}
+
+func nameOf(f *ast.FuncDecl) string {
+	if f.Recv == nil {
+		return f.Name.Name
+	}
+	return receiver(f.Recv.List[0].Type) + "." + f.Name.Name
 }
 
 // receiver returns the name of a receiver's type, without its pointer and its parameters.

@@ -66,7 +66,7 @@ func TestChurnEndsWhereItBegan(t *testing.T) {
 	wantWatches(t, "configmaps", configMaps)
 	atMost, left := idle.goroutines(), n.goroutines()
 	for f, count := range left {
-		if count > atMost[f] && !strings.HasPrefix(f, "runtime.") {
+		if count > atMost[f] && !strings.HasPrefix(f, "runtime.") { // Go's own come and go with the load
 			t.Errorf("%d goroutines of %s, an idle plugin has %d", count, f, atMost[f])
 		}
 	}

@@ -157,8 +157,8 @@ func TestHangingRequestsHoldUpNoOtherPodForLong(t *testing.T) {
 	asked := len(roundsOf(n.requests()))
 	t.Logf("a publish took %v, and beside requests for %d objects that hang %v", without, asked, with)
 	slices.Sort(with)
-	if median := with[len(with)/2]; median > 3*slices.Max(without)+within { // all but a few, for the machine may pause
-		t.Errorf("a publish took %s beside requests that hang, and %s without", median, slices.Max(without))
+	if most := with[len(with)-2]; most > 3*slices.Max(without)+within { // all but one, because the machine may pause
+		t.Errorf("a publish took %s beside requests that hang, and %s without", most, slices.Max(without))
 	}
 
 	n.unpublishAll(hanging)

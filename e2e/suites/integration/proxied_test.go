@@ -137,7 +137,7 @@ func noWatches(p *faultproxy.Proxy) error {
 func noReflectors(goroutines map[string]int) error {
 	var errs []error
 	for f, n := range goroutines {
-		if strings.Contains(f, "pkg/manager.(*item)") || strings.Contains(f, "pkg/manager.(*run)") || strings.Contains(f, "client-go/tools/cache") || strings.Contains(f, "StreamWatcher") {
+		if strings.Contains(f, "pkg/manager.(*item)") || strings.Contains(f, "client-go/tools/cache") || strings.Contains(f, "StreamWatcher") {
 			errs = append(errs, fmt.Errorf("%d goroutines of %s are left", n, f))
 		}
 	}

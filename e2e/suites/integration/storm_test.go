@@ -171,10 +171,10 @@ func testStorm(t *testing.T, processes int, low, receipts bool) {
 		n.isOpened(quiet, "app", "no", "c")
 	}
 	p99 := func(all []time.Duration) time.Duration { slices.Sort(all); return all[len(all)*99/100] }
-	p50 := func(all []time.Duration) time.Duration { slices.Sort(all); return all[len(all)/2] }
+	p90 := func(all []time.Duration) time.Duration { slices.Sort(all); return all[len(all)*9/10] }
 	t.Logf("%d publishes, p99 %s; updates in place p99 %s; the plugin took %.1f%% of a core, the kernel at most %d MiB more",
 		len(publishes), p99(publishes), p99(updates), percent, most-before)
-	if p50(publishes) > 5*time.Second || p50(updates) > 5*time.Second { // on a busy machine; the log has the figures
+	if p90(publishes) > 5*time.Second || p90(updates) > 5*time.Second { // on a busy machine; the log has the figures
 		t.Error("another pod waits for too long")
 	}
 	if most-before > 512 {

@@ -34,8 +34,9 @@ func (p *Plugin) LiveHeap() (collections, mib int, err error) {
 }
 
 var (
-	goroutine = regexp.MustCompile(`(?m)^goroutine \d+ .*:\n((?:\S.*\n\t.*\n|\.\.\..*\n)+)`)
+	goroutine = regexp.MustCompile(`(?m)^goroutine \d+ .*:\n((?:[^\n].*\n)+)`)
 	frame     = regexp.MustCompile(`(?m)^(\S+)\(.*\)$`)
+	createdBy = regexp.MustCompile(`(?m)^created by (\S+)`)
 	starter   = regexp.MustCompile(`^(sync\.|golang\.org/x/sync/errgroup\.|runtime\.goexit$)`)
 )
 
@@ -46,9 +47,12 @@ func entryFunctions(dump []byte) map[string]int {
 	for _, stack := range goroutine.FindAllSubmatch(dump, -1) {
 		entry := ""
 		for _, f := range frame.FindAllSubmatch(stack[1], -1) {
-			if name := string(f[1]); !starter.MatchString(name) && name != "created" {
+			if name := string(f[1]); !starter.MatchString(name) {
 				entry = name
 			}
+		}
+		if by := createdBy.FindSubmatch(stack[1]); entry == "" && by != nil { // it runs, so it has no stack
+			entry = string(by[1])
 		}
 		count[entry]++
 	}

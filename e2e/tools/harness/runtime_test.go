@@ -30,11 +30,23 @@ runtime.goexit({})
 created by sync.(*WaitGroup).Go in goroutine 7
 	/usr/local/go/src/sync/waitgroup.go:237 +0x1
 
+goroutine 34 gp=0x4 m=3 mp=0x2 [running]:
+	goroutine running on other thread; stack unavailable
+created by main.serve in goroutine 1
+	/src/serve.go:7 +0x1
+
+goroutine 35 gp=0x5 m=nil [select]:
+main.wait(...)
+	/src/serve.go:20
+...additional frames elided...
+created by main.other in goroutine 1
+	/src/serve.go:8 +0x1
+
 rax    0x0
 `
 
 func TestEntryFunctions(t *testing.T) {
-	want := map[string]int{"runtime.futex": 1, "main.main": 1, "github.com/refvol/refvol/pkg/manager.(*item).startLocked.func1": 1}
+	want := map[string]int{"runtime.futex": 1, "main.main": 1, "github.com/refvol/refvol/pkg/manager.(*item).startLocked.func1": 1, "main.serve": 1, "main.wait": 1}
 	if got := entryFunctions([]byte(dump)); !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

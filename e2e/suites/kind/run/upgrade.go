@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 )
@@ -15,12 +16,15 @@ const (
 	otherImage   = "localhost/refvol/refvol-plugin:" + otherVersion
 )
 
-// checkOutOlder writes the files of upgradedFrom to dir, and returns dir. Where git has no such commit, as in a shallow clone, it says
-// so and returns the root of this checkout: then the suite rolls between two names of the same code.
+// checkOutOlder writes the files of upgradedFrom to dir, and returns dir. A checkout without history, as a shallow clone or an archive,
+// lacks that commit: then it says so and returns the root of this checkout, so that the suite rolls between two names of the same code.
 func checkOutOlder(ctx context.Context, s *settings, clock stopwatch, dir string) (string, error) {
 	git := func(args ...string) command { return command{args: append([]string{"git", "-C", s.root}, args...)} }
-	if isThere := git("cat-file", "-e", upgradedFrom+"^{commit}").quiet(ctx) == nil; !isThere {
-		clock.say("SKIPPED: this checkout lacks commit %.8s, which the upgrade test starts from (git fetch --unshallow)", upgradedFrom)
+	if err := git("cat-file", "-e", upgradedFrom+"^{commit}").quiet(ctx); err != nil {
+		if shallow, _ := git("rev-parse", "--is-shallow-repository").output(ctx, os.Stderr); shallow == "false" {
+			return "", fmt.Errorf("the commit that the upgrade test starts from: %w", err)
+		}
+		clock.say("SKIPPED: an upgrade from commit %.8s, which this checkout lacks (git fetch --unshallow): %v", upgradedFrom, err)
 		return s.root, nil
 	}
 	clock.say("checking out %.8s, which the upgrade test starts from", upgradedFrom)

@@ -6,11 +6,18 @@ import (
 	"testing"
 )
 
-// The upgrade test starts from another commit's files. A checkout without that commit has only its own.
+// The upgrade test starts from another commit's files. A checkout without history has only its own.
 func TestCheckOutOlder(t *testing.T) {
 	without := &settings{root: t.TempDir()}
 	if root, err := checkOutOlder(t.Context(), without, stopwatch{}, filepath.Join(t.TempDir(), "older")); root != without.root || err != nil {
 		t.Errorf("without the commit: %s, %v", root, err)
+	}
+	whole := &settings{root: t.TempDir()}
+	if err := (command{args: []string{"git", "-C", whole.root, "init", "--quiet"}}).quiet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := checkOutOlder(t.Context(), whole, stopwatch{}, filepath.Join(t.TempDir(), "older")); err == nil {
+		t.Error("a repository that is not shallow may lack the commit")
 	}
 	root, err := findRoot()
 	if err != nil {
@@ -22,7 +29,7 @@ func TestCheckOutOlder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if older == root {
-		t.Skip("this checkout lacks the commit")
+		t.Skip("this checkout has no history")
 	}
 	for _, name := range []string{"Makefile", "deploy/base", "cmd/refvol-plugin"} {
 		if _, err := os.Stat(filepath.Join(older, name)); err != nil || older != dir {

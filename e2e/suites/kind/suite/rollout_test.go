@@ -137,7 +137,7 @@ func (r *rolled) awaitEach(who string, want func(*pod) []string) {
 	})
 }
 
-// ofLowestPlace returns the names of the pods that take a change first. With 60 pods on 100 places they are often two.
+// ofLowestPlace returns the names of the pods that take a change first. With 60 pods on 100 places, they are sometimes two or more.
 func ofLowestPlace(pods []*pod) (names []string) {
 	lowest := slices.MinFunc(pods, func(a, b *pod) int { return volume.RolloutPlace(a.UID) - volume.RolloutPlace(b.UID) })
 	for _, p := range pods {
