@@ -224,10 +224,13 @@ func TestASlowYesServes(t *testing.T) {
 // A mounted volume relies on answers up to testAge old. An older one is asked again, and counts meanwhile.
 func TestKeeps(t *testing.T) {
 	inBubble(t, []string{"list", "watch"}, func(e *env) {
+		e.api.set(func() { e.api.delay = time.Millisecond }) // otherwise the answer may be there at once
 		e.wantRecheck(Unknown, ErrPending)
 		if !e.HasPending(web.Account(), map[volume.Ref]bool{db: true}) {
 			t.Error("it does not ask")
 		}
+		after(time.Millisecond)
+		e.api.set(func() { e.api.delay = 0 })
 		e.wantAsked("shop/web watch db")
 		e.wantRecheck(Allowed, nil)
 		if e.HasPending(web.Account(), map[volume.Ref]bool{db: true}) {
