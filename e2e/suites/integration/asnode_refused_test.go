@@ -79,10 +79,10 @@ func TestAsNodeWhileAllIsRefused(t *testing.T) {
 		n.heal()
 		healedAt := time.Now()
 		for i, v := range volumes {
-			n.arrives(v, "key", values[i], healed)
+			n.arrives(v, "key", values[i], soon)
 		}
 		t.Logf("restarted %t: %d requests in %s of refusals; all %d volumes current %s later", restarted, sent, lasts, count, time.Since(healedAt))
-		if took, most := time.Since(healedAt), healed; took > most {
+		if took, most := time.Since(healedAt), 30*time.Second; took > most {
 			t.Errorf("restarted %t: current after %s, want %s at most", restarted, took, most)
 		}
 	}

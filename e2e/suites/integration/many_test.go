@@ -69,8 +69,12 @@ func TestRestartWithManyVolumes(t *testing.T) {
 	bare = max(bare, n.getAll(things)) // the machine may be busier at one time
 	t.Logf("%d volumes: serving after %s, all current %s after the exec; %s of CPU time; the objects alone took the test %s",
 		count, serving, took, n.cpuTime(), bare)
-	// It takes a second or two on a machine of its own, and up to 50 s on an emulated one. make bench judges the time.
-	if limit := time.Minute + 5*bare; took > limit {
+	// It takes a second or two on a machine of its own. make bench judges the time.
+	limit := 20*time.Second + 5*bare
+	if os.Getenv(harness.EmulatedVariable) != "" {
+		limit *= 4 // the plugin's work takes some twenty times as long, the API server's does not
+	}
+	if took > limit {
 		t.Errorf("that took %s, want %s at most", took, limit)
 	}
 	n.each(volumes, func(i int) error { return n.pruned(volumes[i]) })

@@ -156,8 +156,7 @@ func TestHangingRequestsHoldUpNoOtherPodForLong(t *testing.T) {
 	with := n.publishOthers("beside", publishes)
 	asked := len(roundsOf(n.requests()))
 	t.Logf("a publish took %v, and beside requests for %d objects that hang %v", without, asked, with)
-	slices.Sort(with)
-	if most := with[len(with)-2]; most > 3*slices.Max(without)+within { // all but one, because the machine may pause
+	if most := slices.Max(with); most > 3*slices.Max(without)+within {
 		t.Errorf("a publish took %s beside requests that hang, and %s without", most, slices.Max(without))
 	}
 

@@ -171,10 +171,9 @@ func testStorm(t *testing.T, processes int, low, receipts bool) {
 		n.isOpened(quiet, "app", "no", "c")
 	}
 	p99 := func(all []time.Duration) time.Duration { slices.Sort(all); return all[len(all)*99/100] }
-	p90 := func(all []time.Duration) time.Duration { slices.Sort(all); return all[len(all)*9/10] }
 	t.Logf("%d publishes, p99 %s; updates in place p99 %s; the plugin took %.1f%% of a core, the kernel at most %d MiB more",
 		len(publishes), p99(publishes), p99(updates), percent, most-before)
-	if p90(publishes) > 5*time.Second || p90(updates) > 5*time.Second { // on a busy machine; the log has the figures
+	if p99(publishes) > 5*time.Second || p99(updates) > 5*time.Second { // on a busy machine; the log has the figures
 		t.Error("another pod waits for too long")
 	}
 	if most-before > 512 {
@@ -186,7 +185,7 @@ func testStorm(t *testing.T, processes int, low, receipts bool) {
 	if err := n.Terminate(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(from); took > 30*time.Second { // a pod's grace period
+	if took := time.Since(from); took > 10*time.Second {
 		t.Errorf("SIGTERM took %s", took)
 	}
 	stop()
