@@ -44,6 +44,10 @@ func TestDirectories(t *testing.T) {
 			refused: `directories[0]: Invalid value: "conf": must not hide the file "conf/app.yaml" of sources[0].configMap.items[0].path: mount elsewhere, or map the key to another path`,
 		},
 		{
+			name: "at a directory of directories in place", attributes: map[string]string{"sources": "[{secret: {name: db, items: [{key: k, path: a/b/c/d}]}}]", "directories": "[a/b]", "writeStrategy": "InPlace"},
+			refused: `directories[0]: Invalid value: "a/b": must not hide the file "a/b/c/d" of sources[0].secret.items[0].path: mount elsewhere, or map the key to another path`,
+		},
+		{
 			name: "below a file in place", attributes: with("[conf/app.yaml/x]", "writeStrategy", "InPlace"),
 			refused: `directories[0]: Invalid value: "conf/app.yaml/x": must not be below the file "conf/app.yaml" of sources[0].configMap.items[0].path: mount elsewhere, or map the key to another path`,
 		},

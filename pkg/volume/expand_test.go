@@ -42,6 +42,13 @@ func expandCases() []accepted {
 			}}),
 		},
 		{
+			"expand with one variable and one object", sources("[{expand: {path: p, configMap: {name: c, key: k}, envFrom: [{secretRef: {name: s}}], env: [{name: A}]}}]"),
+			spec(Source{Field: at, Path: "p", Expand: &Expand{
+				Text: Reference{Ref: cm("c"), Key: "k", Field: at + ".configMap"},
+				Env:  Env{From: []EnvFrom{{Ref: secret("s"), Field: at + ".envFrom[0].secretRef"}}, Vars: []EnvVar{{Name: "A"}}},
+			}}),
+		},
+		{
 			"directories of sources", sources("[{configMap: {name: c, path: ./rules.d/}}, {secret: {name: s, path: a/b, items: [{key: k, path: ./x//y}]}}, {volume: {name: v, path: rules.d}}, {secret: {name: t, path: rules.d}}]"),
 			spec(
 				Source{Field: "sources[0].configMap", Below: below(0, "configMap", "rules.d"), Projection: &Projection{Ref: cm("c")}},

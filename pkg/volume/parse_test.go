@@ -72,6 +72,8 @@ func acceptedCases() []accepted {
 		{"live", map[string]string{"secret": "db", "updatePolicy": "Live"}, spec(short(Secret, "db"))},
 		{"spread that opts out", map[string]string{"secret": "db", "spread": "0s"}, with(func(s *Spec) { s.Spread = 0 })},
 		{"spread", map[string]string{"secret": "db", "spread": "1m30s"}, with(func(s *Spec) { s.Spread = 90 * time.Second })},
+		{"the shortest spread", map[string]string{"secret": "db", "spread": "1s"}, with(func(s *Spec) { s.Spread = time.Second })},
+		{"the longest spread", map[string]string{"secret": "db", "spread": "1h"}, with(func(s *Spec) { s.Spread = time.Hour })},
 		{"pinned", map[string]string{"secret": "db", "updatePolicy": "Pinned"}, with(func(s *Spec) { s.UpdatePolicy = UpdatePinned })},
 		{"keep what is deleted", map[string]string{"secret": "db", "onDelete": "Keep"}, spec(short(Secret, "db"))},
 		{"remove what is deleted", map[string]string{"secret": "db", "onDelete": "Remove"}, with(func(s *Spec) { s.OnDelete = DeleteRemove })},

@@ -61,6 +61,7 @@ func refusedCases() []refused {
 		{"update policy", with("updatePolicy", "pinned"), `updatePolicy: Unsupported value: "pinned": supported values: "Live", "Pinned"`},
 		{"delete policy", with("onDelete", "Delete"), `onDelete: Unsupported value: "Delete": supported values: "Keep", "Remove"`},
 		{"spread that is too long", with("spread", "2h"), `spread: Invalid value: "2h": ` + badSpread},
+		{"spread that is too short", with("spread", "999ms"), `spread: Invalid value: "999ms": ` + badSpread},
 		{"spread without a unit", with("spread", "60"), `spread: Invalid value: "60": ` + badSpread},
 		{"spread of what is pinned", map[string]string{"secret": "db", "updatePolicy": "Pinned", "spread": "5m"}, "spread: Forbidden: must not be set beside updatePolicy Pinned: such a volume never changes"},
 		{"another namespace", with("namespace", "platform"), `namespace: Invalid value: "platform": ` + otherNamespace},

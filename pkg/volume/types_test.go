@@ -116,6 +116,16 @@ func canaryHolders() map[string]any {
 	}
 }
 
+func TestObjectString(t *testing.T) {
+	o := Object{
+		Ref: Ref{Kind: ConfigMap, Namespace: "ns", Name: "app"}, Version: Version{ResourceVersion: "7"},
+		Data: map[string][]byte{"a": nil, "b": nil}, BinaryData: map[string][]byte{"c": nil},
+	}
+	if got, want := o.String(), `ConfigMap "ns/app" at 7 (3 keys)`; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestFormattingShowsNoValue(t *testing.T) {
 	verbs := []string{
 		"%v", "%+v", "%#v", "%s", "%+s", "%#s", "%q", "%+q", "%#q", "%x", "%X", "%#x", "% x", "% X", "%d", "%o", "%O", "%b", "%c", "%U",

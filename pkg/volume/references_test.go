@@ -1,0 +1,56 @@
+package volume
+
+import (
+	"slices"
+	"testing"
+)
+
+// Each object is in one of the two lists, once, at its first use.
+func TestRefsByNamespace(t *testing.T) {
+	spec, err := Parse(map[string]string{"sources": "[{secret: {name: own}}, {secret: {name: s, namespace: other}}, {configMap: {name: own}}, {secret: {name: own}}, {secret: {name: s, namespace: other}}]"}, testPod(), AcrossNamespaces())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := []Reference{
+		{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "own"}, Field: "sources[0].secret"},
+		{Ref: Ref{Kind: ConfigMap, Namespace: "ns", Name: "own"}, Field: "sources[2].configMap"},
+	}
+	others := []Reference{{Ref: Ref{Kind: Secret, Namespace: "other", Name: "s"}, Field: "sources[1].secret.namespace"}}
+	if got := spec.LocalRefs(testPod()); !slices.Equal(got, own) {
+		t.Errorf("of the pod's namespace: got %+v, want %+v", got, own)
+	}
+	if got := spec.CrossNamespaceRefs(testPod()); !slices.Equal(got, others) {
+		t.Errorf("of others: got %+v, want %+v", got, others)
+	}
+}
+
+// The kubelet lets a later path of a projected volume win. Between two volumes equal paths are a mistake.
+func TestPathsOfPodVolumes(t *testing.T) {
+	source := func(volume string) Source {
+		return Source{Volume: volume, Field: "sources[0].volume", Projection: &Projection{
+			Ref: Ref{Kind: Secret, Namespace: "ns", Name: "s"}, Items: []Item{{Key: "k", Path: "k"}},
+		}}
+	}
+	if err := (&Spec{Sources: []Source{source("a"), source("a")}}).Validate(); err != nil {
+		t.Errorf("one path twice in a volume is refused: %v", err)
+	}
+	if err := (&Spec{Sources: []Source{source("a"), source("b")}}).Validate(); err == nil {
+		t.Error("one path in two volumes is accepted")
+	}
+}
+
+// An error shows a value of up to 64 bytes whole.
+func TestShorten(t *testing.T) {
+	const most = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	for value, want := range map[string]string{
+		"":         "",
+		most:       most,
+		most + "g": most + "... (65 bytes)",
+		// A character is not cut.
+		most[:63] + "ü": most[:63] + "... (65 bytes)",
+	} {
+		if got := shorten(value); got != want {
+			t.Errorf("%q: got %q, want %q", value, got, want)
+		}
+	}
+}
