@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
 packages=(access authz apiclient check csi envfile events fleet manager metrics mount payload permissions pod publisher question receipts record report requests status taint volume writer)
-parts=(unit integration suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-long release arm64 fuzz-root fuzz-e2e)
+parts=(unit integration suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
 # Unit tests of another architecture need a processor of that kind, or QEMU in user mode.
@@ -33,6 +33,15 @@ mutants() {
     go -C tools run ./survivors "../pkg/$1" survivors.txt
 }
 
+# The kind tier with CRI-O on the workers, from a checkout that CRIO names, or else from GitHub.
+crio() {
+  if [ -z "${CRIO:-}" ]; then
+    CRIO=${REFVOL_CACHE:-$HOME/.cache/refvol}/cri-o
+    [ -d "$CRIO" ] || git clone --quiet --depth 1 --branch v1.36.3 https://github.com/cri-o/cri-o "$CRIO" || return
+  fi
+  make e2e CRIO="$CRIO"
+}
+
 run() {
   case $1 in
   unit) make test-unit TEST='test -race -trimpath -buildvcs=false -vet=off -timeout 55m -shuffle=on -count=5' ;;
@@ -41,6 +50,7 @@ run() {
   kernels-*) make test-kernels KERNELS="${1#kernels-}" ;;
   kind-long) REFVOL_LONG=1 make e2e ARGS=-test.timeout=55m ;;
   kind-newest) make e2e ;;
+  kind-crio) crio ;;
   kind-*) make e2e K8S="${1#kind-}" ;;
   release) go -C tools/release test -trimpath -buildvcs=false -count=1 -timeout 55m -v . ;;
   arm64) arm64 ;;

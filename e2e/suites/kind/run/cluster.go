@@ -98,7 +98,7 @@ func (c *kindCluster) nodeLogs(ctx context.Context) {
 		return
 	}
 	for _, node := range strings.Fields(nodes) {
-		for _, unit := range []string{"kubelet", "containerd"} {
+		for _, unit := range []string{"kubelet", "containerd", "crio"} {
 			fmt.Printf("\n=== %s of %s\n", unit, node)
 			journal := command{env: c.engine.env(), args: []string{
 				"docker", "exec", node, "journalctl", "--no-pager", "--output=cat", "--lines=25", "--unit=" + unit,

@@ -61,6 +61,9 @@ func run(ctx context.Context, s *settings) (err error) {
 	if err != nil {
 		return err
 	}
+	if built.crio, err = buildCRIO(ctx, s, clock); err != nil {
+		return err
+	}
 
 	clock.say("creating a cluster of four nodes")
 	cluster := newKindCluster(ctx, s, engine, kind)
@@ -100,6 +103,12 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c *kindCluster, bu
 	clock.say("loading %d images", len(built.archives))
 	for _, archive := range built.archives {
 		if err := c.load(ctx, archive); err != nil {
+			return err
+		}
+	}
+	if built.crio != "" {
+		clock.say("having the workers run CRI-O")
+		if err := c.useCRIO(ctx, s, built.crio, built.archives); err != nil {
 			return err
 		}
 	}

@@ -38,6 +38,10 @@ func TestReadSettings(t *testing.T) {
 			env:  map[string]string{"REFVOL_CACHE": "/cache", "K8S": "1.35"},
 			want: settings{cache: "/cache", kubernetes: "1.35"},
 		},
+		"CRI-O that is not there": {
+			env:       map[string]string{"REFVOL_CACHE": "/cache", "CRIO": "/no-such-checkout"},
+			wantError: "CRIO=/no-such-checkout: must be the absolute path of a checkout",
+		},
 		"a Kubernetes that is not there": {
 			env:       map[string]string{"REFVOL_CACHE": "/cache", "K8S": "1.12"},
 			wantError: "K8S=1.12: ",

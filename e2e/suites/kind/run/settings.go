@@ -16,6 +16,8 @@ type settings struct {
 	kubernetes string
 	// kubeletSync is how often kubelets sync pods; "" is what cluster.yaml has.
 	kubeletSync string
+	// crio is a checkout of CRI-O, absolute, which the workers run; "" is containerd.
+	crio string
 	// keep leaves the cluster in place.
 	keep bool
 	// testArgs go to the suite.
@@ -34,6 +36,7 @@ func readSettings(getenv func(string) string, args []string) (*settings, error) 
 		cache:       getenv("REFVOL_CACHE"),
 		kubernetes:  getenv("K8S"),
 		kubeletSync: getenv("KUBELET_SYNC"),
+		crio:        getenv("CRIO"),
 		keep:        getenv("KEEP") == "1",
 		testArgs:    args,
 	}
@@ -46,6 +49,11 @@ func readSettings(getenv func(string) string, args []string) (*settings, error) 
 	}
 	if s.cache, err = filepath.Abs(s.cache); err != nil {
 		return nil, fmt.Errorf("REFVOL_CACHE: %w", err)
+	}
+	if s.crio != "" {
+		if _, err := os.Stat(filepath.Join(s.crio, "cmd", "crio")); err != nil || !filepath.IsAbs(s.crio) {
+			return nil, fmt.Errorf("CRIO=%s: must be the absolute path of a checkout of github.com/cri-o/cri-o (%w)", s.crio, err)
+		}
 	}
 	if s.kubernetes != "" {
 		if _, err := os.Stat(filepath.Join(s.kubernetesModule(), s.modFile())); err != nil {

@@ -105,6 +105,10 @@ func (r *release) retag(image string) {
 		r.t.Fatal(err)
 	}
 	for _, node := range nodes.Items {
+		if strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, "cri-o:") {
+			mustDocker(r.t, "exec", node.Name, "skopeo", "copy", "--quiet", "containers-storage:"+r.image, "containers-storage:"+image)
+			continue
+		}
 		mustDocker(r.t, "exec", node.Name, "ctr", "--namespace=k8s.io", "images", "tag", "--force", r.image, image)
 	}
 }

@@ -75,7 +75,8 @@ func (c *cluster) searchLogs(ctx context.Context, p *corev1.Pod, opts *corev1.Po
 	var size int64
 	for _, container := range p.Status.ContainerStatuses {
 		for _, previous := range []bool{false, true} {
-			if previous && container.RestartCount == 0 {
+			// After a reboot CRI-O has no container of the run before.
+			if previous && container.LastTerminationState.Terminated == nil {
 				continue
 			}
 			opts.Container, opts.Previous = container.Name, previous

@@ -1,0 +1,62 @@
+#!/bin/bash
+# Usage: install.sh ARCHIVE...
+# Runs on a worker of a kind cluster, and has CRI-O take the place of containerd there. crio, pinns and runc-crio are
+# beside it. The archives are of images that no registry has, and go with it. CRI-O doesn't see containerd's images.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+export DEBIAN_FRONTEND=noninteractive
+
+apt-get -qq update
+apt-get -qq -y --no-install-recommends install conmon jq skopeo >/dev/null
+install -m 755 "$here"/{crio,pinns,runc-crio} /usr/local/bin/
+
+pause=$(sed -n 's/.*sandbox_image = "\(.*\)"/\1/p' /etc/containerd/config.toml)
+mkdir -p /etc/crio /etc/containers
+echo '{"default": [{"type": "insecureAcceptAnything"}]}' >/etc/containers/policy.json
+cat >/etc/crio/crio.conf <<END
+[crio]
+storage_driver = "overlay"
+[crio.runtime]
+default_runtime = "runc"
+# As the kubelet that kubeadm configured has it on this machine.
+cgroup_manager = "$(grep -q 'cgroupDriver: systemd' /var/lib/kubelet/config.yaml && echo systemd || echo cgroupfs)"
+conmon_cgroup = "pod"
+pinns_path = "/usr/local/bin/pinns"
+[crio.runtime.runtimes.runc]
+runtime_path = "/usr/local/bin/runc-crio"
+monitor_path = "/usr/bin/conmon"
+monitor_cgroup = "pod"
+[crio.image]
+pause_image = "$pause"
+[crio.network]
+plugin_dirs = ["/opt/cni/bin"]
+END
+cat >/etc/systemd/system/crio.service <<END
+[Unit]
+Before=kubelet.service
+[Service]
+ExecStart=/usr/local/bin/crio
+Restart=always
+LimitNOFILE=infinity
+Delegate=yes
+KillMode=process
+[Install]
+WantedBy=multi-user.target
+END
+
+systemctl stop kubelet
+for task in $(ctr -n k8s.io tasks ls -q); do
+  ctr -n k8s.io tasks kill --signal KILL "$task" || true
+done
+systemctl -q disable --now containerd
+for archive in "$@"; do
+  for name in $(tar -xOf "$archive" manifest.json | jq -r '.[].RepoTags[]'); do
+    skopeo copy --quiet "docker-archive:$archive:$name" "containers-storage:$name"
+  done
+  rm "$archive"
+done
+grep -rl containerd.sock /var/lib/kubelet/*.yaml /var/lib/kubelet/*.env |
+  xargs sed -i 's#unix:///run/containerd/containerd.sock#unix:///var/run/crio/crio.sock#'
+systemctl daemon-reload
+systemctl -q enable --now crio
+systemctl start kubelet
