@@ -245,8 +245,10 @@ func (p *Plugin) Close() error {
 	return err
 }
 
-// LogTail returns the last lines of the log.
-func (p *Plugin) LogTail() string { return process.Tail(p.LogPath(), 40) }
+// LogTail returns the last lines of the log, and how the process ended if it did.
+func (p *Plugin) LogTail() string {
+	return fmt.Sprintf("%s\n(process %d: %s)", process.Tail(p.LogPath(), 40), p.PID(), p.proc.State())
+}
 
 // VolumeMounts returns the mounts below the pods' directory.
 func (p *Plugin) VolumeMounts() ([]Mount, error) {

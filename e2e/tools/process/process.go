@@ -103,6 +103,14 @@ func (p *Process) ExitCode() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
+// State says how the child ended, as in "signal: killed", or that it runs.
+func (p *Process) State() string {
+	if !p.Ended() {
+		return "it runs"
+	}
+	return "it has ended: " + p.cmd.ProcessState.String()
+}
+
 // Signal sends sig; a child that has ended already is no error.
 func (p *Process) Signal(sig syscall.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {

@@ -119,10 +119,10 @@ func checkEnvFiles(t *testing.T, p *pod, c corev1.Container) {
 	}
 }
 
-// setByOthers tells whether a container has the variable from its runtime, or because
+// setByOthers tells whether a container has the variable from its runtime (TERM from CRI-O), or because
 // of the API server's Service.
 func setByOthers(name string) bool {
-	return strings.HasPrefix(name, "KUBERNETES_") || slices.Contains([]string{"PATH", "HOME", "HOSTNAME"}, name)
+	return strings.HasPrefix(name, "KUBERNETES_") || slices.Contains([]string{"PATH", "HOME", "HOSTNAME", "TERM"}, name)
 }
 
 // awaitSkipped waits for the event that names a variable which a file leaves out.
