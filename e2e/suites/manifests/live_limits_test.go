@@ -28,7 +28,14 @@ func limitCases() []liveCase {
 		return mounting([]corev1.Volume{v, ofConfigMap("b")}, "a:/a", "b:/b")
 	}
 	onlyB, both := map[string]string{"b": "refvol-b"}, map[string]string{"a": "refvol-a", "b": "refvol-b"}
-	return []liveCase{
+	// These pods take seconds each. In the short form another case has 8192 items, and a mount below.
+	long := harness.Scaled(nil, []liveCase{
+		{name: "8192 items of a ConfigMap", pod: native(ofItems(mostItems)), moves: both},
+		{name: "8192 items of a Secret", pod: native(ofSecretItems(mostItems)), moves: both},
+		{name: "8193 items of a Secret", pod: native(ofSecretItems(mostItems + 1)), moves: onlyB},
+		{name: "8192 items of a projected volume", pod: native(ofProjectedItems(mostItems/2, mostItems/2)), moves: both},
+	})
+	return append(long, []liveCase{
 		{name: "128 volumes", pod: with(mostPodVolumes), moves: crossedMoves(mostPodVolumes)},
 		{name: "129 volumes", pod: with(mostPodVolumes + 1)},
 		{name: "127 volumes, and one of the author's own", pod: with(mostPodVolumes-1, own), moves: crossedMoves(mostPodVolumes - 1)},
@@ -43,13 +50,9 @@ func limitCases() []liveCase {
 		{name: "257 sources of both kinds", pod: native(ofSources(append(objects(mostObjects), secretSource("o0"))...)), moves: onlyB},
 		{name: "1000 sources", pod: native(ofSources(objects(1000)...)), moves: onlyB},
 
-		{name: "8192 items of a ConfigMap", pod: native(ofItems(mostItems)), moves: both},
 		{name: "8193 items of a ConfigMap", pod: native(ofItems(mostItems + 1)), moves: onlyB},
-		{name: "8192 items of a Secret", pod: native(ofSecretItems(mostItems)), moves: both},
-		{name: "8193 items of a Secret", pod: native(ofSecretItems(mostItems + 1)), moves: onlyB},
-		{name: "8192 items of a projected volume", pod: native(ofProjectedItems(mostItems/2, mostItems/2)), moves: both},
 		{name: "8193 items of a projected volume", pod: native(ofProjectedItems(mostItems/2, mostItems/2+1)), moves: onlyB},
-	}
+	}...)
 }
 
 // sparse is a pod whose containers mount some of its volumes each, all of them together.
