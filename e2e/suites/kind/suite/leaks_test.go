@@ -76,7 +76,7 @@ func (c *cluster) searchLogs(ctx context.Context, p *corev1.Pod, opts *corev1.Po
 	for _, container := range p.Status.ContainerStatuses {
 		for _, previous := range []bool{false, true} {
 			// After a reboot CRI-O has no container of the run before.
-			if previous && container.LastTerminationState.Terminated == nil {
+			if last := container.LastTerminationState.Terminated; previous && (last == nil || last.ContainerID == "") {
 				continue
 			}
 			opts.Container, opts.Previous = container.Name, previous
