@@ -134,10 +134,11 @@ func (s *Supervisor) serve(v *service) {
 		switch {
 		case errors.Is(err, unix.EINTR):
 			err = nil
-		case err == nil && n > 0 && fds[0].Revents&unix.POLLIN == 0:
-			return // the last thread under the filter has ended
-		case err == nil && n > 0:
+		case err == nil && n > 0 && fds[0].Revents&unix.POLLIN != 0:
 			err = s.handleNext(v)
+		case err == nil && n > 0 && fds[0].Revents&unix.POLLHUP != 0:
+			return // the last thread under the filter has ended
+			// There is POLLERR too: a signal had the kernel give up while it waited for the lock of the calls.
 		}
 		if err != nil {
 			s.mu.Lock()
