@@ -35,9 +35,15 @@ mutants() {
 
 # The kind tier with CRI-O on the workers, from a checkout that CRIO names, or else from GitHub.
 crio() {
+  local version=v1.36.3 cache
   if [ -z "${CRIO:-}" ]; then
-    CRIO=${REFVOL_CACHE:-$HOME/.cache/refvol}/cri-o
-    [ -d "$CRIO" ] || git clone --quiet --depth 1 --branch v1.36.3 https://github.com/cri-o/cri-o "$CRIO" || return
+    cache=$(realpath -m "${REFVOL_CACHE:-$HOME/.cache/refvol}")
+    CRIO=$cache/cri-o-$version
+    if [ ! -d "$CRIO" ]; then
+      rm -rf "$CRIO.partial"
+      git clone --quiet --depth 1 --branch $version https://github.com/cri-o/cri-o "$CRIO.partial" || return
+      mv "$CRIO.partial" "$CRIO"
+    fi
   fi
   make e2e CRIO="$CRIO"
 }

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 )
@@ -26,16 +27,17 @@ func TestRefsByNamespace(t *testing.T) {
 
 // The kubelet lets a later path of a projected volume win. Between two volumes equal paths are a mistake.
 func TestPathsOfPodVolumes(t *testing.T) {
-	source := func(volume string) Source {
-		return Source{Volume: volume, Field: "sources[0].volume", Projection: &Projection{
+	source := func(i int, volume string) Source {
+		return Source{Volume: volume, Field: fmt.Sprintf("sources[%d].volume", i), Projection: &Projection{
 			Ref: Ref{Kind: Secret, Namespace: "ns", Name: "s"}, Items: []Item{{Key: "k", Path: "k"}},
 		}}
 	}
-	if err := (&Spec{Sources: []Source{source("a"), source("a")}}).Validate(); err != nil {
+	if err := (&Spec{Sources: []Source{source(0, "a"), source(1, "a")}}).Validate(); err != nil {
 		t.Errorf("one path twice in a volume is refused: %v", err)
 	}
-	if err := (&Spec{Sources: []Source{source("a"), source("b")}}).Validate(); err == nil {
-		t.Error("one path in two volumes is accepted")
+	const want = `sources[1].volume.items[0].path: Invalid value: "k": conflicting duplicate paths: also the path of sources[0].volume.items[0].path`
+	if err := (&Spec{Sources: []Source{source(0, "a"), source(1, "b")}}).Validate(); err == nil || err.Error() != want {
+		t.Errorf("one path in two volumes: got %v\nwant %s", err, want)
 	}
 }
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Usage: install.sh ARCHIVE...
-# Runs on a worker of a kind cluster, and has CRI-O take the place of containerd there. crio, pinns and runc-crio are
-# beside it. The archives are of images that no registry has, and go with it. CRI-O doesn't see containerd's images.
+# Runs on a worker of a kind cluster, and replaces containerd with CRI-O there. crio, pinns and runc-crio are beside it. It imports
+# the archives of images, for CRI-O doesn't see containerd's images, and removes them.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export DEBIAN_FRONTEND=noninteractive
@@ -32,9 +32,8 @@ pause_image = "$pause"
 plugin_dirs = ["/opt/cni/bin"]
 END
 cat >/etc/systemd/system/crio.service <<END
-[Unit]
-Before=kubelet.service
 [Service]
+Type=notify
 ExecStart=/usr/local/bin/crio
 Restart=always
 LimitNOFILE=infinity
@@ -44,17 +43,21 @@ KillMode=process
 WantedBy=multi-user.target
 END
 
-systemctl stop kubelet
-for task in $(ctr -n k8s.io tasks ls -q); do
-  ctr -n k8s.io tasks kill --signal KILL "$task" || true
-done
-systemctl -q disable --now containerd
 for archive in "$@"; do
-  for name in $(tar -xOf "$archive" manifest.json | jq -r '.[].RepoTags[]'); do
+  names=$(tar -xOf "$archive" manifest.json | jq -r '.[].RepoTags[]')
+  [ -n "$names" ]
+  for name in $names; do
     skopeo copy --quiet "docker-archive:$archive:$name" "containers-storage:$name"
   done
   rm "$archive"
 done
+
+systemctl stop kubelet
+tasks=$(ctr -n k8s.io tasks ls -q)
+for task in $tasks; do
+  ctr -n k8s.io tasks kill --signal KILL "$task" || true # it may have ended
+done
+systemctl -q disable --now containerd
 grep -rl containerd.sock /var/lib/kubelet/*.yaml /var/lib/kubelet/*.env |
   xargs sed -i 's#unix:///run/containerd/containerd.sock#unix:///var/run/crio/crio.sock#'
 systemctl daemon-reload

@@ -103,12 +103,12 @@ func (p *Process) ExitCode() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// State says how the child ended, as in "signal: killed", or that it runs.
+// State says how the child ended, as in "signal: killed", or that it is "running".
 func (p *Process) State() string {
 	if !p.Ended() {
-		return "it runs"
+		return "running"
 	}
-	return "it has ended: " + p.cmd.ProcessState.String()
+	return p.cmd.ProcessState.String()
 }
 
 // Signal sends sig; a child that has ended already is no error.

@@ -138,7 +138,10 @@ func (s *Supervisor) serve(v *service) {
 			err = s.handleNext(v)
 		case err == nil && n > 0 && fds[0].Revents&unix.POLLHUP != 0:
 			return // the last thread under the filter has ended
-			// There is POLLERR too: a signal had the kernel give up while it waited for the lock of the calls.
+		case err == nil && n > 0 && fds[0].Revents&unix.POLLERR != 0:
+			// A signal came while the kernel waited for the lock of the calls.
+		case err == nil && n > 0:
+			err = fmt.Errorf("poll answers %#x", fds[0].Revents)
 		}
 		if err != nil {
 			s.mu.Lock()

@@ -35,8 +35,8 @@ type artifacts struct {
 	pluginImage string
 	// older has the files of the plugin that the upgrade test starts from.
 	older string
-	// crio has what a node needs to run CRI-O; "" is none.
-	crio string
+	// crio is nil if the nodes keep containerd.
+	crio *crio
 }
 
 // build builds all of them, the plugin as a release would be. It comes before the

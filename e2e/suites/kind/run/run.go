@@ -61,7 +61,7 @@ func run(ctx context.Context, s *settings) (err error) {
 	if err != nil {
 		return err
 	}
-	if built.crio, err = buildCRIO(ctx, s, clock); err != nil {
+	if built.crio, err = buildCRIO(ctx, s, image, clock); err != nil {
 		return err
 	}
 
@@ -106,9 +106,9 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c *kindCluster, bu
 			return err
 		}
 	}
-	if built.crio != "" {
-		clock.say("having the workers run CRI-O")
-		if err := c.useCRIO(ctx, s, built.crio, built.archives); err != nil {
+	if built.crio != nil {
+		clock.say("switching the workers to CRI-O")
+		if err := c.useCRIO(ctx, built.crio, built.archives); err != nil {
 			return err
 		}
 	}

@@ -40,7 +40,11 @@ func TestReadSettings(t *testing.T) {
 		},
 		"CRI-O that is not there": {
 			env:       map[string]string{"REFVOL_CACHE": "/cache", "CRIO": "/no-such-checkout"},
-			wantError: "CRIO=/no-such-checkout: must be the absolute path of a checkout",
+			wantError: "CRIO=/no-such-checkout: must be a checkout of github.com/cri-o/cri-o: ",
+		},
+		"CRI-O at a relative path": {
+			env:       map[string]string{"REFVOL_CACHE": "/cache", "CRIO": "../../.."},
+			wantError: "CRIO=../../..: must be an absolute path",
 		},
 		"a Kubernetes that is not there": {
 			env:       map[string]string{"REFVOL_CACHE": "/cache", "K8S": "1.12"},

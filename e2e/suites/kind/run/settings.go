@@ -51,8 +51,11 @@ func readSettings(getenv func(string) string, args []string) (*settings, error) 
 		return nil, fmt.Errorf("REFVOL_CACHE: %w", err)
 	}
 	if s.crio != "" {
-		if _, err := os.Stat(filepath.Join(s.crio, "cmd", "crio")); err != nil || !filepath.IsAbs(s.crio) {
-			return nil, fmt.Errorf("CRIO=%s: must be the absolute path of a checkout of github.com/cri-o/cri-o (%w)", s.crio, err)
+		if !filepath.IsAbs(s.crio) {
+			return nil, fmt.Errorf("CRIO=%s: must be an absolute path", s.crio)
+		}
+		if _, err := os.Stat(filepath.Join(s.crio, "cmd", "crio")); err != nil {
+			return nil, fmt.Errorf("CRIO=%s: must be a checkout of github.com/cri-o/cri-o: %w", s.crio, err)
 		}
 	}
 	if s.kubernetes != "" {

@@ -105,7 +105,7 @@ func (r *release) retag(image string) {
 		r.t.Fatal(err)
 	}
 	for _, node := range nodes.Items {
-		if strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, "cri-o:") {
+		if isCRIO(&node) {
 			mustDocker(r.t, "exec", node.Name, "skopeo", "copy", "--quiet", "containers-storage:"+r.image, "containers-storage:"+image)
 			continue
 		}

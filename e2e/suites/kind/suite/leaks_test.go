@@ -75,8 +75,7 @@ func (c *cluster) searchLogs(ctx context.Context, p *corev1.Pod, opts *corev1.Po
 	var size int64
 	for _, container := range p.Status.ContainerStatuses {
 		for _, previous := range []bool{false, true} {
-			// After a reboot CRI-O has no container of the run before.
-			if last := container.LastTerminationState.Terminated; previous && (last == nil || last.ContainerID == "") {
+			if previous && !c.hasPrevious(ctx, p, &container) {
 				continue
 			}
 			opts.Container, opts.Previous = container.Name, previous
@@ -94,6 +93,20 @@ func (c *cluster) searchLogs(ctx context.Context, p *corev1.Pod, opts *corev1.Po
 		}
 	}
 	return size, errors.Join(errs...)
+}
+
+// hasPrevious says whether a container has a run before this one whose log can be read. CRI-O forgets at a reboot what ran before.
+func (c *cluster) hasPrevious(ctx context.Context, p *corev1.Pod, container *corev1.ContainerStatus) bool {
+	if last := container.LastTerminationState.Terminated; container.RestartCount == 0 || last != nil && last.ContainerID != "" {
+		return container.RestartCount > 0
+	}
+	node, err := c.client.CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{})
+	return err != nil || !isCRIO(node)
+}
+
+// isCRIO says whether a node's container runtime is CRI-O.
+func isCRIO(node *corev1.Node) bool {
+	return strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, "cri-o:")
 }
 
 // searchHTTP searches what a plugin serves, /metrics too once there is one.
