@@ -36,6 +36,8 @@ func TestNightlyParts(t *testing.T) {
 		switch {
 		case kind == "mutants":
 			needs = filepath.Join("..", "pkg", name)
+		case part == "kind-crio":
+			needs = filepath.Join("..", "e2e", "node-image", "crio")
 		case kind == "kind" && name != "long" && name != "newest":
 			needs = filepath.Join("..", "e2e", "node-image", "kubernetes", "versions", name+".mod")
 		default:

@@ -41,6 +41,9 @@ func TestMountsBelow(t *testing.T) {
 			path + missing + `'["tls"]' in the volume's attributes`,
 			strings.Replace(path, "[1]", "[2]", 1) + missing + `'["x/y"]' in the volume's attributes`,
 		}},
+		{name: "another directory", attributes: "{" + app + ", directories: \"[tls]\"}", containers: below, problems: []string{
+			strings.Replace(path, "[1]", "[2]", 1) + missing + `'["x/y"]' in the volume's attributes`,
+		}},
 		{name: "directories", attributes: "{" + app + ", directories: \"[tls, x/y/z]\"}", containers: below},
 		{name: "a volume source", attributes: "{volume: own}", more: own, containers: below},
 		{
@@ -90,6 +93,7 @@ func TestSubPaths(t *testing.T) {
 		{"{" + items + "}", "conf", nil, []string{dir}},
 		{"{" + items + "}", "./conf/", nil, []string{dir}},
 		{"{" + items + "}", "o", nil, []string{file, missing}},
+		{"{" + items + "}", "nowhere", nil, []string{file}},
 		{"{" + items + "}", "d", nil, []string{dir, missing}},
 		{"{" + items + ", writeStrategy: InPlace}", "o", nil, []string{missing}},
 		{"{" + items + ", updatePolicy: Pinned}", "conf", nil, nil},

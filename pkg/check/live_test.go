@@ -175,6 +175,25 @@ spec:
 	}
 }
 
+// TestMayGet: the report has the answer for the verb get, and not for another.
+func TestMayGet(t *testing.T) {
+	const pod = "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c}], volumes: [{name: v, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: {secret: own}}}]}\n"
+	const own = `ns/default > Secret "ns/own"`
+	for _, test := range []struct{ get, others Answer }{{Yes, No}, {No, Yes}, {Unknown, No}} {
+		cluster := &fakeCluster{objects: map[string]Object{`Secret "ns/own"`: having()}, may: map[string]Answer{own: test.get, own + " list": test.others, own + " watch": test.others}}
+		c, err := New(Options{Driver: driver, Namespace: "ns", Cluster: cluster, PodVerbs: []string{"get", "list", "watch"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Add(t.Context(), "pod.yaml", strings.NewReader(pod)); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Report().Workloads[0].References[0].MayGet; got != test.get {
+			t.Errorf("get %s, others %s: got %s", test.get, test.others, got)
+		}
+	}
+}
+
 // TestRightsWithoutIdentity: a right that --identity=pod would need and the account lacks is a warning that names the mode. If an identity
 // is given, there is no such warning.
 func TestRightsWithoutIdentity(t *testing.T) {

@@ -141,6 +141,10 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	if err := c.Add(t.Context(), "f", larger); err == nil || err.Error() != "read f: has more than 32 MiB" {
 		t.Errorf("a larger file: %v", err)
 	}
+	largest := strings.NewReader("#" + strings.Repeat("x", maxFileSize-1))
+	if err := c.Add(t.Context(), "f", largest); err != nil {
+		t.Errorf("a file of the largest size: %v", err)
+	}
 }
 
 // A file may hold Secrets beside the workloads. Problems with them are reported without their values.
@@ -205,6 +209,13 @@ func TestManifestsThatAreNotSeparated(t *testing.T) {
 	// A rest that cannot be parsed is a rest too.
 	r := add(t, nil, configMap+"\n}'\n"+pod)
 	lines(t, "problems", texts(r.Problems), []string{"f.yaml, document 1: is not a manifest: not YAML or JSON in line 2"})
+}
+
+// TestListWithoutItems: a list may be empty.
+func TestListWithoutItems(t *testing.T) {
+	if r := add(t, nil, "apiVersion: v1\nkind: List\n"); len(r.Problems) != 0 {
+		t.Errorf("problems are %v", r.Problems)
+	}
 }
 
 // The fields of a foreign kind are not judged.

@@ -3,6 +3,8 @@ package check
 import (
 	"strings"
 	"testing"
+
+	yamlv3 "go.yaml.in/yaml/v3"
 )
 
 // TestDecimalModes: a mode without its leading zero is another mode.
@@ -52,4 +54,19 @@ func TestOctalModes(t *testing.T) {
 	text := podWith(`{sources: '[{secret: {name: s, items: [{key: k, path: p, mode: "0620"}, {key: l, path: q, mode: 0620}]}}, {join: {path: j, mode: "0674", sources: [{secret: {name: s, key: k}}]}}]'}`, "[{name: c}]") +
 		"  - {name: b, secret: {secretName: b, defaultMode: 0620, items: [{key: k, path: p, mode: 0670}]}}\n"
 	lines(t, "warnings", texts(add(t, nil, text).Warnings), nil)
+}
+
+// TestChild: what is not in a mapping or a sequence has no node.
+func TestChild(t *testing.T) {
+	var document yamlv3.Node
+	if err := yamlv3.Unmarshal([]byte("{a: [x, y]}"), &document); err != nil {
+		t.Fatal(err)
+	}
+	mapping := document.Content[0]
+	if list := child(mapping, "a"); list == nil || child(list, "1").Value != "y" || child(list, "2") != nil || child(list, "a") != nil {
+		t.Errorf("the list is %+v", list)
+	}
+	if got := child(mapping, "b"); got != nil {
+		t.Errorf("b is %+v", got)
+	}
 }

@@ -19,6 +19,7 @@ func TestRestartRules(t *testing.T) {
 		`[{name: w, image: refvol-notify, command: [/other], args: [--exit-code=42]}]`:     "",
 		`[{name: w, image: refvol-notify, args: [--signal=HUP, --process=nginx]}]`:         "",
 		`[{name: w, image: refvol-notify-more, args: [--exit-code=42]}]`:                   "",
+		`[{name: w, image: refvol-notify, args: [--exit-code]}]`:                           "",
 		rule("{action: RestartAllContainers, exitCodes: {operator: In, values: [1, 42]}}"): "",
 		rule("{action: RestartAllContainers, exitCodes: {operator: NotIn, values: [1]}}"):  "",
 		rule("{action: RestartAllContainers, exitCodes: {operator: In, values: [41]}}"):    field,

@@ -246,6 +246,7 @@ func TestReadable(t *testing.T) {
 		{"{runAsUser: 1000, fsGroup: 7}", "{}", `{secret: s, defaultMode: "0400", uid: "1001"}`, denied("1000", "0400", "1001", "7")},
 		{"{runAsUser: 1000, fsGroup: 7}", "{}", `{secret: s, defaultMode: "0440", uid: "1001"}`, ""},
 		{"{runAsUser: 1000}", "{}", `{secret: s, defaultMode: "0440", gid: "8"}`, denied("1000", "0440", "0", "8")},
+		{"{runAsUser: 1000}", "{}", `{secret: s, defaultMode: "0440", gid: "1"}`, denied("1000", "0440", "0", "1")},
 		{"{runAsUser: 1000, supplementalGroups: [8]}", "{}", `{secret: s, defaultMode: "0440", gid: "8"}`, ""},
 		{"{runAsUser: 1000}", "{runAsGroup: 9}", `{secret: s, defaultMode: "0440"}`, denied("1000", "0440", "0", "0")},
 		{"{runAsUser: 1000}", "{}", `{secret: s, defaultMode: "0040", uid: "1000"}`, denied("1000", "0040", "1000", "0")},
