@@ -33,3 +33,17 @@ func checkText(t *testing.T, err error, want string) {
 		t.Errorf("got error %v, want one with %q", err, want)
 	}
 }
+
+func TestValidateVolumeID(t *testing.T) {
+	for id, want := range map[string]string{
+		"csi-0a":                 "",
+		strings.Repeat("v", 128): "",
+		strings.Repeat("v", 129): "VolumeID: Invalid value",
+		"":                       "VolumeID: Invalid value",
+		"../x":                   "VolumeID: Invalid value",
+		".hidden":                "VolumeID: Invalid value",
+		"a/b":                    "VolumeID: Invalid value",
+	} {
+		checkText(t, ValidateVolumeID(id), want)
+	}
+}

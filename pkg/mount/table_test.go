@@ -40,3 +40,19 @@ func TestLinesThatCannotBeParsed(t *testing.T) {
 		})
 	}
 }
+
+// A mount is shared if an optional field says so. Options of the file system that look like such a field say nothing.
+func TestShared(t *testing.T) {
+	for line, want := range map[string]bool{
+		"50 40 0:50 / /k/pods/x ro shared:7 - tmpfs d:vol-x rw":                        true,
+		"50 40 0:50 / /k/pods/x ro master:1 shared:7 - tmpfs d:vol-x rw":               true,
+		"50 40 0:50 / /k/pods/x ro master:1 - tmpfs d:vol-x rw":                        false,
+		"50 40 0:50 / /k/pods/x ro - tmpfs d:vol-x rw":                                 false,
+		"50 40 0:50 / /k/pods/x ro - fuse x rw,a shared:7 - tmpfs d:vol-x rw":          false,
+		"50 40 0:50 / /k/pods/x ro master:1 - fuse x rw,a shared:7 - tmpfs d:vol-x rw": false,
+	} {
+		if got := parseTable(line + "\n").shared[50]; got != want {
+			t.Errorf("%s: shared is %t", line, got)
+		}
+	}
+}
