@@ -18,7 +18,7 @@ import (
 // fail. Go's runtime sends such signals when a goroutine runs for long.
 func TestSignals(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("a filter with a listener needs CAP_SYS_ADMIN")
+		t.Skip("SKIP: needs root: a filter that hands calls over needs CAP_SYS_ADMIN")
 	}
 	s := New("openat", "write")
 	shell, err := process.Start(process.Options{
