@@ -7,22 +7,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
 )
 
 // curl stands for the program of that name, as far as deploy/examples/smoke.yaml needs it: it makes one request by
-// HTTPS, writes the answer to out, and fails if the server refuses.
+// HTTPS, writes the answer to out, and fails if the server refuses. As curl does it asks again where that may help.
 func curl(ctx context.Context, out io.Writer, args []string) error {
 	flags := pflag.NewFlagSet("curl", pflag.ContinueOnError)
-	for _, name := range []string{"silent", "show-error", "fail-with-body"} { // as it always is here
+	for _, name := range []string{"silent", "show-error", "fail-with-body", "retry-connrefused"} { // as it always is here
 		flags.Bool(name, false, "")
 	}
 	most := flags.Float64("max-time", 0, "")
+	retries := flags.Int("retry", 0, "")
 	authority := flags.String("cacert", "", "")
 	headers := flags.StringArray("header", nil, "")
 	method := flags.String("request", http.MethodGet, "")
@@ -39,27 +42,49 @@ func curl(ctx context.Context, out io.Writer, args []string) error {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(certificates)
-	request, err := http.NewRequestWithContext(ctx, *method, flags.Arg(0), strings.NewReader(*data))
-	if err != nil {
-		return err
-	}
-	for _, header := range *headers {
-		name, value, _ := strings.Cut(header, ": ")
-		request.Header.Set(name, value)
-	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, Proxy: http.ProxyFromEnvironment}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: time.Duration(*most * float64(time.Second))}
+	for wait := time.Second; ; wait *= 2 {
+		request, err := http.NewRequestWithContext(ctx, *method, flags.Arg(0), strings.NewReader(*data))
+		if err != nil {
+			return err
+		}
+		for _, header := range *headers {
+			name, value, _ := strings.Cut(header, ": ")
+			request.Header.Set(name, value)
+		}
+		again, err := send(client, request, out)
+		if err == nil || !again || *retries == 0 {
+			return err
+		}
+		*retries--
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// send makes a request and writes the answer to out. Where it returns an error it says whether curl --retry would ask again.
+func send(client *http.Client, request *http.Request, out io.Writer) (bool, error) {
 	response, err := client.Do(request)
 	if err != nil {
-		return err
+		late, ok := errors.AsType[net.Error](err)
+		return errors.Is(err, syscall.ECONNREFUSED) || ok && late.Timeout(), err
 	}
 	defer response.Body.Close()
 	if _, err := io.Copy(out, response.Body); err != nil {
-		return err
+		return false, err
+	}
+	switch response.StatusCode {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError,
+		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true, fmt.Errorf("the server answered %s", response.Status)
 	}
 	if response.StatusCode >= http.StatusBadRequest {
-		return fmt.Errorf("the server answered %s", response.Status)
+		return false, fmt.Errorf("the server answered %s", response.Status)
 	}
-	return nil
+	return false, nil
 }

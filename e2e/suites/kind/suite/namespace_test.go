@@ -3,6 +3,7 @@ package suite
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -135,21 +136,24 @@ func (n *namespace) explain(ctx context.Context) {
 		return
 	}
 	nodes := map[string]bool{}
+	// One message, of which .ci/run shows the beginning: what failed stands before it.
+	lines := []string{"the pods, and events:"}
 	for _, pod := range pods.Items {
-		n.t.Logf("pod %s on %s: %s %s", pod.Name, pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message)
+		lines = append(lines, fmt.Sprintf("pod %s on %s: %s %s", pod.Name, pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message))
 		for _, c := range pod.Status.ContainerStatuses {
-			n.t.Logf("  container %s: ready %t, %+v", c.Name, c.Ready, c.State)
+			lines = append(lines, fmt.Sprintf("  container %s: ready %t, %+v", c.Name, c.Ready, c.State))
 		}
 		nodes[pod.Spec.NodeName] = true
 	}
 	events, err := n.client.CoreV1().Events(n.name).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		n.t.Log(err)
-		return
+		lines = append(lines, err.Error())
+	} else {
+		for _, e := range events.Items {
+			lines = append(lines, fmt.Sprintf("event on %s: %s: %s", e.InvolvedObject.Name, e.Reason, e.Message))
+		}
 	}
-	for _, e := range events.Items {
-		n.t.Logf("event on %s: %s: %s", e.InvolvedObject.Name, e.Reason, e.Message)
-	}
+	n.t.Log(strings.Join(lines, "\n"))
 	for node := range nodes {
 		n.explainPlugin(ctx, node)
 	}

@@ -134,9 +134,10 @@ func (n *namespace) jobEnds(name string) (batchv1.JobConditionType, string) {
 	if err != nil || len(pods.Items) != 1 {
 		n.t.Fatal(errors.Join(err, fmt.Errorf("the Job has %d pods", len(pods.Items))))
 	}
-	log, err := n.client.CoreV1().Pods(n.name).GetLogs(pods.Items[0].Name, &corev1.PodLogOptions{}).DoRaw(n.t.Context())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	var log []byte
+	eventually(n.t, podTimeout, "the log of the Job "+name, func(ctx context.Context) (err error) {
+		log, err = n.client.CoreV1().Pods(n.name).GetLogs(pods.Items[0].Name, &corev1.PodLogOptions{}).DoRaw(ctx)
+		return err
+	})
 	return how, string(log)
 }

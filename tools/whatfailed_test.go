@@ -1,0 +1,73 @@
+package tools
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// What CI repeats of the tests' output: who failed, what they said, and nothing of those that passed.
+func TestWhatFailed(t *testing.T) {
+	for name, test := range map[string]struct{ output, want string }{
+		"verbose, beside others": {`=== RUN   TestA
+=== RUN   TestA/one
+=== PAUSE TestA/one
+=== NAME  TestB
+    b_test.go:5: of TestB
+=== NAME  TestA/one
+    a_test.go:12: the log lacks "x":
+        the log
+what a program prints
+=== CONT  TestB
+    b_test.go:6: of TestB
+=== NAME  TestA/one
+    a_test.go:14: more
+--- PASS: TestB (0.10s)
+--- FAIL: TestA (0.00s)
+    --- PASS: TestA/two (0.00s)
+    --- FAIL: TestA/one (0.00s)
+FAIL
+`, `--- FAIL: TestA (0.00s)
+    --- FAIL: TestA/one (0.00s)
+    a_test.go:12: the log lacks "x":
+        the log
+    a_test.go:14: more
+`},
+		"not verbose": {`ok  	example/first	0.1s
+--- FAIL: TestC (0.00s)
+    --- FAIL: TestC/sub (0.00s)
+        c_test.go:7: not so
+            second line
+    --- FAIL: TestC/other (0.00s)
+        c_test.go:9: nor this
+FAIL
+FAIL	example/second	0.3s
+ok  	example/third	0.1s
+`, `--- FAIL: TestC (0.00s)
+    --- FAIL: TestC/sub (0.00s)
+        c_test.go:7: not so
+            second line
+    --- FAIL: TestC/other (0.00s)
+        c_test.go:9: nor this
+FAIL	example/second	0.3s
+`},
+		"a panic, and make": {
+			"=== RUN   TestA\npanic: oh\n\ngoroutine 1:\nmain.f()\nmake: *** [Makefile:3: test] Error 1\n",
+			"panic: oh\n\ngoroutine 1:\nmain.f()\nmake: *** [Makefile:3: test] Error 1\n",
+		},
+		"long": {
+			"--- FAIL: TestA (0.00s)\n    a_test.go:1: " + strings.Repeat("x", 1000) + "\n" + strings.Repeat("        more\n", 100),
+			"--- FAIL: TestA (0.00s)\n    a_test.go:1: " + strings.Repeat("x", 223) + "\n" + strings.Repeat("        more\n", 12),
+		},
+		"nothing": {"=== RUN   TestA\n    a_test.go:1: well\n--- PASS: TestA (0.00s)\nok  	example	0.1s\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), "awk", "-f", "what-failed.awk")
+			cmd.Stdin = strings.NewReader(test.output)
+			got, err := cmd.CombinedOutput()
+			if err != nil || string(got) != test.want {
+				t.Errorf("%v, got:\n%s\nwant:\n%s", err, got, test.want)
+			}
+		})
+	}
+}
