@@ -127,17 +127,21 @@ func (s *scene) checkRacing(p *pod, status corev1.ContainerStatus) string {
 		// The runtime tells everything that it did; the last is what was wrong.
 		return end.Reason + ": " + end.Message[strings.LastIndex(end.Message, ": ")+2:]
 	}
-	log, err := s.client.CoreV1().Pods(s.name).GetLogs(p.Name, &corev1.PodLogOptions{Container: status.Name}).DoRaw(s.t.Context())
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if strings.HasPrefix(status.Name, never) {
-		s.t.Errorf("%s of %s started, and got %.300s", status.Name, p.Name, log)
-		return started
-	}
 	var entries []entry
-	if err := json.Unmarshal(log, &entries); err != nil && !isAbsent(errors.New(string(log))) {
-		s.t.Errorf("%s of %s: %v: %s", status.Name, p.Name, err, log)
+	eventually(s.t, podTimeout/2, "the log of "+status.Name+" of "+p.Name, func(ctx context.Context) error { // it may lag behind the container's end
+		log, err := s.client.CoreV1().Pods(s.name).GetLogs(p.Name, &corev1.PodLogOptions{Container: status.Name}).DoRaw(ctx)
+		if err != nil {
+			return err
+		}
+		entries = nil
+		if err := json.Unmarshal(log, &entries); err != nil && !isAbsent(errors.New(string(log))) {
+			return fmt.Errorf("%w: %.300s", err, log)
+		}
+		return nil
+	})
+	if strings.HasPrefix(status.Name, never) {
+		s.t.Errorf("%s of %s started, and got %v", status.Name, p.Name, entries)
+		return started
 	}
 	for _, e := range entries {
 		if !mayBeSeen(e) {

@@ -2,7 +2,6 @@ package suite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -89,19 +88,14 @@ func TestSmokeExample(t *testing.T) {
 			if _, err := n.client.BatchV1().Jobs(n.name).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			condition, log := n.jobEnds(job.Name)
 			want := batchv1.JobComplete
 			if strings.HasPrefix(c.wants[0], "FAILED") {
 				want = batchv1.JobFailed
 			}
-			if condition != want {
+			if condition := n.jobEnds(job.Name); condition != want {
 				t.Errorf("the Job is %s, want %s", condition, want)
 			}
-			for _, text := range c.wants {
-				if !strings.Contains(log, text) {
-					t.Errorf("the log lacks %q:\n%s", text, log)
-				}
-			}
+			n.jobSays(job.Name, c.wants...)
 		})
 	}
 }
@@ -113,8 +107,8 @@ func setDriver(o runtime.Object, name string) {
 	}
 }
 
-// jobEnds waits until a Job has ended and returns how, and the log of its pod.
-func (n *namespace) jobEnds(name string) (batchv1.JobConditionType, string) {
+// jobEnds waits until a Job has ended and returns how.
+func (n *namespace) jobEnds(name string) batchv1.JobConditionType {
 	n.t.Helper()
 	var how batchv1.JobConditionType
 	eventually(n.t, 2*podTimeout, "end of the Job "+name, func(ctx context.Context) error {
@@ -130,14 +124,23 @@ func (n *namespace) jobEnds(name string) (batchv1.JobConditionType, string) {
 		}
 		return fmt.Errorf("conditions %+v", job.Status.Conditions)
 	})
-	pods, err := n.client.CoreV1().Pods(n.name).List(n.t.Context(), metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + name})
-	if err != nil || len(pods.Items) != 1 {
-		n.t.Fatal(errors.Join(err, fmt.Errorf("the Job has %d pods", len(pods.Items))))
-	}
-	var log []byte
-	eventually(n.t, podTimeout, "the log of the Job "+name, func(ctx context.Context) (err error) {
-		log, err = n.client.CoreV1().Pods(n.name).GetLogs(pods.Items[0].Name, &corev1.PodLogOptions{}).DoRaw(ctx)
-		return err
+	return how
+}
+
+// jobSays waits until the log of a Job's pod has the texts. That of a container that has just ended may lag behind, or be away for a moment.
+func (n *namespace) jobSays(name string, texts ...string) {
+	n.t.Helper()
+	pod := n.jobPod(name)
+	eventually(n.t, podTimeout/2, "what the log says", func(ctx context.Context) error {
+		log, err := n.client.CoreV1().Pods(n.name).GetLogs(pod.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
+		if err != nil {
+			return err
+		}
+		for _, text := range texts {
+			if !strings.Contains(string(log), text) {
+				return fmt.Errorf("it lacks %q:\n%s", text, log)
+			}
+		}
+		return nil
 	})
-	return how, string(log)
 }
