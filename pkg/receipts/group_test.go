@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -143,11 +144,48 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// TestAnIdleGroupIsReadLess: after 25 reads in a row that found nothing, and until an open.
+func TestAnIdleGroupIsReadLess(t *testing.T) {
+	v := newVolume(t)
+	dir := int(v.dir("1", "key").Fd())
+	synctest.Test(t, func(t *testing.T) {
+		g := New(func() {})
+		defer g.Close()
+		_, err := g.Watch(dir, func([]string) {}, func(error) {})
+		v.must(err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { g.Run(ctx); close(done) }()
+		reads := uint64(0)
+		wantReads := func(when string, wait time.Duration, want uint64) {
+			t.Helper()
+			<-time.After(wait)
+			synctest.Wait()
+			if got := g.Reads() - reads; got != want {
+				t.Errorf("%s: %d reads in %s, want %d", when, got, wait, want)
+			}
+			reads = g.Reads()
+		}
+		wantReads("at first", (maxEmpty+1)*pause, maxEmpty+1)
+		wantReads("when nothing was opened", 10*idlePause, 10)
+		v.cat("1/key")
+		wantReads("the read that finds an open", idlePause, 1)
+		wantReads("after an open", (maxEmpty+1)*pause, maxEmpty+1)
+		wantReads("when nothing is opened again", 2*idlePause, 2)
+		cancel()
+		<-done
+	})
+}
+
 // TestNothingWorksAfterClose: each call returns an error.
 func TestNothingWorksAfterClose(t *testing.T) {
 	v := newVolume(t)
 	dir := int(v.dir("1", "key").Fd())
+	fd := v.group.fd
 	v.must(v.group.Close())
+	if link, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil {
+		t.Errorf("the group's descriptor is still %s", link)
+	}
 	_, watchErr := v.group.Watch(dir, nil, nil)
 	for name, err := range map[string]error{
 		"Watch":  watchErr,

@@ -23,6 +23,17 @@ func TestProbeFindsSupport(t *testing.T) {
 	}
 }
 
+// TestProbeOfTheFirstProcess: the plugin has the ID 1 in its container.
+func TestProbeOfTheFirstProcess(t *testing.T) {
+	v := newVolume(t)
+	v.dir("1")
+	exe, err := os.Executable()
+	v.must(err)
+	first := exec.Command("unshare", "-pf", exe, v.path+"/1")
+	first.Env = job("probe").Env
+	run(t, first)
+}
+
 // TestProbeKnowsTheKernel: it finds support from Linux 6.0 on. On older kernels it says that this is missing.
 func TestProbeKnowsTheKernel(t *testing.T) {
 	var system unix.Utsname

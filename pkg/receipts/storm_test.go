@@ -73,6 +73,56 @@ func TestAReadEnds(t *testing.T) {
 	}
 }
 
+// TestOnlyTheNoisiestIsEnded: of many watches, by the number of their events.
+func TestOnlyTheNoisiestIsEnded(t *testing.T) {
+	v := newVolume(t)
+	v.group.most = 20
+	v.numbered(30)
+	_, noisy := v.watch()
+	var quiet []*recorder
+	for range 8 {
+		other := v.beside()
+		other.dir("2", "key")
+		_, r := other.watch()
+		quiet = append(quiet, r)
+		other.cat("2/key")
+	}
+	run(t, job("burst", v.path+"/1", "30"))
+	v.must(v.group.Drain(drainTime))
+	if !errors.Is(noisy.end(), ErrNoisy) {
+		t.Errorf("the noisy watch was ended: %v", noisy.end())
+	}
+	for i, r := range quiet {
+		if files, _ := r.take(); r.end() != nil || len(files) != 1 {
+			t.Errorf("quiet watch %d was ended: %v, and has reported %d files", i, r.end(), len(files))
+		}
+	}
+}
+
+// TestLatePauses: the group is discarded after 25 pauses in a row with too many late events, and not before.
+func TestLatePauses(t *testing.T) {
+	v := newVolume(t)
+	_, r := v.watch()
+	newPause := func(late int) {
+		v.group.late = late
+		_, _ = v.group.read(true, nil)
+	}
+	for range maxLate {
+		newPause(v.group.most + 1)
+	}
+	newPause(v.group.most) // not too many: the next are the first in a row
+	for range maxLate {
+		newPause(v.group.most + 1)
+	}
+	if r.end() != nil {
+		t.Fatalf("the watch was ended: %v", r.end())
+	}
+	newPause(v.group.most + 1)
+	if !errors.Is(r.end(), errTooMany) {
+		t.Errorf("the watch was ended: %v", r.end())
+	}
+}
+
 // TestAMarkThatStays: if nobody removes it, the group is discarded.
 func TestAMarkThatStays(t *testing.T) {
 	v := newVolume(t)
@@ -205,12 +255,20 @@ func TestAGroupIsTriedAgain(t *testing.T) {
 		if !errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "fs.fanotify.max_user_groups") {
 			t.Errorf("got %v", err)
 		}
+		refused := func(after time.Duration, tried bool) {
+			t.Helper()
+			<-time.After(after)
+			_, again := g.Watch(dir, nil, nil)
+			if !errors.Is(again, unix.EMFILE) || (again != err) != tried { //nolint:errorlint // each try has an error of its own
+				t.Errorf("after %s it is refused by %v, want a new try: %t", after, again, tried)
+			}
+			err = again
+		}
+		refused(retryMin-time.Second, false)
+		refused(time.Second, true)
 		unix.Close(groups[0])
 		groups = groups[1:]
-		<-time.After(retryMin - time.Second)
-		if _, again := g.Watch(dir, nil, nil); !errors.Is(again, err) {
-			t.Errorf("it was tried again too soon: %v", again)
-		}
+		refused(2*retryMin-time.Second, false)
 		<-time.After(time.Second)
 		if _, err := g.Watch(dir, func([]string) {}, nil); err != nil {
 			t.Error(err)
