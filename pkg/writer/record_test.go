@@ -30,9 +30,9 @@ func TestOnlyTheRecordChanges(t *testing.T) {
 	for _, inPlace := range []bool{false, true} {
 		o.InPlace = inPlace
 		v, w := newVolume(t), New(o)
-		first := v.write(w, withRecord("1", tree(file("a", "1"))))
+		first := v.write(w, tree(file("a", "1")))
 		before := v.inode("a")
-		for _, record := range []string{"2", "3", "", "4", "4"} {
+		for _, record := range []string{"1", "2", "3", "", "4", "4"} {
 			if record == "3" { // a new process reads what exists
 				w = New(o)
 			}
@@ -46,6 +46,17 @@ func TestOnlyTheRecordChanges(t *testing.T) {
 			t.Error("the file was touched")
 		}
 	}
+}
+
+// TestLongestRecord can be read, and a longer one counts as none.
+func TestLongestRecord(t *testing.T) {
+	o := withAttributes(t)
+	v, w := newVolume(t), New(o)
+	longest := strings.Repeat("r", MaxRecord)
+	v.write(w, withRecord(longest, tree(file("a", "1"))))
+	v.wantRecord(o, longest)
+	v.write(w, withRecord(longest+"r", tree(file("a", "1"))))
+	v.wantRecord(o, "")
 }
 
 // TestWithdrawalsRecord: the record protects the remaining files from going back.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -130,6 +131,30 @@ func TestAnotherObjectIsAnotherFile(t *testing.T) {
 }
 
 func second(_ Result, err error) error { return err }
+
+// TestRefsOfAnyLength: a new process reads the attribute that was written, so it writes nothing again. One that is too long names any object.
+func TestRefsOfAnyLength(t *testing.T) {
+	o := withAttributes(t)
+	before := string(volume.Secret) + "/platform/"
+	line := len(before) + 1
+	for _, length := range []int{line + 1, usualRefs, usualRefs + 1, maxRefs, maxRefs + 1} {
+		t.Run(strconv.Itoa(length), func(t *testing.T) {
+			name := strings.Repeat("n", length-line)
+			v, shown := newVolume(t), tree(naming(file("a", "1"), name))
+			v.write(New(o), shown)
+			if result, err := New(o).Write(t.Context(), v.root, shown); err != nil || result.Changed {
+				t.Errorf("Write = %+v, %v, want no change", result, err)
+			}
+			want := before + name + "\n"
+			if length > maxRefs {
+				want = anyRefs
+			}
+			if got := v.attribute(o, "a"); got != want {
+				t.Errorf("the attribute has %d bytes, want %d", len(got), len(want))
+			}
+		})
+	}
+}
 
 // TestMeasureHasRoomForAttributes writes the tree whose attributes need the most inodes into a real file system with room for just two
 // generations.

@@ -1,10 +1,12 @@
 package writer
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -76,4 +78,26 @@ func TestGenerationBeforeStays(t *testing.T) {
 func sameNames(got []string, want ...string) bool {
 	slices.Sort(want)
 	return slices.Equal(got, want)
+}
+
+// slow is a context on which each look takes a second.
+type slow struct{ context.Context }
+
+func (s slow) Err() error {
+	<-time.After(time.Second)
+	return s.Context.Err()
+}
+
+// TestGenerationHasTheTimeOfItsSwitch: it may take long to write its files.
+func TestGenerationHasTheTimeOfItsSwitch(t *testing.T) {
+	v, w := newVolume(t), New(Options{})
+	v.write(w, tree(file("a", "1")))
+	synctest.Test(t, func(t *testing.T) {
+		<-time.After(100 * 365 * 24 * time.Hour) // fake time begins in the year 2000, and names only go forward
+		result, err := w.Write(slow{t.Context()}, v.root, tree(file("a", "2")))
+		v.must(err)
+		if since, _ := visibleSince(result.Generation); !since.Equal(time.Now()) {
+			t.Errorf("the generation is visible since %s, want %s", since, time.Now())
+		}
+	})
 }

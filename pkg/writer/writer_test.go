@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -91,6 +93,26 @@ func TestUpdate(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestLongestName: the link of a file with it is found again.
+func TestLongestName(t *testing.T) {
+	v, shown := newVolume(t), tree(file(strings.Repeat("n", unix.NAME_MAX), "1"))
+	v.write(New(Options{}), shown)
+	if result := v.write(New(Options{}), shown); result.Changed {
+		t.Errorf("Write = %+v, want no change", result)
+	}
+}
+
+// TestKeptFileOfAnotherWriter: what this one remembers of a file is not what the volume has since.
+func TestKeptFileOfAnotherWriter(t *testing.T) {
+	v, w := newVolume(t), New(Options{})
+	v.write(w, tree(file("kept", "first"), file("other", "1")))
+	v.write(New(Options{}), tree(file("kept", "second"), file("other", "1")))
+	kept := file("kept", "")
+	kept.Keep = true
+	v.must(second(w.Write(t.Context(), v.root, tree(kept, file("other", "2")))))
+	v.write(w, tree(file("kept", "first"), file("other", "2")))
 }
 
 // TestUnchanged writes the same tree again: nothing changes, not even the times.
