@@ -1,30 +1,40 @@
-# Of what go test printed, with -v or without: the tests that failed, and what each of them said.
-# Each message is cut, for the output of CI is shown from its end, and not all of it.
+# Prints the tests that failed in the output of go test, with -v or without, and their messages. The end of the output shows only a part
+# of them, so each message is cut. said has the messages of each test that has not ended, and raw is how many more lines to print as they are.
 function say(text) {
 	text = substr(text, 1, 240)
 	if (failed) print text
 	else said[name] = said[name] text "\n"
 }
-{ sub(/\r$/, "") }
-/^=== (RUN|PAUSE|CONT|NAME) / { name = $3; failed = 0; indent = -1; next }
+function raise(lines) { print substr($0, 1, 240); raw = lines }
+{ match($0, /^ */) }
+indent >= 0 && RLENGTH > indent && name != "" { # a message goes on, whatever it says
+	if (more-- > 0) say($0)
+	next
+}
+raw > 0 { raw--; print substr($0, 1, 240); next }
+/^=== (RUN|PAUSE|CONT|NAME) / {
+	name = $3; failed = 0; indent = -1
+	if ($2 == "RUN") delete said[name]
+	next
+}
 /^ *--- FAIL: / {
 	print
+	printf "%s", said[$3]
+	delete said[$3]
 	name = $3; failed = 1; indent = -1
-	printf "%s", said[name]
-	delete said[name]
 	next
 }
-/^ *--- / || /^(ok|FAIL|PASS)/ { name = ""; indent = -1 }
-/^(FAIL\t|panic: |fatal error: |WARNING: DATA RACE|make.* Error )/ {
-	print substr($0, 1, 240)
-	after = /^(FAIL|make)/ ? 0 : 12
+/^ *--- (PASS|SKIP): / { delete said[$3]; name = ""; next }
+/^ +[^ ]+\.go:[0-9]+: / { if (name != "") { indent = RLENGTH; more = 12; say($0) }; next }
+/^(panic|fatal error): / { # of a time limit too: the tests that were running said most of it
+	for (running in said) {
+		print "--- not ended: " running
+		printf "%s", said[running]
+		delete said[running]
+	}
+	raise(40)
 	next
 }
-after > 0 { after--; print substr($0, 1, 240); next }
-name != "" {
-	match($0, /^ */)
-	if (/^ +[^ ]+\.go:[0-9]+: /) {
-		indent = RLENGTH; more = 12
-		say($0)
-	} else if (indent >= 0 && RLENGTH > indent && more-- > 0) say($0)
-}
+/^FAIL: / || /DATA RACE/ || /^ThreadSanitizer/ || /\[FAIL\]/ { raise(40); next }
+/^(FAIL\t|make.* Error )/ || /^[^ ]+\.go:[0-9]+:[0-9]+: / || /^[^ ]+: .* FAILED / { raise(0); next }
+/^(ok  \t|FAIL$|PASS$)/ { name = ""; indent = -1 }

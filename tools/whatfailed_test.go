@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What CI repeats of the tests' output: who failed, what they said, and nothing of those that passed.
+// What CI repeats of the tests' output: which tests failed, their messages, and nothing of those that passed.
 func TestWhatFailed(t *testing.T) {
 	for name, test := range map[string]struct{ output, want string }{
 		"verbose, beside others": {`=== RUN   TestA
@@ -59,15 +59,64 @@ FAIL	example/second	0.3s
 			"--- FAIL: TestA (0.00s)\n    a_test.go:1: " + strings.Repeat("x", 1000) + "\n" + strings.Repeat("        more\n", 100),
 			"--- FAIL: TestA (0.00s)\n    a_test.go:1: " + strings.Repeat("x", 223) + "\n" + strings.Repeat("        more\n", 12),
 		},
+		"a message with the output of a test": {`=== RUN   TestA
+    a_test.go:1: got:
+        --- FAIL: TestInner (0.00s)
+        ok  	inner	0.1s
+FAILED, says a program
+    a_test.go:2: more
+--- FAIL: TestA (0.00s)
+`, `--- FAIL: TestA (0.00s)
+    a_test.go:1: got:
+        --- FAIL: TestInner (0.00s)
+        ok  	inner	0.1s
+    a_test.go:2: more
+`},
+		"the same name again": {`=== RUN   TestA
+    a_test.go:1: of the first
+--- PASS: TestA (0.00s)
+=== RUN   TestA
+    a_test.go:2: of the second
+--- FAIL: TestA (0.00s)
+`, `--- FAIL: TestA (0.00s)
+    a_test.go:2: of the second
+`},
+		"too late": {`=== RUN   TestA
+    a_test.go:1: well
+--- PASS: TestA (0.00s)
+=== RUN   TestB
+    b_test.go:1: waits for something
+panic: test timed out after 1s
+`, `--- not ended: TestB
+    b_test.go:1: waits for something
+panic: test timed out after 1s
+`},
+		"other failures": {`pkg/x/x.go:3:4: undefined: y
+FAIL: a goroutine is left:
+goroutine 7 [select]:
+ok  	example/first	0.1s
+6.1.0: pkg/writer FAILED (status 1)
+`, `pkg/x/x.go:3:4: undefined: y
+FAIL: a goroutine is left:
+goroutine 7 [select]:
+ok  	example/first	0.1s
+6.1.0: pkg/writer FAILED (status 1)
+`},
+		"a race":  {"WARNING: DATA RACE\nRead at 0x1 by goroutine 7:\n  main.f()\n", "WARNING: DATA RACE\nRead at 0x1 by goroutine 7:\n  main.f()\n"},
 		"nothing": {"=== RUN   TestA\n    a_test.go:1: well\n--- PASS: TestA (0.00s)\nok  	example	0.1s\n", ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), "awk", "-f", "what-failed.awk")
-			cmd.Stdin = strings.NewReader(test.output)
-			got, err := cmd.CombinedOutput()
-			if err != nil || string(got) != test.want {
-				t.Errorf("%v, got:\n%s\nwant:\n%s", err, got, test.want)
-			}
-		})
+		for _, awk := range []string{"awk", "mawk", "gawk"} {
+			t.Run(name+" by "+awk, func(t *testing.T) {
+				if _, err := exec.LookPath(awk); err != nil && awk != "awk" {
+					t.Skip(err)
+				}
+				cmd := exec.CommandContext(t.Context(), awk, "-f", "what-failed.awk")
+				cmd.Stdin = strings.NewReader(test.output)
+				got, err := cmd.CombinedOutput()
+				if err != nil || string(got) != test.want {
+					t.Errorf("%v, got:\n%s\nwant:\n%s", err, got, test.want)
+				}
+			})
+		}
 	}
 }

@@ -42,7 +42,7 @@ func TestNextTakesAnEvent(t *testing.T) {
 	}{
 		"open":             {message(unix.FAN_OPEN, 7, entry), true, false},
 		"other records":    {message(unix.FAN_OPEN, 7, record(unix.FAN_EVENT_INFO_TYPE_DFID, 2, "xy"), entry, record(99, 0, "")), true, false},
-		"an empty record":  {message(unix.FAN_OPEN, 7, entry, []byte{99, 0, headerSize, 0}), true, false}, // the tests run on little-endian machines
+		"an empty record":  {message(unix.FAN_OPEN, 7, entry, binary.NativeEndian.AppendUint16([]byte{99, 0}, headerSize)), true, false},
 		"overflow":         {message(unix.FAN_Q_OVERFLOW, 7), false, true},
 		"without a record": {message(unix.FAN_OPEN, 7), false, true},
 		"without a handle": {message(unix.FAN_OPEN, 7, record(fid, 0, "")), false, true},
@@ -66,18 +66,18 @@ func malformed() map[string][]byte {
 		return b
 	}
 	return map[string][]byte{
-		"short":              message(unix.FAN_OPEN, 7)[:metadataSize-1],
-		"longer than it is":  change(0, 200),
-		"shorter than fixed": change(0, 8),
-		"version":            change(4, 2),
-		"metadata too short": change(6, 8),
-		"metadata too long":  change(6, 200),
-		"record of no size":  change(metadataSize+2, 0),
-		"record too long":    change(metadataSize+2, 200),
-		"record too short":   change(metadataSize+2, 8),
-		"handle too long":    change(metadataSize+headerSize+8, 200),
-		"handle of one more": change(metadataSize+headerSize+8, 5),
-		"half a record":      message(unix.FAN_OPEN, 7, []byte{fid, 0}),
+		"short":                       message(unix.FAN_OPEN, 7)[:metadataSize-1],
+		"longer than it is":           change(0, 200),
+		"shorter than fixed":          change(0, 8),
+		"version":                     change(4, 2),
+		"metadata too short":          change(6, 8),
+		"metadata too long":           change(6, 200),
+		"record of no size":           change(metadataSize+2, 0),
+		"record too long":             change(metadataSize+2, 200),
+		"record too short":            change(metadataSize+2, 8),
+		"handle too long":             change(metadataSize+headerSize+8, 200),
+		"handle too long by one byte": change(metadataSize+headerSize+8, 5),
+		"half a record":               message(unix.FAN_OPEN, 7, []byte{fid, 0}),
 	}
 }
 

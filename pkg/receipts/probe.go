@@ -17,38 +17,47 @@ const (
 
 // Probe returns nil if opens of files on a directory's file system can be watched, or else why not. It creates, watches and opens a file
 // there, and removes it. dir is the descriptor of a writable directory, opened without O_PATH.
-func Probe(dir int) (err error) {
+func Probe(dir int) error {
+	_, err := probe(dir)
+	return err
+}
+
+// probe is Probe. It also returns how often it has read the queue, which is twice if all is well.
+func probe(dir int) (reads uint64, err error) {
 	seen := 0
 	g := New(func() { seen = -1 })
-	defer func() { err = errors.Join(err, g.Close()) }()
+	defer func() {
+		reads = g.Reads()
+		err = errors.Join(err, g.Close())
+	}()
 	g.pid = -1 // no process has this ID: our own opens have to count
 
 	file, err := openProbe(dir, unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer unix.Close(file)
 	defer func() { err = errors.Join(err, unix.Unlinkat(dir, probeName, 0)) }()
 	if _, err := g.Watch(dir, func([]string) { seen++ }, func(error) {}); err != nil {
-		return err
+		return 0, err
 	}
 	for _, what := range []string{"a watched", "an ignored"} { // the first open must be reported, the second must not
 		fd, err := openProbe(dir, 0)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		unix.Close(fd)
 		if err := g.Drain(probeTime); err != nil {
-			return err
+			return 0, err
 		}
 		if seen != 1 {
-			return fmt.Errorf("the kernel does not report opens of %s file as it should", what)
+			return 0, fmt.Errorf("the kernel does not report opens of %s file as it should", what)
 		}
 		if err := g.Ignore(file); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return 0, nil
 }
 
 func openProbe(dir, flags int) (int, error) {

@@ -32,7 +32,7 @@ const (
 	// pause is the time between two reads. Equal events merge in the queue, so a process that opens a file in a loop is reported five times
 	// a second and not fifty thousand times. No goroutine sleeps on the group, because each first open would wake it.
 	pause = 200 * time.Millisecond
-	// idlePause replaces pause after maxEmpty reads in a row that found nothing.
+	// idlePause replaces pause after more than maxEmpty reads in a row that found nothing.
 	idlePause, maxEmpty = 3 * pause, 25
 	// busy is the number of events in one read after which the next read follows at once, because the queue is filling.
 	busy = 1024

@@ -99,7 +99,7 @@ func TestOnlyTheNoisiestIsEnded(t *testing.T) {
 	}
 }
 
-// TestLatePauses: the group is discarded after 25 pauses in a row with too many late events, and not before.
+// TestLatePauses: the group is discarded after more than 25 pauses in a row with too many late events.
 func TestLatePauses(t *testing.T) {
 	v := newVolume(t)
 	_, r := v.watch()
@@ -238,16 +238,20 @@ func TestAGroupIsTriedAgain(t *testing.T) {
 			unix.Close(fd)
 		}
 	}()
-	for {
-		fd, err := unix.FanotifyInit(groupFlags, 0)
-		if errors.Is(err, unix.EMFILE) {
-			break
-		}
-		v.must(err)
-		if groups = append(groups, fd); len(groups) > 10_000 {
-			t.Skip("this machine has no limit of groups")
+	// takeAll takes all groups that are free: other processes may have closed some.
+	takeAll := func() {
+		for {
+			fd, err := unix.FanotifyInit(groupFlags, 0)
+			if errors.Is(err, unix.EMFILE) {
+				return
+			}
+			v.must(err)
+			if groups = append(groups, fd); len(groups) > 10_000 {
+				t.Skip("this machine has no limit of groups")
+			}
 		}
 	}
+	takeAll()
 	synctest.Test(t, func(t *testing.T) {
 		g := New(func() {})
 		defer g.Close()
@@ -258,6 +262,7 @@ func TestAGroupIsTriedAgain(t *testing.T) {
 		refused := func(after time.Duration, tried bool) {
 			t.Helper()
 			<-time.After(after)
+			takeAll()
 			_, again := g.Watch(dir, nil, nil)
 			if !errors.Is(again, unix.EMFILE) || (again != err) != tried { //nolint:errorlint // each try has an error of its own
 				t.Errorf("after %s it is refused by %v, want a new try: %t", after, again, tried)
@@ -266,9 +271,9 @@ func TestAGroupIsTriedAgain(t *testing.T) {
 		}
 		refused(retryMin-time.Second, false)
 		refused(time.Second, true)
+		refused(2*retryMin-time.Second, false)
 		unix.Close(groups[0])
 		groups = groups[1:]
-		refused(2*retryMin-time.Second, false)
 		<-time.After(time.Second)
 		if _, err := g.Watch(dir, func([]string) {}, nil); err != nil {
 			t.Error(err)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -131,6 +132,30 @@ func TestOwner(t *testing.T) {
 			}
 			if st := v.inode("a"); tt.user != nil && st.Uid != uint32(*tt.user) {
 				t.Errorf("a belongs to %d", st.Uid)
+			}
+		}
+	}
+}
+
+// TestOwnerOrGroup changes one of both, to root too, and leaves the other.
+func TestOwnerOrGroup(t *testing.T) {
+	if !mayChown(t) {
+		t.Skip("needs other owners")
+	}
+	v, w := newVolume(t), newInPlace(Options{})
+	for i, tt := range []struct{ uid, gid, wantUID, wantGID int }{
+		{1001, 2001, 1001, 2001},
+		{0, volume.NoOwner, 0, 2001},
+		{1002, volume.NoOwner, 1002, 2001},
+		{volume.NoOwner, 0, 1002, 0},
+		{volume.NoOwner, 2002, 1002, 2002},
+	} {
+		owned := tree(file("d/a", strconv.Itoa(i)))
+		owned.UID, owned.GID = tt.uid, tt.gid
+		v.must(second(w.Write(t.Context(), v.root, owned)))
+		for _, path := range []string{".", "d", "d/a"} {
+			if st := v.inode(path); int(st.Uid) != tt.wantUID || int(st.Gid) != tt.wantGID {
+				t.Errorf("%d:%d: %s belongs to %d:%d", tt.uid, tt.gid, path, st.Uid, st.Gid)
 			}
 		}
 	}

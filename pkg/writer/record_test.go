@@ -50,7 +50,7 @@ func TestOnlyTheRecordChanges(t *testing.T) {
 
 // TestLongestRecord can be read, and a longer one counts as none.
 func TestLongestRecord(t *testing.T) {
-	o := withAttributes(t)
+	o := withLargeAttributes(t)
 	v, w := newVolume(t), New(o)
 	longest := strings.Repeat("r", MaxRecord)
 	v.write(w, withRecord(longest, tree(file("a", "1"))))

@@ -22,6 +22,9 @@ func TestSwitchNeedsTheRoomThatItUses(t *testing.T) {
 	} {
 		linksLack := 0
 		for n := 2; ; n++ {
+			if n == plenty {
+				t.Fatalf("%d %s are too few", n, name)
+			}
 			v := volumeOf(n)
 			result, err := New(Options{}).Write(t.Context(), v.root, shown)
 			if err == nil {

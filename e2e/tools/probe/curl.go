@@ -18,7 +18,8 @@ import (
 )
 
 // curl stands for the program of that name, as far as deploy/examples/smoke.yaml needs it: it makes one request by
-// HTTPS, writes the answer to out, and fails if the server refuses. As curl does it asks again where that may help.
+// HTTPS, writes the answer to out, and fails if the server refuses. Like curl, it repeats the request if the server is busy, too slow, or
+// refuses the connection.
 func curl(ctx context.Context, out io.Writer, args []string) error {
 	flags := pflag.NewFlagSet("curl", pflag.ContinueOnError)
 	for _, name := range []string{"silent", "show-error", "fail-with-body", "retry-connrefused"} { // as it always is here
@@ -26,6 +27,7 @@ func curl(ctx context.Context, out io.Writer, args []string) error {
 	}
 	most := flags.Float64("max-time", 0, "")
 	retries := flags.Int("retry", 0, "")
+	flags.Float64("retry-max-time", 0, "") // the tests of the example have a limit of their own
 	authority := flags.String("cacert", "", "")
 	headers := flags.StringArray("header", nil, "")
 	method := flags.String("request", http.MethodGet, "")
@@ -67,16 +69,15 @@ func curl(ctx context.Context, out io.Writer, args []string) error {
 	}
 }
 
-// send makes a request and writes the answer to out. Where it returns an error it says whether curl --retry would ask again.
-func send(client *http.Client, request *http.Request, out io.Writer) (bool, error) {
+// send makes a request and writes the answer to out. If it returns an error, it says whether curl --retry would repeat the request.
+func send(client *http.Client, request *http.Request, out io.Writer) (again bool, err error) {
 	response, err := client.Do(request)
 	if err != nil {
-		late, ok := errors.AsType[net.Error](err)
-		return errors.Is(err, syscall.ECONNREFUSED) || ok && late.Timeout(), err
+		return isTransient(err), err
 	}
 	defer response.Body.Close()
 	if _, err := io.Copy(out, response.Body); err != nil {
-		return false, err
+		return isTransient(err), err
 	}
 	switch response.StatusCode {
 	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError,
@@ -87,4 +88,9 @@ func send(client *http.Client, request *http.Request, out io.Writer) (bool, erro
 		return false, fmt.Errorf("the server answered %s", response.Status)
 	}
 	return false, nil
+}
+
+func isTransient(err error) bool {
+	network, ok := errors.AsType[net.Error](err)
+	return errors.Is(err, syscall.ECONNREFUSED) || ok && network.Timeout()
 }

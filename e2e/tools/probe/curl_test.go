@@ -3,15 +3,17 @@ package main
 import (
 	"bytes"
 	"encoding/pem"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 )
 
-// As curl does it asks a busy server again, and not one that refuses.
+// Like curl, it repeats the request if the server is busy, and writes all answers. It doesn't if the server refuses.
 func TestCurlAsksAgain(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -28,6 +30,7 @@ func TestCurlAsksAgain(t *testing.T) {
 			var asked atomic.Int64
 			server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(c.answers[asked.Add(1)-1])
+				_, _ = io.WriteString(w, "answer\n")
 			}))
 			defer server.Close()
 			authority := filepath.Join(t.TempDir(), "ca.crt")
@@ -37,8 +40,8 @@ func TestCurlAsksAgain(t *testing.T) {
 			}
 			var out bytes.Buffer
 			err := run(t.Context(), &out, []string{"curl", "--retry", "1", "--cacert", authority, server.URL})
-			if (err != nil) != c.fails || asked.Load() != c.asked {
-				t.Errorf("%v after %d requests, want %d", err, asked.Load(), c.asked)
+			if (err != nil) != c.fails || asked.Load() != c.asked || out.String() != strings.Repeat("answer\n", int(c.asked)) {
+				t.Errorf("%v after %d requests, want %d; it wrote %q", err, asked.Load(), c.asked, out.String())
 			}
 		})
 	}

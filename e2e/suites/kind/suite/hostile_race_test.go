@@ -127,6 +127,11 @@ func (s *scene) checkRacing(p *pod, status corev1.ContainerStatus) string {
 		// The runtime tells everything that it did; the last is what was wrong.
 		return end.Reason + ": " + end.Message[strings.LastIndex(end.Message, ": ")+2:]
 	}
+	if strings.HasPrefix(status.Name, never) {
+		log, err := s.client.CoreV1().Pods(s.name).GetLogs(p.Name, &corev1.PodLogOptions{Container: status.Name}).DoRaw(s.t.Context())
+		s.t.Errorf("%s of %s started, and got %.300s, %v", status.Name, p.Name, log, err)
+		return started
+	}
 	var entries []entry
 	eventually(s.t, podTimeout/2, "the log of "+status.Name+" of "+p.Name, func(ctx context.Context) error { // it may lag behind the container's end
 		log, err := s.client.CoreV1().Pods(s.name).GetLogs(p.Name, &corev1.PodLogOptions{Container: status.Name}).DoRaw(ctx)
@@ -139,10 +144,6 @@ func (s *scene) checkRacing(p *pod, status corev1.ContainerStatus) string {
 		}
 		return nil
 	})
-	if strings.HasPrefix(status.Name, never) {
-		s.t.Errorf("%s of %s started, and got %v", status.Name, p.Name, entries)
-		return started
-	}
 	for _, e := range entries {
 		if !mayBeSeen(e) {
 			s.t.Errorf("%s of %s got %s", status.Name, p.Name, describe(e))

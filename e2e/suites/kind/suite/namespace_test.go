@@ -136,8 +136,8 @@ func (n *namespace) explain(ctx context.Context) {
 		return
 	}
 	nodes := map[string]bool{}
-	// One message, of which .ci/run shows the beginning: what failed stands before it.
-	lines := []string{"the pods, and events:"}
+	// .ci/run shows the beginning of each message: so these are one message, with the warnings first.
+	var warnings, lines []string
 	for _, pod := range pods.Items {
 		lines = append(lines, fmt.Sprintf("pod %s on %s: %s %s", pod.Name, pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message))
 		for _, c := range pod.Status.ContainerStatuses {
@@ -150,10 +150,15 @@ func (n *namespace) explain(ctx context.Context) {
 		lines = append(lines, err.Error())
 	} else {
 		for _, e := range events.Items {
-			lines = append(lines, fmt.Sprintf("event on %s: %s: %s", e.InvolvedObject.Name, e.Reason, e.Message))
+			line := fmt.Sprintf("event on %s: %s: %s", e.InvolvedObject.Name, e.Reason, e.Message)
+			if e.Type == corev1.EventTypeWarning {
+				warnings = append(warnings, line)
+			} else {
+				lines = append(lines, line)
+			}
 		}
 	}
-	n.t.Log(strings.Join(lines, "\n"))
+	n.t.Log("events and pods:\n" + strings.Join(append(warnings, lines...), "\n"))
 	for node := range nodes {
 		n.explainPlugin(ctx, node)
 	}

@@ -2,7 +2,9 @@ package suite
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -127,19 +129,21 @@ func (n *namespace) jobEnds(name string) batchv1.JobConditionType {
 	return how
 }
 
-// jobSays waits until the log of a Job's pod has the texts. That of a container that has just ended may lag behind, or be away for a moment.
+// jobSays waits until the log of a Job's one pod has the texts. The log of a container may be incomplete or missing for a moment after its end.
 func (n *namespace) jobSays(name string, texts ...string) {
 	n.t.Helper()
-	pod := n.jobPod(name)
-	eventually(n.t, podTimeout/2, "what the log says", func(ctx context.Context) error {
-		log, err := n.client.CoreV1().Pods(n.name).GetLogs(pod.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
+	eventually(n.t, podTimeout/2, "the log of the Job "+name, func(ctx context.Context) error {
+		pods, err := n.client.CoreV1().Pods(n.name).List(ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + name})
+		if err != nil || len(pods.Items) != 1 {
+			return errors.Join(err, fmt.Errorf("the Job has %d pods", len(pods.Items)))
+		}
+		log, err := n.client.CoreV1().Pods(n.name).GetLogs(pods.Items[0].Name, &corev1.PodLogOptions{}).DoRaw(ctx)
 		if err != nil {
 			return err
 		}
-		for _, text := range texts {
-			if !strings.Contains(string(log), text) {
-				return fmt.Errorf("it lacks %q:\n%s", text, log)
-			}
+		lacks := slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return strings.Contains(string(log), text) })
+		if len(lacks) > 0 {
+			return fmt.Errorf("it lacks %q:\n%s", lacks, log)
 		}
 		return nil
 	})
