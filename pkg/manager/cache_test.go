@@ -147,6 +147,11 @@ func TestFullCacheForAnObjectThatComes(t *testing.T) {
 		if _, err := e.awaitFor(t.Context(), p, ref); err == nil {
 			t.Fatal("no error")
 		}
+		gone := ofAccount("gone") // its mounted volume does not count any more
+		gone.ServiceAccount = p.ServiceAccount
+		e.RegisterPod(gone, "v", []volume.Ref{ref})
+		e.MarkMounted(gone, "v")
+		e.UnregisterPod(gone, "v")
 		e.api.put(sized("app", 1500))
 		e.Manager.Refresh(p, []volume.Ref{ref})
 		synctest.Wait()
@@ -186,6 +191,28 @@ func TestPodsShareOfTheCache(t *testing.T) {
 		e.mustRead(p, "v3", configMapRef("fits"))
 		e.UnregisterPod(other, "v")
 		e.wantCached(1000)
+	})
+}
+
+// TestTheShareOfOnePodIsEnough: an object that two pods wait for is cached for the one whose share has room.
+func TestTheShareOfOnePodIsEnough(t *testing.T) {
+	inBoundBubbles(t, func(t *testing.T, e *env) {
+		p, other, ref := ofAccount("p"), ofAccount("other"), configMapRef("late")
+		other.ServiceAccount = p.ServiceAccount
+		e.api.put(sized("first", 1000))
+		e.mustRead(p, "v1", configMapRef("first"))
+		for _, pod := range []volume.Pod{p, other} {
+			e.RegisterPod(pod, "v2", []volume.Ref{ref})
+		}
+		synctest.Wait()
+		e.api.put(sized("late", testShare-999))
+		e.Manager.Refresh(other, []volume.Ref{ref})
+		synctest.Wait()
+		if obj, err := e.awaitFor(t.Context(), other, ref); err != nil || obj == nil {
+			t.Errorf("got %v, %v", obj, err)
+		}
+		_, err := e.Manager.GetObject(p, ref)
+		wantFull(t, err, `ConfigMap "ns/late" takes 1001 bytes of memory, the pod's other objects 1000, together more than 2000 (an eighth of --max-cached-size)`)
 	})
 }
 
