@@ -8,42 +8,47 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/volume"
 )
 
-// TestSwitchNeedsTheRoomThatItUses: a first write with too little room shows nothing, and one with as much as it takes succeeds. The names
-// are so long that each link takes a page.
+// TestSwitchNeedsTheRoomThatItUses: a first write with too little room shows nothing, and one with as much as it takes succeeds. The link of
+// a long name takes a page.
 func TestSwitchNeedsTheRoomThatItUses(t *testing.T) {
 	const plenty = 100
-	long := func(name string) string { return strings.Repeat(name, inlineTarget) }
-	shown := tree(file(long("a"), "1"), file(long("b"), "2"), file(long("c"), "3"))
-	for name, volumeOf := range map[string]func(n int) *testVolume{
-		"pages":  func(n int) *testVolume { return newSmallVolume(t, n, plenty) },
-		"inodes": func(n int) *testVolume { return newSmallVolume(t, plenty, n) },
-	} {
-		linksLack := 0
-		for n := 2; ; n++ {
-			if n == plenty {
-				t.Fatalf("%d %s are too few", n, name)
-			}
-			v := volumeOf(n)
-			result, err := New(Options{}).Write(t.Context(), v.root, shown)
-			if err == nil {
-				pages, inodes := v.free()
-				if free := min(pages, inodes); free > 0 {
-					t.Errorf("of %d %s %d are free", n, name, free)
-				}
-				v.check(shown)
-				break
-			}
-			if !errors.Is(err, unix.ENOSPC) || result != (Result{}) || Present(v.root) != "" {
-				t.Fatalf("with %d %s: Write = %+v, %v, want ENOSPC", n, name, result, err)
-			}
-			if strings.Contains(err.Error(), "make room for 3 links") {
-				linksLack++
-			}
+	longest := inlineTarget - len(linkPrefix) - 1 // whose link takes none
+	for _, length := range []int{longest, longest + 1} {
+		var files []volume.File
+		for _, name := range []string{"a", "b", "c"} {
+			files = append(files, file(strings.Repeat(name, length), "1"))
 		}
-		if linksLack == 0 {
-			t.Errorf("no number of %s is too small for the links alone", name)
+		shown := tree(files...)
+		for name, volumeOf := range map[string]func(n int) *testVolume{
+			"pages":  func(n int) *testVolume { return newSmallVolume(t, n, plenty) },
+			"inodes": func(n int) *testVolume { return newSmallVolume(t, plenty, n) },
+		} {
+			n, linksLack := 2, 0
+			for ; n < plenty; n++ {
+				v := volumeOf(n)
+				result, err := New(Options{}).Write(t.Context(), v.root, shown)
+				if err == nil {
+					pages, inodes := v.free()
+					if free := min(pages, inodes); free > 0 {
+						t.Errorf("names of %d bytes: of %d %s %d are free", length, n, name, free)
+					}
+					v.check(shown)
+					break
+				}
+				if !errors.Is(err, unix.ENOSPC) || result != (Result{}) || Present(v.root) != "" {
+					t.Fatalf("names of %d bytes, with %d %s: Write = %+v, %v, want ENOSPC", length, n, name, result, err)
+				}
+				if strings.Contains(err.Error(), "make room for 3 links") {
+					linksLack++
+				}
+			}
+			if takes := name == "inodes" || length > longest; n == plenty || (linksLack > 0) != takes {
+				t.Errorf("names of %d bytes: with %d %s it succeeds, %d numbers below are too small for the links alone", length, n, name, linksLack)
+			}
 		}
 	}
 }
