@@ -3,6 +3,7 @@ package manager
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -60,5 +61,33 @@ func TestALostWatchIsRepaired(t *testing.T) {
 		e.readFor(watchTime+2*time.Minute, []volume.Ref{ref})
 		e.wantGet(ref, v, "1")
 		e.wantWatches(ref, 1)
+	})
+}
+
+// TestPausesAfterACalmWatch: watches that end soon are opened again later and later, until one has lasted.
+func TestPausesAfterACalmWatch(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		after(2 * time.Second)
+		// pauseAfter returns how long there is no watch after one that lasted so long.
+		pauseAfter := func(lasts time.Duration) time.Duration {
+			after(lasts)
+			e.wantWatches(ref, 1)
+			began := time.Now()
+			e.api.closeWatches()
+			for synctest.Wait(); e.api.watches(ref) == 0; after(10 * time.Millisecond) {
+			}
+			return time.Since(began)
+		}
+		for range 8 {
+			pauseAfter(2 * time.Second)
+		}
+		if pause := pauseAfter(calmTime - time.Second); pause < 10*time.Second {
+			t.Errorf("after many watches that ended soon the pause is %s", pause)
+		}
+		if pause := pauseAfter(calmTime + time.Second); pause > time.Second {
+			t.Errorf("after a watch that lasted the pause is %s", pause)
+		}
 	})
 }
