@@ -2,6 +2,7 @@ package integration
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -77,14 +78,15 @@ func (k *killing) killAll(o operation, random *rand.Rand) {
 	}
 }
 
-// killSome kills an operation at one of twelve of its calls, and at each of a name at which no operation of this name has been
-// killed. The calls go by their names: the next run may make one more or less before, as the check of the mounts' propagation.
+// killSome kills an operation at one of 24 of its calls, and at each of a name at which no operation of this name has been
+// killed. A first publish makes the calls of each publish. The calls go by their names: the next run may make one more or
+// less before, as the check of the mounts' propagation.
 func (k *killing) killSome(o operation, calls []supervise.Call, random *rand.Rand) {
 	k.t.Helper()
-	before := map[string]int{}
+	before, known := map[string]int{}, strings.TrimPrefix(o.name, "first ")
 	for _, call := range calls {
 		before[call.Name]++
-		if nth := before[call.Name]; !k.tally.has(o.name+" "+call.Name) || random.IntN(12) == 0 {
+		if nth := before[call.Name]; !k.tally.has(known+" "+call.Name) || random.IntN(24) == 0 {
 			k.kill(o, killAtCall(call.Name, nth))
 		}
 	}

@@ -197,7 +197,7 @@ func (k *killing) watch(v *harness.Volume, mayVanish bool) (finish func()) {
 	if k.shape.strategy == "InPlace" {
 		return func() {}
 	}
-	r := startReading(k.t, time.Millisecond, newWitness(k.shape, k.Target(v), mayVanish, &k.tally.reads))
+	r := startReading(k.t, harness.Scaled(5*time.Millisecond, time.Millisecond), newWitness(k.shape, k.Target(v), mayVanish, &k.tally.reads))
 	return func() {
 		k.t.Helper()
 		if err := r.finish(); err != nil {

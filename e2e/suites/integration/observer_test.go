@@ -71,7 +71,7 @@ func (n *node) watch(things ...*thing) *observer {
 	}
 	w := &observer{node: n, volume: n.volume(s.attributes()), things: things}
 	n.publishes(w.volume, soon)
-	r := startReading(n.t, 5*time.Millisecond, newWitness(s, n.Target(w.volume), false, &w.reads))
+	r := startReading(n.t, harness.Scaled(25*time.Millisecond, 5*time.Millisecond), newWitness(s, n.Target(w.volume), false, &w.reads))
 	w.stop = sync.OnceFunc(func() {
 		if err := r.finish(); err != nil {
 			n.t.Errorf("a reader saw: %v", err)

@@ -36,7 +36,7 @@ func TestStopDuringABurst(t *testing.T) {
 	t.Parallel()
 	n, dice := newNode(t, "-v=2"), harness.Rand(t)
 	var answered int64
-	for round := range harness.Scaled(2, 30) {
+	for round := range harness.Scaled(1, 30) {
 		b := &burst{node: n, name: fmt.Sprint("round ", round), failed: map[*harness.Volume]error{}}
 		for i := range 150 {
 			b.comes = append(b.comes, b.short(burstObject(i)))

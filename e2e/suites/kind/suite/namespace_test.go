@@ -171,7 +171,7 @@ func (n *namespace) explainPlugin(ctx context.Context, node string) {
 		n.t.Logf("plugin on %q: %v, %v", node, plugin, err)
 		return
 	}
-	lines := int64(40)
+	lines := int64(12)
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	log, err := n.client.CoreV1().Pods(pluginNamespace).GetLogs(plugin.Name,
