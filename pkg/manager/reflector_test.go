@@ -2,6 +2,8 @@ package manager
 
 import (
 	"fmt"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,5 +91,46 @@ func TestPausesAfterACalmWatch(t *testing.T) {
 		if pause := pauseAfter(calmTime + time.Second); pause > time.Second {
 			t.Errorf("after a watch that lasted the pause is %s", pause)
 		}
+	})
+}
+
+// rewatches counts the watches that were opened again.
+type rewatches struct{ count atomic.Int64 }
+
+func (r *rewatches) Rewatched(volume.Kind) { r.count.Add(1) }
+
+// TestAWatchLastsItsTime: a watch that continues where the last one ended stays open for as long as the server was asked to keep it. The
+// observer hears of each watch after the first.
+func TestAWatchLastsItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		again, ref := &rewatches{}, secretRef("a")
+		e := newEnvWith(t, Options{ChangeDetection: Watch, Observer: again})
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		wantAgain := func(when string, want int64) {
+			t.Helper()
+			synctest.Wait()
+			if got := again.count.Load(); got != want {
+				t.Errorf("%s %d watches were opened again, want %d", when, got, want)
+			}
+		}
+		after(2 * time.Second)
+		wantAgain("at first", 0)
+		e.api.closeWatches()
+		after(2 * time.Second)
+		wantAgain("after an end", 1)
+		var last apiRequest
+		e.api.set(func() { last = e.api.seen[len(e.api.seen)-1] })
+		seconds, err := strconv.Atoi(last.timeout)
+		if err != nil || !last.watch || last.initial {
+			t.Fatalf("the last request: %+v, %v", last, err)
+		}
+		for range seconds - 5 {
+			after(time.Second)
+			_, _ = e.GetObject(ref) // or it would end as idle
+		}
+		wantAgain("just before its time is up", 1)
+		after(10 * time.Second)
+		wantAgain("after its time", 2)
+		e.stop()
 	})
 }

@@ -104,6 +104,23 @@ func TestLongestName(t *testing.T) {
 	}
 }
 
+// TestAnotherWriter: what this one remembers is not what the volume has since.
+func TestAnotherWriter(t *testing.T) {
+	v, w := newVolume(t), New(Options{})
+	v.write(w, tree(file("a", "first")))
+	v.write(New(Options{}), tree(file("a", "second")))
+	v.write(w, tree(file("a", "first")))
+}
+
+// TestLinkedBesideNewDirectory: a directory that is missing does not hide its parent's other files from a new process.
+func TestLinkedBesideNewDirectory(t *testing.T) {
+	v := newVolume(t)
+	v.write(New(Options{}), tree(file("d/a", "1"), file("d/z", "1")))
+	if result := v.write(New(Options{}), tree(file("d/a", "1"), file("d/m/x", "1"), file("d/z", "1"))); result.Linked != 2 {
+		t.Errorf("Write = %+v, want 2 files linked", result)
+	}
+}
+
 // TestKeptFileOfAnotherWriter: what this one remembers of a file is not what the volume has since.
 func TestKeptFileOfAnotherWriter(t *testing.T) {
 	v, w := newVolume(t), New(Options{})
