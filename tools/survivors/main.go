@@ -3,8 +3,9 @@
 //	gremlins unleash ./pkg/access | survivors pkg/access tools/survivors.txt
 //
 // It prints the output on, and then each mutant that survived and is not in the file: its function, its kind, and how many. It fails
-// if there are any, or if the output has no result. The file has a line for each function and kind of a mutant, with a count and the
-// reason why no test notices it. Mutants that no test covers are not judged: gremlins counts constants and cases among them. Functions and not lines name them, so that the file holds while code moves.
+// if there are any, if the output has no result, or if too many mutants took too long. The file has a line for each function and kind of
+// a mutant, with a count and the reason why no test notices it. Mutants that no test covers are not judged: gremlins counts constants and
+// cases among them. Functions and not lines name them, so that the file holds while code moves.
 package main
 
 import (
@@ -76,18 +77,28 @@ func parseKnown(text, dir string) (map[mutant]int, error) {
 
 var (
 	livedLine  = regexp.MustCompile(`^ *LIVED (\w+) at (\S+\.go):(\d+):\d+`)
-	resultLine = regexp.MustCompile(`^Killed: [1-9]`)
+	resultLine = regexp.MustCompile(`^Killed: ([1-9]\d*), Lived: (\d+)`)
+	lateLine   = regexp.MustCompile(`^Timed out: (\d+)`)
 )
+
+// lateShare is the divisor for the share of mutants that may take too long. A mutant may loop, but if many do, the time limit was too short
+// for the machine, and nothing is known of them.
+const lateShare = 5
 
 // parseOutput copies the output, and returns the mutants that lived.
 func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error) {
-	lived, hasResult := map[mutant]int{}, false
+	lived, judged, late := map[mutant]int{}, 0, 0
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		if _, err := fmt.Fprintln(out, lines.Text()); err != nil {
 			return nil, err
 		}
-		hasResult = hasResult || resultLine.MatchString(lines.Text())
+		if found := resultLine.FindStringSubmatch(lines.Text()); found != nil {
+			judged = number(found[1]) + number(found[2])
+		}
+		if found := lateLine.FindStringSubmatch(lines.Text()); found != nil {
+			late = number(found[1])
+		}
 		found := livedLine.FindStringSubmatch(lines.Text())
 		if found == nil {
 			continue
@@ -105,10 +116,19 @@ func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error
 	if err := lines.Err(); err != nil {
 		return nil, err
 	}
-	if !hasResult {
+	if judged == 0 {
 		return nil, errors.New("the output has no mutant that was killed: did the tests run?")
 	}
+	if late > judged/lateShare {
+		return nil, fmt.Errorf("%d mutants took too long, beside %d that were judged: the time limit was too short", late, judged)
+	}
 	return lived, nil
+}
+
+// number returns the value of digits, or 0 if it is too large.
+func number(digits string) int {
+	n, _ := strconv.Atoi(digits)
+	return n
 }
 
 // functionAt returns the name of the function at a line of a file: "Phrase", "Access.Recheck", or "-" outside of functions.

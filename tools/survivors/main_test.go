@@ -55,7 +55,9 @@ func TestSurvivors(t *testing.T) {
 		"no count":            {"access Access.Recheck CONDITIONALS_BOUNDARY x equal\n", output, "line 1: COUNT", ""},
 		"no result":           {"", "Starting...\n", "did the tests run?", ""},
 		"nothing was killed":  {"", "Killed: 0, Lived: 0, Not covered: 4\n", "did the tests run?", ""},
-		"a file that is gone": {"", "LIVED CONDITIONALS_BOUNDARY at gone.go:10:11\nKilled: 1\n", "gone.go", ""},
+		"a file that is gone": {"", "LIVED CONDITIONALS_BOUNDARY at gone.go:10:11\nKilled: 1, Lived: 1\n", "gone.go", ""},
+		"two of ten loop":     {"", "Killed: 10, Lived: 0, Not covered: 4\nTimed out: 2, Not viable: 0\n", "", "Timed out: 2"},
+		"too little time":     {"", "Killed: 10, Lived: 0, Not covered: 4\nTimed out: 3, Not viable: 0\n", "3 mutants took too long, beside 10 that were judged", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var printed strings.Builder
