@@ -47,6 +47,24 @@ func TestNightlyParts(t *testing.T) {
 			t.Errorf("%s: %v", part, err)
 		}
 	}
+	// A test that the list of those that run alone misspells would be in no part.
+	tests := regexp.MustCompile(`(?m)^alone='\^\((.*)\)\$'$`).FindStringSubmatch(read("nightly.sh"))
+	if tests == nil {
+		t.Fatal("nightly.sh has no list alone")
+	}
+	sources, err := filepath.Glob(filepath.Join("..", "e2e", "suites", "integration", "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var suite strings.Builder
+	for _, file := range sources {
+		suite.WriteString(read(file))
+	}
+	for test := range strings.SplitSeq(tests[1], "|") {
+		if !strings.Contains(suite.String(), "\nfunc "+test+"(t *testing.T) {\n") {
+			t.Errorf("nightly.sh has the test %s, which there is not", test)
+		}
+	}
 	_, matrix, _ := strings.Cut(read("../.github/workflows/nightly.yml"), "        part:\n")
 	matrix, _, _ = strings.Cut(matrix, "    container:")
 	inWorkflow := strings.Fields(strings.ReplaceAll(matrix, "        - ", ""))

@@ -44,7 +44,7 @@ func TestReadersDuringUpdates(t *testing.T) {
 			updates += len(k.shape.objects)
 		}
 	}
-	for round := range harness.Scaled(24, 3000) {
+	for round := range harness.Scaled(24, 2000) {
 		update()
 		switch {
 		case round%restartEvery != 0:
