@@ -211,24 +211,6 @@ func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestANewPodIsNotServedFromBefore: what is known, while nothing is asked, was asked before the pod came.
-func TestANewPodIsNotServedFromBefore(t *testing.T) {
-	inPollBubble(t, func(_ *testing.T, e *env) {
-		ref := secretRef("a")
-		e.api.put(secret("a", "old"))
-		e.known(ref)
-		now := e.api.put(secret("a", "now"))
-		gate := make(chan struct{})
-		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return gate } })
-		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
-		e.reader = pod("second")
-		e.wantGetErr(ref, ErrNotSynced)
-		close(gate)
-		synctest.Wait()
-		e.wantKnown(ref, now, "now")
-	})
-}
-
 // TestNewPodsDontStarveEachOther: a request in flight still serves those who wait for it, however many pods come meanwhile.
 func TestNewPodsDontStarveEachOther(t *testing.T) {
 	inPollBubble(t, func(t *testing.T, e *env) {
