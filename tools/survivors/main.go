@@ -81,9 +81,9 @@ var (
 	lateLine   = regexp.MustCompile(`^Timed out: (\d+)`)
 )
 
-// lateShare is the divisor for the share of mutants that may take too long. A mutant may loop, but if many do, the time limit was too short
-// for the machine, and nothing is known of them.
-const lateShare = 5
+// lateShare is the divisor for the number of mutants that may take too long, per mutant that was judged. A mutant may loop, and with fake
+// time many do. But if most take too long, the time limit was too short for the machine, and nothing is known of them.
+const lateShare = 2
 
 // parseOutput copies the output, and returns the mutants that lived.
 func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error) {

@@ -56,8 +56,8 @@ func TestSurvivors(t *testing.T) {
 		"no result":           {"", "Starting...\n", "did the tests run?", ""},
 		"nothing was killed":  {"", "Killed: 0, Lived: 0, Not covered: 4\n", "did the tests run?", ""},
 		"a file that is gone": {"", "LIVED CONDITIONALS_BOUNDARY at gone.go:10:11\nKilled: 1, Lived: 1\n", "gone.go", ""},
-		"two of ten loop":     {"", "Killed: 10, Lived: 0, Not covered: 4\nTimed out: 2, Not viable: 0\n", "", "Timed out: 2"},
-		"too little time":     {"", "Killed: 10, Lived: 0, Not covered: 4\nTimed out: 3, Not viable: 0\n", "3 mutants took too long, beside 10 that were judged", ""},
+		"some loop":           {"", "Killed: 10, Lived: 0, Not covered: 4\nTimed out: 5, Not viable: 0\n", "", "Timed out: 5"},
+		"too little time":     {"", "Killed: 10, Lived: 0, Not covered: 4\nTimed out: 6, Not viable: 0\n", "6 mutants took too long, beside 10 that were judged", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var printed strings.Builder
