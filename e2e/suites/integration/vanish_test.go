@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -192,12 +193,14 @@ func (k *killing) watchDisk(v *harness.Volume) (wantUntouched func()) {
 	if err != nil {
 		k.t.Fatal(os.NewSyscallError("inotify_init1", err))
 	}
-	k.t.Cleanup(func() { unix.Close(fd) })
+	end := sync.OnceFunc(func() { unix.Close(fd) })
+	k.t.Cleanup(end)
 	if _, err := unix.InotifyAddWatch(fd, filepath.Join(k.disk, path), unix.IN_CREATE|unix.IN_MOVED_TO); err != nil {
 		k.t.Fatal(os.NewSyscallError("inotify_add_watch", err))
 	}
 	return func() {
 		k.t.Helper()
+		defer end() // a user may have few of them
 		var events [4 << 10]byte
 		switch n, err := unix.Read(fd, events[:]); {
 		case err == nil:
