@@ -47,7 +47,7 @@ func TestNightlyParts(t *testing.T) {
 			t.Errorf("%s: %v", part, err)
 		}
 	}
-	// A test that the list of those that run alone misspells would be in no part.
+	// A misspelled test in the list alone would run with the others.
 	tests := regexp.MustCompile(`(?m)^alone='\^\((.*)\)\$'$`).FindStringSubmatch(read("nightly.sh"))
 	if tests == nil {
 		t.Fatal("nightly.sh has no list alone")
@@ -62,7 +62,7 @@ func TestNightlyParts(t *testing.T) {
 	}
 	for test := range strings.SplitSeq(tests[1], "|") {
 		if !strings.Contains(suite.String(), "\nfunc "+test+"(t *testing.T) {\n") {
-			t.Errorf("nightly.sh has the test %s, which there is not", test)
+			t.Errorf("nightly.sh has the test %s, which does not exist", test)
 		}
 	}
 	_, matrix, _ := strings.Cut(read("../.github/workflows/nightly.yml"), "        part:\n")

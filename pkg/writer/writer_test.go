@@ -95,7 +95,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// TestLongestName: the link of a file with it is found again.
+// TestLongestName: a new process finds the link of a file with the longest name.
 func TestLongestName(t *testing.T) {
 	v, shown := newVolume(t), tree(file(strings.Repeat("n", unix.NAME_MAX), "1"))
 	v.write(New(Options{}), shown)
@@ -104,7 +104,7 @@ func TestLongestName(t *testing.T) {
 	}
 }
 
-// TestAnotherWriter: what this one remembers is not what the volume has since.
+// TestAnotherWriter: a writer does not trust what it remembers after another one has written.
 func TestAnotherWriter(t *testing.T) {
 	v, w := newVolume(t), New(Options{})
 	v.write(w, tree(file("a", "first")))
@@ -121,7 +121,7 @@ func TestLinkedBesideNewDirectory(t *testing.T) {
 	}
 }
 
-// TestKeptFileOfAnotherWriter: what this one remembers of a file is not what the volume has since.
+// TestKeptFileOfAnotherWriter: nor what it remembers of a file that it keeps.
 func TestKeptFileOfAnotherWriter(t *testing.T) {
 	v, w := newVolume(t), New(Options{})
 	v.write(w, tree(file("kept", "first"), file("other", "1")))

@@ -81,8 +81,8 @@ var (
 	lateLine   = regexp.MustCompile(`^Timed out: (\d+)`)
 )
 
-// lateShare is the divisor for the number of mutants that may take too long, per mutant that was judged. A mutant may loop, and with fake
-// time many do. But if most take too long, the time limit was too short for the machine, and nothing is known of them.
+// lateShare limits how many mutants may take too long: one for each lateShare that were judged. A mutant may loop, and with fake time many
+// do. If more take too long, the time limit was too short for the machine, and nothing is known of them.
 const lateShare = 2
 
 // parseOutput copies the output, and returns the mutants that lived.
