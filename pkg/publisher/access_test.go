@@ -19,8 +19,10 @@ type fakeAccess struct {
 	mu      sync.Mutex
 	granted map[volume.Ref]bool
 	err     error
-	// delay is how long an answer takes. The answer is the one that is true when the question arrives.
+	// delay is how long an answer takes, and more holds what an object's takes beside that. The answer is the one that is true
+	// when the question arrives.
 	delay time.Duration
+	more  map[volume.Ref]time.Duration
 	asked []string
 	// identity proves the tokens of questions.
 	identity *fakeIdentity
@@ -38,7 +40,7 @@ func (f *fakeAccess) ask(ctx context.Context, account volume.ServiceAccount, ref
 	}
 	f.mu.Lock()
 	f.asked = append(f.asked, fmt.Sprintf("%s/%s %s", account.Namespace, account.Name, ref))
-	allowed, err, delay := f.granted[ref], f.err, f.delay
+	allowed, err, delay := f.granted[ref], f.err, f.delay+f.more[ref]
 	f.mu.Unlock()
 	select {
 	case <-time.After(delay):

@@ -61,8 +61,11 @@ type rolloutWorld struct {
 // identity, polling and spread.
 func TestRandomRollouts(t *testing.T) {
 	seeds := uint64(60)
-	if os.Getenv("REFVOL_LONG") != "" {
+	switch {
+	case os.Getenv("REFVOL_LONG") != "":
 		seeds = 5000
+	case testing.Short():
+		seeds = 20
 	}
 	counts := map[string]int{}
 	for seed := range seeds {

@@ -14,8 +14,11 @@ import (
 // To repeat a failed schedule, set its seed as the constant.
 func TestRandomOpens(t *testing.T) {
 	schedules := 60
-	if os.Getenv("REFVOL_LONG") != "" {
+	switch {
+	case os.Getenv("REFVOL_LONG") != "":
 		schedules = 2000
+	case testing.Short():
+		schedules = 15
 	}
 	seed := rand.Uint64()
 	for i := range schedules {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // reviewTime is longer than a change of a right may take to have an effect: a resync starts within an interval, at a random moment of the
@@ -54,6 +55,21 @@ func TestARefusalIsConfirmed(t *testing.T) {
 		e.settle()
 		e.wantFiles(r, "a", "1", "password", "p3", "app.env", "CA=c1\nOWN=1\n")
 		e.wantEvents()
+	})
+}
+
+// The end of one RoleBinding, which takes the right to several objects, is told once, though the answers come one after another.
+func TestRefusalsAtTheSameTimeAreOneEvent(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		access.grant()
+		access.set(func() {
+			access.delay, access.more = 10*time.Millisecond, map[volume.Ref]time.Duration{sharedConfig: 3 * time.Millisecond}
+		})
+		after(reviewTime)
+		e.settle()
+		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
+		e.wantEvents(secretRefused + "; " + configRefused)
 	})
 }
 
