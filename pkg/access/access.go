@@ -34,6 +34,10 @@ const (
 	// questionTimeout limits one question, including the time that package requests delays it, but not the wait for one of the pod's
 	// places.
 	questionTimeout = 10 * time.Second
+	// unusedAges is after how many times Options.MaxAge an unused answer is forgotten. The first resync of a volume comes up to two
+	// intervals after its publish, and MaxAge is half an interval. An answer must last until then, or a change that comes during
+	// the new question waits for its answer.
+	unusedAges = 4
 	// questionsAtOnce limits the questions of one pod that are in flight, so that no pod delays the others for long.
 	questionsAtOnce = 8
 )
@@ -129,7 +133,7 @@ func (a *Access) Run(ctx context.Context) {
 	for {
 		select {
 		case now := <-ticker.C:
-			a.forget(now.Add(-2*a.opts.MaxAge - admitAge))
+			a.forget(now.Add(-(unusedAges*a.opts.MaxAge + admitAge)))
 		case <-ctx.Done():
 			a.Close()
 			return

@@ -422,7 +422,7 @@ func TestForget(t *testing.T) {
 		if answers, _ := e.left(); answers != 1 {
 			t.Errorf("%d answers", answers)
 		}
-		after(2 * testAge)
+		after(4 * testAge)
 		if answers, _ := e.left(); answers != 1 {
 			t.Errorf("%d answers of those that may be asked for again", answers)
 		}

@@ -3,12 +3,13 @@ package publisher
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/refvol/refvol/pkg/manager"
 )
 
-// TestWhatCounts tests failures that belong together.
+// TestWhatCounts: the gravest of several failures counts, or else the first, and all are named.
 func TestWhatCounts(t *testing.T) {
 	unsynced := waiting(manager.ErrNotSynced)
 	refused := waiting(fmt.Errorf("as the node: %w", manager.ErrNotSynced))
@@ -19,5 +20,12 @@ func TestWhatCounts(t *testing.T) {
 	}
 	if f := together([]*failure{unsynced, refused}); f.reason != ReasonForbidden {
 		t.Errorf("reason %d", f.reason)
+	}
+	first, second := unreviewed(errors.New("first")), unreviewed(errors.New("second"))
+	first.reason, second.reason = ReasonNotFound, ReasonTooLarge
+	for _, f := range []*failure{together([]*failure{first, second}), also(first, second)} {
+		if f.reason != ReasonNotFound || !strings.Contains(f.Error(), "first") || !strings.Contains(f.Error(), "second") {
+			t.Errorf("reason %d: %v", f.reason, f)
+		}
 	}
 }

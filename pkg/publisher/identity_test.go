@@ -178,6 +178,57 @@ func TestPodIdentityRefuses(t *testing.T) {
 	})
 }
 
+// The kubelet brings a new token with each republish. What it brings without one leaves a live volume as it is: also one that nobody has
+// taken over since a restart, because without a token its objects could not be read.
+func TestTokensOfRepublishes(t *testing.T) {
+	asPods(t, func(e *env, identity *fakeIdentity, _ *fakeAccess) {
+		r := e.tokened("v1", "t1")
+		none := r
+		none.Token, none.TokenErr = volume.Token{}, errors.New("secrets: Required value")
+		e.publish(r)
+		e.publish(e.tokened("v1", "t2"))
+		identity.want(e.T, 1, "t2")
+		e.publish(none)
+		identity.want(e.T, 0, "t2")
+		e.wantProblem(r, "")
+
+		identity.restart()
+		e.restartUnread()
+		const orphan = "it is not updated until the kubelet publishes it again"
+		if s := e.status(); !strings.Contains(s.Reason, orphan) {
+			t.Errorf("the reason is %q", s.Reason)
+		}
+		if err := e.p.Publish(e.ctx, none); err != nil {
+			t.Fatal(err)
+		}
+		e.settle()
+		if s := e.status(); !strings.Contains(s.Reason, orphan) {
+			t.Errorf("the reason is %q", s.Reason)
+		}
+		if err := e.p.Publish(e.ctx, e.tokened("v1", "t3")); err != nil {
+			t.Fatal(err)
+		}
+		e.settle()
+		e.wantProblem(r, "")
+		identity.want(e.T, 1, "t3")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// A publish whose question is in flight when the plugin stops waits for the answer.
+func TestAStopWaitsForAnAnswer(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		access.set(func() { access.delay = graceTime / 2 })
+		waiting := e.publishing(r)
+		e.wantWaiting(waiting)
+		e.p.StopWaiting()
+		if err := <-waiting; err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // A volume whose objects are not read any more needs no token.
 func TestPinnedVolumesHoldNoToken(t *testing.T) {
 	asPods(t, func(e *env, identity *fakeIdentity, _ *fakeAccess) {

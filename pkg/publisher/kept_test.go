@@ -59,6 +59,25 @@ func (e *env) reader(r Request) *os.Root {
 	return root
 }
 
+// A handle that can't be closed is told, and hinders nothing.
+func TestAHandleThatCannotBeClosed(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.mounts.failAt("Close", errFault)
+		e.objects.put(configMap("app"), "a", "2")
+		e.rest()
+		e.wantFiles(r, "a", "2")
+		e.wantEvents("VolumeUpdateFailed: " + errFault.Error())
+		e.mounts.failAt("Close", nil)
+		e.objects.put(configMap("app"), "a", "3")
+		e.rest()
+		e.wantFiles(r, "a", "3")
+		e.wantProblem(r, "")
+	})
+}
+
 // Generations of an earlier process count as superseded from the restart.
 func TestGenerationsOverARestart(t *testing.T) {
 	inBubble(t, func(e *env) {

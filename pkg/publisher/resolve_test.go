@@ -202,7 +202,7 @@ func TestRefresh(t *testing.T) {
 		e.objects.failWith(configMap("app"), nil) // it does not exist
 		after(time.Minute)
 		e.wantWaiting(waiting)
-		if got := len(e.objects.takeRefreshes(configMap("app"))); got < 5 || got > 15 {
+		if got := len(e.objects.takeRefreshes(configMap("app"))); got < 8 || got > 10 { // at 1, 2.5, 4.8, 8.1 s ..., and then every 10 s
 			t.Errorf("%d refreshes in a minute", got)
 		}
 		e.objects.put(configMap("app"), "a", "1")

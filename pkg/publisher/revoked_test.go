@@ -58,18 +58,43 @@ func TestARefusalIsConfirmed(t *testing.T) {
 	})
 }
 
-// The end of one RoleBinding, which takes the right to several objects, is told once, though the answers come one after another.
-func TestRefusalsAtTheSameTimeAreOneEvent(t *testing.T) {
+// The end of one RoleBinding, which takes the right to several objects, is told once, though the answers come one after another. So is
+// an API server that answers none of the questions.
+func TestAnswersAtTheSameTimeAreOneEvent(t *testing.T) {
+	const unreviewed = "access could not be reviewed: the API server is away"
+	for name, test := range map[string]struct {
+		err  error
+		want string
+	}{
+		"refused":    {want: secretRefused + "; " + configRefused},
+		"no answers": {err: errReview, want: unreviewed + "\n" + unreviewed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+				e.publish(r)
+				access.grant()
+				access.failWith(test.err)
+				access.set(func() {
+					access.delay, access.more = 10*time.Millisecond, map[volume.Ref]time.Duration{sharedConfig: 3 * time.Millisecond}
+				})
+				after(reviewTime)
+				e.settle()
+				e.wantEvents(test.want)
+			})
+		})
+	}
+}
+
+// What has nothing to do with rights is told at once, also while a question about a right is in flight.
+func TestEventsDuringAReview(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)
-		access.grant()
-		access.set(func() {
-			access.delay, access.more = 10*time.Millisecond, map[volume.Ref]time.Duration{sharedConfig: 3 * time.Millisecond}
-		})
-		after(reviewTime)
+		access.takeAsked()
+		access.set(func() { access.delay = 5 * time.Second })
+		e.takeUntil(func() bool { return len(access.takeAsked()) > 0 })
+		e.objects.remove(configMap("app"))
 		e.settle()
-		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
-		e.wantEvents(secretRefused + "; " + configRefused)
+		e.wantEvents("RefDeleted: ")
 	})
 }
 

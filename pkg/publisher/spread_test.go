@@ -121,6 +121,9 @@ func TestWhatIsNotSpread(t *testing.T) {
 		e.objects.remove(secret("db"))
 		e.settle()
 		e.wantFiles(r, "a", "1")
+		e.objects.put(configMap("app"), "a", "1b") // this one is
+		e.settle()
+		e.wantFiles(r, "a", "1")
 
 		e.halt()
 		if err := os.Remove(filepath.Join(e.mounts.directory(r.Target), "a")); err != nil {
