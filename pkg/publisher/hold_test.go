@@ -100,6 +100,7 @@ func TestRollout(t *testing.T) {
 				e.settle()
 				e.wantFiles(r, "a", "3")
 				e.wantCondition(ConditionCurrent)
+				e.wantNoRecovery()
 				e.objects.putShare(app, "0%", "a", "3") // a version that changes no file is no change
 				e.settle()
 				e.wantCondition(ConditionCurrent)

@@ -60,6 +60,34 @@ func TestAVolumeOverItsLimit(t *testing.T) {
 	}
 }
 
+// An update may not bring more files than a new volume may have.
+func TestAnUpdateWithTooManyFiles(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		var pairs []string
+		for i := range limitsFor(mebibyte).files + 1 {
+			pairs = append(pairs, fmt.Sprint("f", i), "")
+		}
+		e.objects.put(configMap("app"), pairs...)
+		e.settle()
+		e.wantProblem(r, "Too many: the volume may show 256 keys")
+		e.wantFiles(r, "a", "1")
+	})
+}
+
+// What is exactly as large as the limits is accepted.
+func TestAVolumeAtItsLimits(t *testing.T) {
+	l := limitsFor(mebibyte)
+	if f := l.check(writer.Footprint{Bytes: l.bytes, Inodes: l.inodes}); f != nil {
+		t.Error(f)
+	}
+	if f := l.checkItems(int(l.files)); f != nil {
+		t.Error(f)
+	}
+}
+
 func TestAnUpdateOverTheLimitKeepsTheFiles(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")

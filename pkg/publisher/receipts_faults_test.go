@@ -44,6 +44,7 @@ func TestANoisyVolume(t *testing.T) {
 		if n := len(e.logs.with("Opens of a volume's files are not watched")); n != 1 {
 			t.Errorf("the log has %d lines of it", n)
 		}
+		e.wantNoErrors()
 		e.unpublish(r)
 	})
 }
@@ -59,9 +60,14 @@ func TestAWatchThatIsRefused(t *testing.T) {
 		if o := e.status().Opened[app]; o.State != OpenUnsupported || o.Reason == "" {
 			t.Errorf("%+v", o)
 		}
-		opens.set(func() { opens.refuses = false })
 		after(rewatchMin)
 		e.settle()
+		opens.set(func() { opens.refuses = false })
+		after(2 * rewatchMin)
+		e.settle()
+		if n := len(e.logs.with("Opens of a volume's files are not watched")); n != 1 {
+			t.Errorf("the log has %d lines of it", n)
+		}
 		e.wantOpened(app, OpenUnknown, "a")
 		e.read(r, opens, "a")
 		e.wantOpened(app, OpenYes)

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -95,8 +96,55 @@ func TestReceipts(t *testing.T) {
 		e.wantOpened(app, OpenUnknown, "b")
 		e.read(r, opens, "b")
 		e.wantOpened(app, OpenYes)
+		e.wantNoErrors()
 		e.unpublish(r)
 		e.wantNothing()
+	})
+}
+
+// wantNoErrors fails the test if the log has an error of receipts.
+func (e *env) wantNoErrors() {
+	e.Helper()
+	for _, text := range []string{"Can't keep receipts", "Can't end the watch"} {
+		if lines := e.logs.with(text); len(lines) > 0 {
+			e.Errorf("the log has %q", lines)
+		}
+	}
+}
+
+// TestMissedOpensOfOtherFiles: a write in place of one file leaves it unknown whether the others were opened.
+func TestMissedOpensOfOtherFiles(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1", "b", "1")
+		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
+		e.publish(r)
+		e.p.OpensLost()
+		e.settle()
+		e.wantOpened(app, OpenUnknown, "a", "b")
+		e.objects.put(app, "a", "2", "b", "1")
+		e.settle()
+		e.read(r, opens, "a")
+		e.wantOpened(app, OpenUnknown, "b")
+		e.unpublish(r)
+	})
+}
+
+// TestManyUnopenedFiles: all are counted, and the first ones are named.
+func TestManyUnopenedFiles(t *testing.T) {
+	receiptsInBubble(t, func(e *env, _ *fakeOpens, _ *fakeObserver) {
+		app := configMap("app")
+		var pairs []string
+		for i := range maxUnopened + 2 {
+			pairs = append(pairs, fmt.Sprint("f", i), "1")
+		}
+		e.objects.put(app, pairs...)
+		r := e.request("v1")
+		e.publish(r)
+		if o := e.status().Opened[app]; o.Count != maxUnopened+2 || len(o.Unopened) != maxUnopened {
+			t.Errorf("%+v", *o)
+		}
+		e.unpublish(r)
 	})
 }
 

@@ -41,6 +41,12 @@ func TestOneChangeOfConditionIsLoggedOnce(t *testing.T) {
 		if lines := e.logs.with("Volume does not show what it should"); len(lines) != 3 {
 			t.Errorf("three conditions were logged %d times: %q", len(lines), lines)
 		}
+		e.writes.set(nil, nil)
+		e.objects.put(configMap("app"), "a", "3")
+		after(testResync)
+		if lines := e.logs.with("Volume is current again"); len(lines) != 1 {
+			t.Errorf("the end of the last one was logged %d times: %q", len(lines), lines)
+		}
 	})
 }
 

@@ -32,9 +32,16 @@ func TestRepublishOfALiveVolumeSucceeds(t *testing.T) {
 				e.objects.put(configMap("app"), "a", "1")
 				r := e.request("v1")
 				e.publish(r)
+				pod := r.Pod
 				test.change(e, &r)
 				e.publish(r)
 				e.wantFiles(r, "a", "1")
+				if r.PodErr == nil {
+					pod = r.Pod
+				}
+				if got := e.lookup("v1").wanted.request; got.Pod != pod || got.PodErr != nil {
+					t.Errorf("it goes on for %v, %v, want %v", got.Pod, got.PodErr, pod)
+				}
 			})
 		})
 	}

@@ -55,9 +55,18 @@ func TestSpread(t *testing.T) {
 			t.Errorf("the wait is part of the propagation: %v", took)
 		}
 		e.wantEvents()
+		e.wantNoRecovery()
 		e.unpublish(r)
 		e.wantNothing()
 	})
+}
+
+// wantNoRecovery fails the test if the log says that a volume is current again. A change that waited was no fault.
+func (e *env) wantNoRecovery() {
+	e.Helper()
+	if lines := e.logs.with("Volume is current again"); len(lines) > 0 {
+		e.Errorf("the log has %q", lines)
+	}
 }
 
 // TestSpreadOfARevert: a change that is reverted before the moment is not written.
