@@ -79,8 +79,8 @@ func TestObserver(t *testing.T) {
 		e.writes.set(func() error { return errFault }, nil)
 		e.objects.put(app, "a", "4")
 		after(retryMin / 2)
-		e.objects.put(app, "a", "5")
 		e.writes.set(nil, nil)
+		e.objects.put(app, "a", "5")
 		after(retryMin / 2)
 		want([]string{"error", "changed"}, 1, retryMin/2)
 

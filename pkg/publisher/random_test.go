@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -248,6 +249,10 @@ func (m *model) callPublish() {
 		m.Errorf("publish of the live volume %s: %v", m.request.VolumeID, err)
 	}
 	m.published = err == nil
+	if err != nil && strings.Contains(err.Error(), "is just becoming visible") {
+		m.unpublishAtLast() // nobody knows whether it did
+		return
+	}
 	if err != nil && !errors.Is(err, errFault) && !errors.Is(err, context.DeadlineExceeded) && ReasonOf(err) != ReasonNotFound {
 		m.Errorf("publish of %s: %v", m.request.VolumeID, err)
 	}
@@ -268,6 +273,11 @@ func (m *model) callBoth() {
 	running.Go(func() { _ = m.p.Publish(m.ctx, m.request) })
 	running.Go(func() { _ = m.p.Unpublish(m.ctx, m.request.VolumeID, m.request.Target) })
 	running.Wait()
+	m.unpublishAtLast()
+}
+
+// unpublishAtLast calls unpublish until it succeeds.
+func (m *model) unpublishAtLast() {
 	for m.published = true; m.published; {
 		m.callUnpublish()
 	}
