@@ -301,10 +301,25 @@ func TestABurstOfPodsStaysWithinTheCache(t *testing.T) {
 		atMost := most
 		mu.Unlock()
 		t.Logf("%d published, %d refused, at most %d bytes", published, refused, atMost)
-		if published == 0 || refused == 0 || atMost > testCache {
+		if refused == 0 || atMost > testCache {
 			t.Errorf("%d published, %d refused, at most %d bytes", published, refused, atMost)
 		}
 		e.wantCached(int64(published) * testShare)
+
+		// Whoever was refused holds nothing, so the others fit when the kubelet tries again.
+		for i := 0; published < testCache/testShare; i++ {
+			p := ofAccount(fmt.Sprint("p", i, "-again"))
+			refs := []volume.Ref{configMapRef(fmt.Sprintf("app-%d-0", i)), configMapRef(fmt.Sprintf("app-%d-1", i))}
+			e.RegisterPod(p, "v", refs)
+			for _, ref := range refs {
+				if _, err := e.awaitFor(t.Context(), p, ref); err != nil {
+					t.Fatalf("%d published, and %s is refused: %v", published, ref, err)
+				}
+			}
+			e.MarkMounted(p, "v")
+			published++
+		}
+		e.wantCached(testCache)
 		e.stop()
 	})
 }
