@@ -51,3 +51,24 @@ func TestAChangeDuringAPublishIsNotLost(t *testing.T) {
 		})
 	}
 }
+
+// A volume that can't be made visible is undone, and its error says more only if that fails too.
+func TestAMountThatFails(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		shown := "show volume v1 at " + r.Target + ": " + errFault.Error()
+		e.mounts.failAt("Attach", errFault)
+		if err := e.p.Publish(e.ctx, r); err == nil || ReasonOf(err) != 0 || err.Error() != shown {
+			t.Errorf("got %v, want %s", err, shown)
+		}
+		e.wantNothing()
+		e.mounts.failAt("Unmount", errFault)
+		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, shown+"; undo: "+errFault.Error())
+		e.mounts.failAt("Unmount", nil)
+		e.mounts.failAt("Attach", nil)
+		e.publish(r)
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}

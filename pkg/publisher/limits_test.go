@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -191,6 +192,9 @@ func TestAPodsShare(t *testing.T) {
 			t.Errorf("the other pod has %d generations", n)
 		}
 		e.wantFiles(mine, "a", pages(101))
+		if lines := e.logs.with("Can't make room"); len(lines) > 0 {
+			t.Errorf("the log has %q", lines)
+		}
 	})
 }
 
@@ -308,6 +312,41 @@ func TestAVolumeMayTakeExactlyItsLimit(t *testing.T) {
 		}
 		e.unpublish(r)
 		e.wantNothing()
+	})
+}
+
+// What readers have let go of is found at once when a volume finds the node full, and the kubelet's next try succeeds.
+func TestAFullNodeIsMeasured(t *testing.T) {
+	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
+		e.run()
+		e.objects.put(configMap("app"), "a", "1")
+		first, second := e.request("v1"), e.request("v2")
+		e.publish(first)
+		e.mounts.hold(first.Target, mebibyte)
+		e.objects.put(configMap("app"), "a", "2")
+		e.rest()
+		e.mounts.hold(first.Target, 0)
+		e.wantReason(e.p.Publish(e.ctx, second), ReasonNodeFull, "")
+		synctest.Wait()
+		e.publish(second)
+	})
+}
+
+// An update that takes as much as before is accepted, also when the limits were lowered since.
+func TestAnUpdateAfterTheLimitWasLowered(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", pages(10))
+		r := e.request("v1")
+		e.publish(r)
+		e.opts.MaxVolumeSize = 8 * pageSize
+		e.restart()
+		e.settle()
+		e.objects.put(configMap("app"), "a", strings.ToUpper(pages(10)))
+		e.settle()
+		e.wantFiles(r, "a", strings.ToUpper(pages(10)))
+		e.objects.put(configMap("app"), "a", pages(11))
+		e.settle()
+		e.wantProblem(r, "more than the 32768 bytes")
 	})
 }
 

@@ -1,11 +1,6 @@
 package publisher
 
-import (
-	"testing"
-
-	"github.com/refvol/refvol/pkg/record"
-	"github.com/refvol/refvol/pkg/volume"
-)
+import "testing"
 
 // New names each option that it can't use.
 func TestOptionsThatAreRefused(t *testing.T) {
@@ -27,13 +22,5 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		if _, err := New(opts); err == nil || err.Error() != "publisher options: "+want {
 			t.Errorf("got %v, want %s", err, want)
 		}
-	}
-}
-
-func TestDescribe(t *testing.T) {
-	app, db := configMap("app"), secret("db")
-	const want = "ConfigMap shop/app at 7, Secret shop/db not shown"
-	if got := describe([]volume.Ref{app, db}, record.Versions{app: {ResourceVersion: "7"}}); got != want {
-		t.Errorf("got %s, want %s", got, want)
 	}
 }

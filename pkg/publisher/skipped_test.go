@@ -24,13 +24,18 @@ func TestSkippedTextIsShort(t *testing.T) {
 	if len(text) > 20<<10 {
 		t.Fatalf("%d bytes: %.200s", len(text), text)
 	}
-	for _, want := range []string{" and 490 more", "more files", "... (6001 bytes)", "left out, because a volume can't know them: NNN"} {
+	for _, want := range []string{" and 490 more", "and in 10 more files", "... (6001 bytes)", "left out, because a volume can't know them: NNN"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in %s", want, text)
 		}
 	}
 	few := skippedText([]payload.Skipped{{Path: "e", Format: "dotenv", Invalid: []string{"a.b", "c.d"}}}, "CPU (resourceFieldRef limits.cpu)")
 	if want := "e: skipped, because a dotenv file can't hold them: a.b, c.d; left out, because a volume can't know them: CPU (resourceFieldRef limits.cpu)"; few != want {
+		t.Errorf("\ngot  %s\nwant %s", few, want)
+	}
+	long := strings.Repeat("n", nameLength)
+	few = skippedText([]payload.Skipped{{Path: "e", Format: "shell", Dependent: []string{long}}}, "")
+	if want := "e: left out, because they refer to values that a volume can't know: " + long; few != want {
 		t.Errorf("\ngot  %s\nwant %s", few, want)
 	}
 }

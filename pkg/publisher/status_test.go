@@ -61,6 +61,31 @@ func TestVolumesAfterARestart(t *testing.T) {
 	})
 }
 
+// TestVolumesThatArePinned: they are so while they are current. A publish that fails has its fault.
+func TestVolumesThatArePinned(t *testing.T) {
+	inBubble(t, func(e *env) {
+		r := e.request("v1", "configMap", "app", "updatePolicy", "Pinned")
+		waiting := e.publishing(r)
+		e.wantStatus(Condition(eventRefNotFound), 0, `ConfigMap "shop/app" not found`)
+		e.objects.put(configMap("app"), "a", "1")
+		if err := <-waiting; err != nil {
+			t.Fatal(err)
+		}
+		if e.wantStatus(ConditionPinned, 0, "").OpensWatched {
+			t.Error("it has receipts")
+		}
+	})
+	receiptsInBubble(t, func(e *env, _ *fakeOpens, _ *fakeObserver) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		if !e.wantStatus(ConditionCurrent, 0, "").OpensWatched {
+			t.Error("it has no receipts")
+		}
+		e.unpublish(r)
+	})
+}
+
 // TestVolumesWithoutToken: only a volume that needs a token can lack one.
 func TestVolumesWithoutToken(t *testing.T) {
 	asPods(t, func(e *env, identity *fakeIdentity, _ *fakeAccess) {
