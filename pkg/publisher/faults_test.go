@@ -72,3 +72,19 @@ func TestAMountThatFails(t *testing.T) {
 		e.wantNothing()
 	})
 }
+
+// A mount that somebody removed is logged. A volume that was never mounted is not.
+func TestAMountThatVanishes(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		for want := range 2 {
+			e.publish(r)
+			if lines := e.logs.with("Volume is no longer mounted"); len(lines) != want {
+				t.Errorf("the log has %q, want %d lines", lines, want)
+			}
+			e.wantFiles(r, "a", "1")
+			e.mounts.vanish(r.Target)
+		}
+	})
+}

@@ -315,6 +315,18 @@ func TestAVolumeMayTakeExactlyItsLimit(t *testing.T) {
 	})
 }
 
+// A volume that holds a little more than its files is not measured again and again.
+func TestTheMarginOfOldFiles(t *testing.T) {
+	const margin = mebibyte/4 + 64<<10
+	for more, want := range map[int64]bool{0: false, margin: false, margin + 1: true} {
+		e := &entry{}
+		e.memory.tree, e.memory.size = mebibyte, mebibyte+more
+		if e.holdsOld() != want {
+			t.Errorf("with %d bytes more: %t", more, !want)
+		}
+	}
+}
+
 // What readers have let go of is found at once when a volume finds the node full, and the kubelet's next try succeeds.
 func TestAFullNodeIsMeasured(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {

@@ -1,6 +1,9 @@
 package publisher
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // New names each option that it can't use.
 func TestOptionsThatAreRefused(t *testing.T) {
@@ -21,6 +24,18 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		spoil(&opts)
 		if _, err := New(opts); err == nil || err.Error() != "publisher options: "+want {
 			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+// The longest name of a file may be the name of a volume.
+func TestElements(t *testing.T) {
+	for name, want := range map[string]bool{
+		"a": true, strings.Repeat("n", 255): true, strings.Repeat("n", 256): false,
+		"": false, ".": false, "..": false, "a/b": false, "a\nb": false,
+	} {
+		if isElement(name) != want {
+			t.Errorf("%q: %t", name, !want)
 		}
 	}
 }
