@@ -33,8 +33,8 @@ suites() {
 }
 
 # A mutant that loops, links or removes does so in the sandbox. A survivor without a reason in survivors.txt fails the part. The time of the
-# first run of the tests is the measure of the limit, so it neither compiles them nor comes from the cache. A package has hundreds of mutants:
-# their tests are neither vetted nor have they all random schedules.
+# first run of the tests is the measure of the limit, so it neither compiles them nor comes from the cache. A package has hundreds of mutants,
+# so their tests are not vetted, and random tests have fewer schedules (-short).
 mutants() {
   go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 --version >/dev/null || return
   go test -vet=off -cover -run='^$' "./pkg/$1" >/dev/null || return

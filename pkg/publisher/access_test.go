@@ -130,7 +130,7 @@ func TestPublishWaitsForAReview(t *testing.T) {
 		after(consentAge)
 		begin := time.Now()
 		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable,
-			"access could not be reviewed: the API server is away\nthe API server is away")
+			"access could not be reviewed: the API server is away")
 		if took := time.Since(begin); took != testWait {
 			t.Errorf("it gave up after %s", took)
 		}

@@ -22,15 +22,13 @@ type answers struct {
 	held payload.Held
 	// unknown says why the state of some objects is not known. stale says why the known state of some objects cannot be kept current.
 	unknown, stale *failure
-	// isAsking means that answers about the rights of this volume are still due. isUnreviewed means that some questions about rights have
-	// failed.
-	isAsking, isUnreviewed bool
+	// isAsking means that answers about the rights of this volume are still due.
+	isAsking bool
 }
 
-// isPartial reports whether this reconcile must wait for an answer about rights. Another reconcile comes with that answer.
-func (got *answers) isPartial() bool {
-	return got.isAsking && (len(got.refused) > 0 || got.isUnreviewed)
-}
+// isPartial reports whether more objects may be refused in a moment. Another reconcile comes with the next answer, so that all of them are
+// reported together.
+func (got *answers) isPartial() bool { return got.isAsking && len(got.refused) > 0 }
 
 // first returns why a new volume may not start with these answers, or nil if it may.
 func (got *answers) first(refusal *failure) *failure {
@@ -70,9 +68,6 @@ func (b *binding) answers(has func(volume.Ref) bool) *answers {
 		default:
 			got.refused[ref], got.at[ref] = true, volume.Version{}
 		}
-	}
-	for _, f := range unknown {
-		got.isUnreviewed = got.isUnreviewed || f.kind == kindUnreviewed
 	}
 	b.read(may)
 	for _, ref := range may {

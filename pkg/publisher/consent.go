@@ -64,7 +64,7 @@ func (r *rights) admit(began time.Time) *failure {
 	case len(refused) > 0:
 		return r.refusal(refused)
 	}
-	f := r.unreviewed(errors.Join(errs...))
+	f := r.unreviewed(joinErrors(errs))
 	r.isAdmitted = f == nil
 	return f
 }

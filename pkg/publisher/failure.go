@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -207,9 +208,19 @@ func together(all []*failure) *failure {
 	}
 	one := *worst
 	if len(all) > 1 && (worst.waits || worst.rank() != 1) { // otherwise the other failures change nothing
-		one.err = errors.Join(errs...)
+		one.err = joinErrors(errs)
 	}
 	return &one
+}
+
+// joinErrors combines errors. Those with the same text count once: an API server that is away gives one for each object.
+func joinErrors(errs []error) error {
+	seen := map[string]bool{}
+	return errors.Join(slices.DeleteFunc(errs, func(err error) bool {
+		text := err.Error()
+		defer func() { seen[text] = true }()
+		return seen[text]
+	})...)
 }
 
 // also combines two independent failures. If one of them needs a retry or an event, the result needs it too. nil means no failure.

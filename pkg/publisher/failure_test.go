@@ -28,4 +28,7 @@ func TestWhatCounts(t *testing.T) {
 			t.Errorf("reason %d: %v", f.reason, f)
 		}
 	}
+	if f := together([]*failure{first, second, unreviewed(errors.New("first"))}); strings.Count(f.Error(), "first") != 1 {
+		t.Errorf("one text twice: %v", f)
+	}
 }

@@ -72,6 +72,9 @@ func TestReceipts(t *testing.T) {
 		after(time.Minute)
 		e.read(r, opens, "a")
 		e.wantOpened(app, OpenNo, "b")
+		if len(o.opened) != 0 {
+			t.Errorf("heard %v of objects that were opened in part", o.opened)
+		}
 		e.read(r, opens, "b", "deep/p")
 		e.wantOpened(app, OpenYes)
 		e.wantOpened(db, OpenYes)

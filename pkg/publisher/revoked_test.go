@@ -67,7 +67,7 @@ func TestAnswersAtTheSameTimeAreOneEvent(t *testing.T) {
 		want string
 	}{
 		"refused":    {want: secretRefused + "; " + configRefused},
-		"no answers": {err: errReview, want: unreviewed + "\n" + unreviewed},
+		"no answers": {err: errReview, want: unreviewed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
