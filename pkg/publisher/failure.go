@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 	"time"
 
@@ -215,12 +214,14 @@ func together(all []*failure) *failure {
 
 // joinErrors combines errors. Those with the same text count once: an API server that is away gives one for each object.
 func joinErrors(errs []error) error {
-	seen := map[string]bool{}
-	return errors.Join(slices.DeleteFunc(errs, func(err error) bool {
-		text := err.Error()
-		defer func() { seen[text] = true }()
-		return seen[text]
-	})...)
+	seen, distinct := map[string]bool{}, make([]error, 0, len(errs))
+	for _, err := range errs {
+		if text := err.Error(); !seen[text] {
+			seen[text] = true
+			distinct = append(distinct, err)
+		}
+	}
+	return errors.Join(distinct...)
 }
 
 // also combines two independent failures. If one of them needs a retry or an event, the result needs it too. nil means no failure.
