@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
 packages=(access authz apiclient check csi envfile events fleet manager metrics mount payload permissions pod publisher question receipts record report requests status taint volume writer)
-parts=(unit integration integration-alone suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
+parts=(unit integration integration-alone integration-kills suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
 # Unit tests of another architecture need a processor of that kind, or QEMU in user mode.
@@ -19,8 +19,10 @@ arm64() {
     ./pkg/access ./pkg/authz ./pkg/envfile ./pkg/payload ./pkg/pod ./pkg/question ./pkg/record ./pkg/report ./pkg/requests ./pkg/status ./pkg/volume
 }
 
-# The tests of the integration suite that run alone, and long. The others run beside each other.
+# The tests of the integration suite that run alone, and long; and those that interrupt the plugin at each of its system calls. The others
+# run beside each other.
 alone='^(TestReadersDuringUpdates|TestAStormOfOpens|TestNoDenialWhileTheAPIServerStarts|TestOneOfThreeServers)$'
+kills='^(TestKilledAnywhere|TestKilledWhileItStarts|TestMountRemovedAtAnyCall|TestRandomFaults)$'
 integration() {
   REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on -v "$1" ./suites/integration
 }
@@ -60,8 +62,9 @@ crio() {
 run() {
   case $1 in
   unit) make test-unit TEST='test -race -trimpath -buildvcs=false -vet=off -timeout 55m -shuffle=on -count=5' ;;
-  integration) integration -skip="$alone" ;;
+  integration) integration -skip="$alone|$kills" ;;
   integration-alone) integration -run="$alone" ;;
+  integration-kills) integration -run="$kills" ;;
   suites) suites ;;
   kernels-*) make test-kernels KERNELS="${1#kernels-}" ;;
   kind-long) REFVOL_LONG=1 make e2e ARGS=-test.timeout=55m ;;

@@ -72,7 +72,7 @@ func TestAsNodeWhileAllIsRefused(t *testing.T) {
 		if lasts > time.Minute {
 			text := "no relationship found"
 			if restarted {
-				text = "volumes are not updated since the plugin's restart"
+				text = "it has not been updated since the plugin restarted"
 			}
 			n.hasEvent(volumes[0], "RefForbidden", text)
 		}

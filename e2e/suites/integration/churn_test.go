@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -26,7 +25,7 @@ const (
 )
 
 // TestChurnEndsWhereItBegan publishes, updates and unpublishes volumes for a long time, of both
-// strategies, and has the plugin have then what it had before. (That no restart loses anything is
+// strategies, and has the plugin have then no more than it had before. (That no restart loses anything is
 // TestReadersDuringUpdates.)
 func TestChurnEndsWhereItBegan(t *testing.T) {
 	n := newNodeWith(t, harness.PluginOptions{
@@ -53,8 +52,11 @@ func TestChurnEndsWhereItBegan(t *testing.T) {
 		t.Errorf("live heap = %d MiB, before = %d MiB", after, heap)
 	}
 	harness.Eventually(t, soon, func() error {
-		if now := n.descriptors(); !maps.Equal(now, descriptors) {
-			return fmt.Errorf("open descriptors = %v, before = %v", now, descriptors)
+		now := n.descriptors()
+		for what, count := range now { // a connection of the start that nobody used since may be closed
+			if count > descriptors[what] {
+				return fmt.Errorf("open descriptors = %v, before = %v", now, descriptors)
+			}
 		}
 		return nil
 	})

@@ -41,9 +41,10 @@ type suite struct {
 // shared is set by TestMain before any test runs, and constant from then on.
 var shared *suite
 
-// atOnce is how many parallel tests run at the same time, unless -parallel says
-// otherwise: they mostly wait.
-const atOnce = 20
+// atOnce and atOnceLong are how many parallel tests run at the same time, unless -parallel says
+// otherwise: they mostly wait. In their long forms many work all the time, and 20 of these would
+// run into each other's time limits.
+const atOnce, atOnceLong = 20, 4
 
 // parallel has that many tests run at once.
 func parallel() error {
@@ -54,7 +55,7 @@ func parallel() error {
 	if chosen {
 		return nil
 	}
-	return flag.Set(name, strconv.Itoa(atOnce))
+	return flag.Set(name, strconv.Itoa(harness.Scaled(atOnce, atOnceLong)))
 }
 
 func TestMain(m *testing.M) {
