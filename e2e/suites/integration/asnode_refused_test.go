@@ -65,9 +65,9 @@ func TestAsNodeWhileAllIsRefused(t *testing.T) {
 			}
 		}
 		// Each object in growing pauses of its own, the pods a few seconds apart, and the plugin's own.
-		took := time.Since(counted)
-		if most := 6*count + 10 + int((4+float64(count)/10)*took.Seconds()); sent == 0 || sent > most {
-			t.Errorf("restarted %t: %d requests in %s, want 1 to %d", restarted, sent, took, most)
+		since := time.Since(counted)
+		if most := 6*count + 10 + int((4+float64(count)/10)*since.Seconds()); sent == 0 || sent > most {
+			t.Errorf("restarted %t: %d requests in %s, want 1 to %d", restarted, sent, since, most)
 		}
 		if lasts > time.Minute {
 			text := "no relationship found"
@@ -78,11 +78,17 @@ func TestAsNodeWhileAllIsRefused(t *testing.T) {
 		}
 		n.heal()
 		healedAt := time.Now()
-		for i, v := range volumes {
-			n.arrives(v, "key", values[i], soon)
+		// The longest pause between two requests for an object, or between two reads of a pod, and some time for all of them.
+		most := 35 * time.Second
+		if restarted {
+			most = 65 * time.Second
 		}
-		t.Logf("restarted %t: %d requests in %s of refusals; all %d volumes current %s later", restarted, sent, lasts, count, time.Since(healedAt))
-		if took, most := time.Since(healedAt), 30*time.Second; took > most {
+		for i, v := range volumes {
+			n.arrives(v, "key", values[i], most)
+		}
+		took := time.Since(healedAt)
+		t.Logf("restarted %t: %d requests in %s of refusals; all %d volumes current %s later", restarted, sent, lasts, count, took)
+		if took > most {
 			t.Errorf("restarted %t: current after %s, want %s at most", restarted, took, most)
 		}
 	}
