@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
 packages=(access authz apiclient check csi envfile events fleet manager metrics mount payload permissions pod publisher question receipts record report requests status taint volume writer)
-parts=(unit integration integration-alone integration-kills suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
+parts=(unit integration integration-alone integration-faults suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
 # Unit tests of another architecture need a processor of that kind, or QEMU in user mode.
@@ -19,10 +19,10 @@ arm64() {
     ./pkg/access ./pkg/authz ./pkg/envfile ./pkg/payload ./pkg/pod ./pkg/question ./pkg/record ./pkg/report ./pkg/requests ./pkg/status ./pkg/volume
 }
 
-# The tests of the integration suite that run alone, and long; and those that interrupt the plugin at each of its system calls. The others
-# run beside each other.
+# alone: long tests of the integration suite that run by themselves. faults: tests that kill the plugin or unmount a volume at one system call
+# after another, and random schedules of faults. The part integration runs the others side by side.
 alone='^(TestReadersDuringUpdates|TestAStormOfOpens|TestNoDenialWhileTheAPIServerStarts|TestOneOfThreeServers)$'
-kills='^(TestKilledAnywhere|TestKilledWhileItStarts|TestMountRemovedAtAnyCall|TestRandomFaults)$'
+faults='^(TestKilledAnywhere|TestKilledWhileItStarts|TestMountRemovedAtAnyCall|TestRandomFaults)$'
 integration() {
   REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on -v "$1" ./suites/integration
 }
@@ -36,10 +36,10 @@ suites() {
 
 # A mutant that loops, links or removes does so in the sandbox. A survivor without a reason in survivors.txt fails the part. The time of the
 # first run of the tests is the measure of the limit, so it neither compiles them nor comes from the cache. A package has hundreds of mutants,
-# so their tests are not vetted, and random tests have fewer schedules (-short).
+# so their tests are not vetted, and two random tests of the publisher have fewer schedules (-short).
 mutants() {
   go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 --version >/dev/null || return
-  go test -vet=off -cover -run='^$' "./pkg/$1" >/dev/null || return
+  go test -vet=off -cover -c -o /dev/null "./pkg/$1" || return
   GOFLAGS="${GOFLAGS:-} -count=1 -vet=off -short" tools/sandbox.sh go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 unleash --workers 2 --timeout-coefficient 10 "./pkg/$1" |
     go -C tools run ./survivors "../pkg/$1" survivors.txt
 }
@@ -62,9 +62,9 @@ crio() {
 run() {
   case $1 in
   unit) make test-unit TEST='test -race -trimpath -buildvcs=false -vet=off -timeout 55m -shuffle=on -count=5' ;;
-  integration) integration -skip="$alone|$kills" ;;
+  integration) integration -skip="$alone|$faults" ;;
   integration-alone) integration -run="$alone" ;;
-  integration-kills) integration -run="$kills" ;;
+  integration-faults) integration -run="$faults" ;;
   suites) suites ;;
   kernels-*) make test-kernels KERNELS="${1#kernels-}" ;;
   kind-long) REFVOL_LONG=1 make e2e ARGS=-test.timeout=55m ;;

@@ -34,9 +34,9 @@ const (
 	// questionTimeout limits one question, including the time that package requests delays it, but not the wait for one of the pod's
 	// places.
 	questionTimeout = 10 * time.Second
-	// unusedAges is how often Options.MaxAge passes before an unused answer is forgotten. The first resync of a volume comes up to two
-	// intervals after its publish, and an interval is two MaxAge. If the answer were gone then, a change at that moment would wait for
-	// a new one.
+	// unusedAges is how many times Options.MaxAge an unused answer is kept. The publisher calls Recheck again after at most four: its
+	// first resync comes up to two intervals after the publish, and MaxAge is half an interval. Without the old answer, a change would
+	// wait for a new one.
 	unusedAges = 4
 	// questionsAtOnce limits the questions of one pod that are in flight, so that no pod delays the others for long.
 	questionsAtOnce = 8

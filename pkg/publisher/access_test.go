@@ -19,8 +19,8 @@ type fakeAccess struct {
 	mu      sync.Mutex
 	granted map[volume.Ref]bool
 	err     error
-	// delay is how long an answer takes, and more holds what an object's takes beside that. The answer is the one that is true
-	// when the question arrives.
+	// delay is how long an answer takes. more is added to it for an object. The answer is the one that is true when the question
+	// arrives.
 	delay time.Duration
 	more  map[volume.Ref]time.Duration
 	asked []string

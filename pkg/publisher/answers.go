@@ -26,8 +26,8 @@ type answers struct {
 	isAsking bool
 }
 
-// isPartial reports whether more objects may be refused in a moment. Another reconcile comes with the next answer, so that all of them are
-// reported together.
+// isPartial reports whether some objects are refused while answers about others are still due. The next answer brings another reconcile,
+// which then reports all refusals together.
 func (got *answers) isPartial() bool { return got.isAsking && len(got.refused) > 0 }
 
 // first returns why a new volume may not start with these answers, or nil if it may.

@@ -52,7 +52,7 @@ func TestAChangeDuringAPublishIsNotLost(t *testing.T) {
 	}
 }
 
-// A volume that can't be made visible is undone, and its error says more only if that fails too.
+// If a volume cannot be attached, it is unmounted again. If that fails too, the error names both.
 func TestAMountThatFails(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")

@@ -178,8 +178,8 @@ func TestPodIdentityRefuses(t *testing.T) {
 	})
 }
 
-// The kubelet brings a new token with each republish. What it brings without one leaves a live volume as it is: also one that nobody has
-// taken over since a restart, because without a token its objects could not be read.
+// The kubelet brings a new token with each republish. A republish without a token changes nothing. After a restart, the volume is then still
+// not taken over, because its objects cannot be read without a token.
 func TestTokensOfRepublishes(t *testing.T) {
 	asPods(t, func(e *env, identity *fakeIdentity, _ *fakeAccess) {
 		r := e.tokened("v1", "t1")

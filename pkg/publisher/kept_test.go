@@ -59,7 +59,7 @@ func (e *env) reader(r Request) *os.Root {
 	return root
 }
 
-// A handle that can't be closed is told, and hinders nothing.
+// A handle that cannot be closed is reported. Later updates are still written.
 func TestAHandleThatCannotBeClosed(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")

@@ -20,11 +20,11 @@ func TestWhatChanged(t *testing.T) {
 	app, db := configMap("app"), secret("db")
 	before := record.Versions{app: {UID: "1", ResourceVersion: "7"}, db: {UID: "2", ResourceVersion: "8"}}
 	now := &files{shown: record.Versions{app: {UID: "1", ResourceVersion: "9"}, db: before[db]}}
-	for want, before := range map[string]record.Versions{
+	for want, shown := range map[string]record.Versions{
 		"ConfigMap shop/app changed, it was at 7":       before,
 		"the files differed from what they should show": now.shown,
 	} {
-		if got := now.whatChanged([]volume.Ref{app, db}, before); got != want {
+		if got := now.whatChanged([]volume.Ref{app, db}, shown); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}

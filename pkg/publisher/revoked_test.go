@@ -58,34 +58,21 @@ func TestARefusalIsConfirmed(t *testing.T) {
 	})
 }
 
-// The end of one RoleBinding, which takes the right to several objects, is told once, though the answers come one after another. So is
-// an API server that answers none of the questions.
-func TestAnswersAtTheSameTimeAreOneEvent(t *testing.T) {
-	const unreviewed = "access could not be reviewed: the API server is away"
-	for name, test := range map[string]struct {
-		err  error
-		want string
-	}{
-		"refused":    {want: secretRefused + "; " + configRefused},
-		"no answers": {err: errReview, want: unreviewed},
-	} {
-		t.Run(name, func(t *testing.T) {
-			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
-				e.publish(r)
-				access.grant()
-				access.failWith(test.err)
-				access.set(func() {
-					access.delay, access.more = 10*time.Millisecond, map[volume.Ref]time.Duration{sharedConfig: 3 * time.Millisecond}
-				})
-				after(reviewTime)
-				e.settle()
-				e.wantEvents(test.want)
-			})
+// One deleted RoleBinding can refuse several objects. They are reported in one event, although the answers come one after another.
+func TestRefusalsAtTheSameTimeAreOneEvent(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		e.publish(r)
+		access.grant()
+		access.set(func() {
+			access.delay, access.more = 10*time.Millisecond, map[volume.Ref]time.Duration{sharedConfig: 3 * time.Millisecond}
 		})
-	}
+		after(reviewTime)
+		e.settle()
+		e.wantEvents(secretRefused + "; " + configRefused)
+	})
 }
 
-// What has nothing to do with rights is told at once, also while a question about a right is in flight.
+// A failure that does not concern rights is reported at once, even while a question about a right is in flight.
 func TestEventsDuringAReview(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		e.publish(r)

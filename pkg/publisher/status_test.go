@@ -61,7 +61,7 @@ func TestVolumesAfterARestart(t *testing.T) {
 	})
 }
 
-// TestVolumesThatArePinned: they are so while they are current. A publish that fails has its fault.
+// TestVolumesThatArePinned: a pinned volume is Pinned once it is mounted. Until then it has the condition of what its publish waits for.
 func TestVolumesThatArePinned(t *testing.T) {
 	inBubble(t, func(e *env) {
 		r := e.request("v1", "configMap", "app", "updatePolicy", "Pinned")
@@ -71,19 +71,23 @@ func TestVolumesThatArePinned(t *testing.T) {
 		if err := <-waiting; err != nil {
 			t.Fatal(err)
 		}
-		if e.wantStatus(ConditionPinned, 0, "").OpensWatched {
-			t.Error("it has receipts")
-		}
+		e.wantStatus(ConditionPinned, 0, "")
 	})
-	receiptsInBubble(t, func(e *env, _ *fakeOpens, _ *fakeObserver) {
+}
+
+// TestOpensWatched: a volume's status says whether this plugin watches opens.
+func TestOpensWatched(t *testing.T) {
+	check := func(e *env, want bool) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
 		e.publish(r)
-		if !e.wantStatus(ConditionCurrent, 0, "").OpensWatched {
-			t.Error("it has no receipts")
+		if got := e.status().OpensWatched; got != want {
+			t.Errorf("got %t, want %t", got, want)
 		}
 		e.unpublish(r)
-	})
+	}
+	inBubble(t, func(e *env) { check(e, false) })
+	receiptsInBubble(t, func(e *env, _ *fakeOpens, _ *fakeObserver) { check(e, true) })
 }
 
 // TestVolumesWithoutToken: only a volume that needs a token can lack one.

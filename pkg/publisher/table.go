@@ -134,7 +134,7 @@ type result struct {
 	request *Request
 	again   time.Time
 	failure *failure
-	// partial means that some answers about rights are still due. Another reconcile comes with the last one.
+	// partial is answers.isPartial: this result is not reported, because another reconcile comes with the next answer.
 	partial bool
 }
 

@@ -78,7 +78,8 @@ func TestAsNodeWhileAllIsRefused(t *testing.T) {
 		}
 		n.heal()
 		healedAt := time.Now()
-		// The longest pause between two requests for an object, or between two reads of a pod, and some time for all of them.
+		// An object is requested again after 30 s at most. A restarted plugin first reads the pod, after 60 s at most. 5 s are for the
+		// requests themselves.
 		most := 35 * time.Second
 		if restarted {
 			most = 65 * time.Second
