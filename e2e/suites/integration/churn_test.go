@@ -68,7 +68,8 @@ func TestChurnEndsWhereItBegan(t *testing.T) {
 	wantWatches(t, "configmaps", configMaps)
 	atMost, left := idle.goroutines(), n.goroutines()
 	for f, count := range left {
-		if count > atMost[f] && !strings.HasPrefix(f, "runtime.") { // Go's own come and go with the load
+		// Go's own come and go with the load, and those that ask whether an idle connection is still there with time.
+		if count > atMost[f] && !strings.HasPrefix(f, "runtime.") && !strings.Contains(f, "healthCheck") {
 			t.Errorf("%d goroutines of %s, an idle plugin has %d", count, f, atMost[f])
 		}
 	}
