@@ -78,9 +78,9 @@ func TestAsNodeWhileAllIsRefused(t *testing.T) {
 		}
 		n.heal()
 		healedAt := time.Now()
-		// An object is requested again after 30 s at most. A restarted plugin first reads the pod, after 60 s at most. 5 s are for the
-		// requests themselves.
-		most := 35 * time.Second
+		// An object is requested again after 30 s at most. A restarted plugin first reads the pod, after 60 s at most, and then the
+		// object.
+		most := 30 * time.Second
 		if restarted {
 			most = 65 * time.Second
 		}
