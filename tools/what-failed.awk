@@ -1,26 +1,38 @@
 # Prints the tests that failed in the output of go test, with -v or without, and their messages. The end of the output shows only a part
 # of them, so each message is cut. said has the messages of each test that has not ended, and raw is how many more lines to print as they are.
+# With -v heads=3 it prints only how the first three messages of each test begin.
 function say(text) {
 	text = substr(text, 1, 240)
-	if (failed) print text
-	else said[name] = said[name] text "\n"
+	if (!failed) said[name] = said[name] text "\n"
+	else show(name, text)
 }
-function raise(lines) { print substr($0, 1, 240); raw = lines }
+function show(name, text) {
+	if (!heads) print text
+	else if (text ~ /^ +[^ ]+\.go:[0-9]+: / && shown[name]++ < heads) {
+		sub(/^ */, "", text)
+		print name ": " substr(text, 1, 160)
+	}
+}
+function showAll(name,   i, n, lines) {
+	n = split(said[name], lines, "\n")
+	for (i = 1; i < n; i++) show(name, lines[i])
+	delete said[name]
+}
+function raise(lines) { if (!heads) print substr($0, 1, 240); raw = lines }
 { match($0, /^ */) }
 indent >= 0 && RLENGTH > indent && name != "" { # a message goes on, whatever it says
 	if (more-- > 0) say($0)
 	next
 }
-raw > 0 { raw--; print substr($0, 1, 240); next }
+raw > 0 { raise(raw - 1); next }
 /^=== (RUN|PAUSE|CONT|NAME) / {
 	name = $3; failed = 0; indent = -1
 	if ($2 == "RUN") delete said[name]
 	next
 }
 /^ *--- FAIL: / {
-	print
-	printf "%s", said[$3]
-	delete said[$3]
+	if (!heads) print
+	showAll($3)
 	name = $3; failed = 1; indent = -1
 	next
 }
@@ -28,9 +40,8 @@ raw > 0 { raw--; print substr($0, 1, 240); next }
 /^ +[^ ]+\.go:[0-9]+: / { if (name != "") { indent = RLENGTH; more = 12; say($0) }; next }
 /^(panic|fatal error): / { # of a time limit too: the tests that were running said most of it
 	for (running in said) {
-		print "--- not ended: " running
-		printf "%s", said[running]
-		delete said[running]
+		if (!heads) print "--- not ended: " running
+		showAll(running)
 	}
 	raise(40)
 	next

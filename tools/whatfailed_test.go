@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// What CI repeats of the tests' output: which tests failed, their messages, and nothing of those that passed.
+// What CI repeats of the tests' output: which tests failed, their messages, and nothing of those that passed. heads is how the messages begin.
 func TestWhatFailed(t *testing.T) {
-	for name, test := range map[string]struct{ output, want string }{
+	for name, test := range map[string]struct{ output, want, heads string }{
 		"verbose, beside others": {`=== RUN   TestA
 === RUN   TestA/one
 === PAUSE TestA/one
@@ -32,6 +32,8 @@ FAIL
     a_test.go:12: the log lacks "x":
         the log
     a_test.go:14: more
+`, `TestA/one: a_test.go:12: the log lacks "x":
+TestA/one: a_test.go:14: more
 `},
 		"not verbose": {`ok  	example/first	0.1s
 --- FAIL: TestC (0.00s)
@@ -50,14 +52,22 @@ ok  	example/third	0.1s
     --- FAIL: TestC/other (0.00s)
         c_test.go:9: nor this
 FAIL	example/second	0.3s
+`, `TestC/sub: c_test.go:7: not so
+TestC/other: c_test.go:9: nor this
 `},
 		"a panic, and make": {
 			"=== RUN   TestA\npanic: oh\n\ngoroutine 1:\nmain.f()\nmake: *** [Makefile:3: test] Error 1\n",
-			"panic: oh\n\ngoroutine 1:\nmain.f()\nmake: *** [Makefile:3: test] Error 1\n",
+			"panic: oh\n\ngoroutine 1:\nmain.f()\nmake: *** [Makefile:3: test] Error 1\n", "",
 		},
 		"long": {
 			"--- FAIL: TestA (0.00s)\n    a_test.go:1: " + strings.Repeat("x", 1000) + "\n" + strings.Repeat("        more\n", 100),
 			"--- FAIL: TestA (0.00s)\n    a_test.go:1: " + strings.Repeat("x", 223) + "\n" + strings.Repeat("        more\n", 12),
+			"TestA: a_test.go:1: " + strings.Repeat("x", 147) + "\n",
+		},
+		"many messages": {
+			"--- FAIL: TestA (0.00s)\n" + strings.Repeat("    a_test.go:1: one\n", 5),
+			"--- FAIL: TestA (0.00s)\n" + strings.Repeat("    a_test.go:1: one\n", 5),
+			strings.Repeat("TestA: a_test.go:1: one\n", 3),
 		},
 		"a message with the output of a test": {`=== RUN   TestA
     a_test.go:1: got:
@@ -71,7 +81,7 @@ FAILED, says a program
         --- FAIL: TestInner (0.00s)
         ok  	inner	0.1s
     a_test.go:2: more
-`},
+`, "TestA: a_test.go:1: got:\nTestA: a_test.go:2: more\n"},
 		"the same name again": {`=== RUN   TestA
     a_test.go:1: of the first
 --- PASS: TestA (0.00s)
@@ -80,7 +90,7 @@ FAILED, says a program
 --- FAIL: TestA (0.00s)
 `, `--- FAIL: TestA (0.00s)
     a_test.go:2: of the second
-`},
+`, "TestA: a_test.go:2: of the second\n"},
 		"too late": {`=== RUN   TestA
     a_test.go:1: well
 --- PASS: TestA (0.00s)
@@ -90,7 +100,7 @@ panic: test timed out after 1s
 `, `--- not ended: TestB
     b_test.go:1: waits for something
 panic: test timed out after 1s
-`},
+`, "TestB: b_test.go:1: waits for something\n"},
 		"other failures": {`pkg/x/x.go:3:4: undefined: y
 FAIL: a goroutine is left:
 goroutine 7 [select]:
@@ -101,20 +111,22 @@ FAIL: a goroutine is left:
 goroutine 7 [select]:
 ok  	example/first	0.1s
 6.1.0: pkg/writer FAILED (status 1)
-`},
-		"a race":  {"WARNING: DATA RACE\nRead at 0x1 by goroutine 7:\n  main.f()\n", "WARNING: DATA RACE\nRead at 0x1 by goroutine 7:\n  main.f()\n"},
-		"nothing": {"=== RUN   TestA\n    a_test.go:1: well\n--- PASS: TestA (0.00s)\nok  	example	0.1s\n", ""},
+`, ""},
+		"a race":  {"WARNING: DATA RACE\nRead at 0x1 by goroutine 7:\n  main.f()\n", "WARNING: DATA RACE\nRead at 0x1 by goroutine 7:\n  main.f()\n", ""},
+		"nothing": {"=== RUN   TestA\n    a_test.go:1: well\n--- PASS: TestA (0.00s)\nok  	example	0.1s\n", "", ""},
 	} {
 		for _, awk := range []string{"awk", "mawk", "gawk"} {
 			t.Run(name+" by "+awk, func(t *testing.T) {
 				if _, err := exec.LookPath(awk); err != nil && awk != "awk" {
 					t.Skip(err)
 				}
-				cmd := exec.CommandContext(t.Context(), awk, "-f", "what-failed.awk")
-				cmd.Stdin = strings.NewReader(test.output)
-				got, err := cmd.CombinedOutput()
-				if err != nil || string(got) != test.want {
-					t.Errorf("%v, got:\n%s\nwant:\n%s", err, got, test.want)
+				for heads, want := range map[string]string{"0": test.want, "3": test.heads} {
+					cmd := exec.CommandContext(t.Context(), awk, "-v", "heads="+heads, "-f", "what-failed.awk")
+					cmd.Stdin = strings.NewReader(test.output)
+					got, err := cmd.CombinedOutput()
+					if err != nil || string(got) != want {
+						t.Errorf("heads=%s: %v, got:\n%s\nwant:\n%s", heads, err, got, want)
+					}
 				}
 			})
 		}

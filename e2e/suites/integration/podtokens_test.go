@@ -111,7 +111,6 @@ func TestATakeoverProvesNothing(t *testing.T) {
 	n.publishes(forged, soon)
 	n.mustKill()
 	revoke()
-	n.forgetPod(stays)
 	n.forgetPod(forged)
 	n.mustStart()
 	forged.ServiceAccount = "web"

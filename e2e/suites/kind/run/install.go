@@ -60,7 +60,7 @@ func deploy(ctx context.Context, s *settings, k kubectl, image string) error {
 		if err := k.command("apply", "--filename", file).quiet(ctx); err != nil {
 			return err
 		}
-		if err := k.command("--namespace", i.namespace(), "rollout", "status", "daemonset/refvol-plugin", "--timeout=120s").quiet(ctx); err != nil {
+		if err := k.command("--namespace", i.namespace(), "rollout", "status", "daemonset/refvol-plugin", "--timeout=10m").quiet(ctx); err != nil {
 			return err
 		}
 	}

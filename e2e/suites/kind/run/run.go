@@ -132,7 +132,7 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c *kindCluster, bu
 			"REFVOL_CHART="+filepath.Join(s.root, "deploy", "charts", "refvol"), "REFVOL_UPGRADES="+upgrades),
 		// Parallel tests wait for the cluster most of the time, not for a processor, and
 		// some of them for the node that they need to themselves.
-		args: append([]string{built.suite, "-test.v", "-test.timeout=50m", "-test.parallel=16"}, s.testArgs...),
+		args: append([]string{built.suite, "-test.v", "-test.timeout=60m", "-test.parallel=16"}, s.testArgs...),
 	}
 	if err := suite.run(ctx); err != nil {
 		return err

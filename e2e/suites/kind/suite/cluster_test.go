@@ -164,12 +164,13 @@ func eventually(t *testing.T, timeout time.Duration, what string, check func(con
 	}
 }
 
-// poll calls check until it returns nil, or ctx ends; then it returns the last error.
+// poll calls check until it returns nil, or ctx ends; then it returns the last error. Many checks run a command, in a pod or here, so the pause
+// grows with the time that a check takes, and that all have taken: else those who wait take the machine from what they wait for.
 func poll(ctx context.Context, check func(context.Context) error) error {
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
+	begin := time.Now()
 	var last error
 	for {
+		asked := time.Now()
 		err := check(ctx)
 		if err == nil {
 			return nil
@@ -179,7 +180,7 @@ func poll(ctx context.Context, check func(context.Context) error) error {
 			last = err
 		}
 		select {
-		case <-ticker.C:
+		case <-time.After(max(50*time.Millisecond, 2*time.Since(asked), min(time.Since(begin)/20, time.Second))):
 		case <-ctx.Done():
 			return last
 		}

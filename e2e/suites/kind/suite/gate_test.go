@@ -38,7 +38,7 @@ func TestGate(t *testing.T) {
 		named := strings.Replace(job, "name: "+own, "name: "+name, 1)
 		k.apply(t, "apiVersion: batch/v1"+strings.Replace(named, "--timeout=10m", "--timeout="+timeout, 1))
 	}
-	start("too-early", "20s")
+	start("too-early", "1m")
 	if how := shop.jobEnds("too-early"); how != batchv1.JobFailed {
 		t.Errorf("before the file was opened the Job is %s", how)
 	}
@@ -46,7 +46,7 @@ func TestGate(t *testing.T) {
 	if status := shop.jobPod("too-early").Status.ContainerStatuses[0].State.Terminated; status == nil || status.ExitCode != 1 {
 		t.Errorf("its container ended with %+v", status)
 	}
-	start("in-time", "3m")
+	start("in-time", "10m")
 	eventually(t, podTimeout, "the Job waits", func(context.Context) error {
 		if !ready(shop.jobPod("in-time")) {
 			return errors.New("its pod is not ready")

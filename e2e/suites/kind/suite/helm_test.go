@@ -56,6 +56,7 @@ func (r *release) copyChart(from, prefix string) string {
 	names := strings.NewReplacer(driver, r.driver, "args: [uninstall-check,",
 		"args: [uninstall-check, --driver-name="+r.driver+", --plugin-selector=app.kubernetes.io/name="+r.app+",",
 		`{{ include "refvol.uninstallCheckImage" . }}`, gate,
+		"activeDeadlineSeconds: 240", "activeDeadlineSeconds: 900", // on a slow machine the check may begin late
 		"refvol-plugin", r.app, "refvol-uninstall-check", r.check, "refvol-node-identity", prefix+"-node-identity",
 		"refvol-live", prefix+"-live", "refvol.dev/live", r.driver+"/live", "refvol-volumes", prefix+"-volumes")
 	chart := filepath.Join(r.dir, "chart")

@@ -14,7 +14,7 @@ import (
 const restartLabel = "refvol.dev/restart"
 
 // restartTimeout is for a change, the settling, the restart, and the first of the back-offs.
-const restartTimeout = 2 * time.Minute
+const restartTimeout = 6 * time.Minute
 
 // A labelled pod restarts in place with new values of a ConfigMap by env, by a file and by subPaths of two kinds of volumes, and of a
 // Secret by envFrom. A pod without the label keeps its variables. It runs with no other test, as the command looks at all nodes.
@@ -59,7 +59,7 @@ func TestRestartInPlace(t *testing.T) {
 	without.probe("read", mountDir+"files/mode") // else nobody would open it there
 	// The receipt of the variables says that the containers have them.
 	for _, object := range []string{"configmap/settings", "secret/db"} {
-		r := kubectlRefvol(t, "converged", object, "-n", n.name, "--opened", "--timeout=1m", "--driver-name="+nodeIdentityDriver, "--plugin-namespace=refvol-node-identity")
+		r := kubectlRefvol(t, "converged", object, "-n", n.name, "--opened", "--timeout=5m", "--driver-name="+nodeIdentityDriver, "--plugin-namespace=refvol-node-identity")
 		if r.status != 0 {
 			t.Errorf("converged --opened of %s: status %d: %s%s", object, r.status, r.stdout, r.stderr)
 		}

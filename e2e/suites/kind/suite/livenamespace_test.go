@@ -26,13 +26,22 @@ func (n *namespace) makeLive() {
 	n.t.Helper()
 	n.needsPolicies()
 	n.label("refvol.dev/live")
-	eventually(n.t, podTimeout, "pods are changed", func(ctx context.Context) error {
+	n.awaitLive(nodeIdentityDriver, true)
+}
+
+// awaitLive waits until new pods are changed to a driver, or are not: the API server hears of its policies by a watch.
+func (n *namespace) awaitLive(driver string, want bool) {
+	n.t.Helper()
+	eventually(n.t, podTimeout, fmt.Sprintf("pods are changed: %t", want), func(ctx context.Context) error {
 		dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 		pod, err := n.client.CoreV1().Pods(n.name).Create(ctx, newPod("sentinel", native("settings", "settings")), dryRun)
 		if err != nil {
 			return err
 		}
-		return live(pod, nodeIdentityDriver)
+		if err := live(pod, driver); (err == nil) != want {
+			return fmt.Errorf("%+v, %w", pod.Spec.Volumes, err)
+		}
+		return nil
 	})
 }
 

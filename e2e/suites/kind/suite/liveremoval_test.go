@@ -56,6 +56,7 @@ func TestLiveNamespaceRemoval(t *testing.T) {
 	if now := n.running(); !slices.EqualFunc(before, now, func(a, b *pod) bool { return a.UID == b.UID }) || s.areLive(now) == nil {
 		t.Error("the pods are not those of before the installation")
 	}
+	n.awaitLive(s.driver, true)
 	n.rolled("restart")
 	pods := n.running()
 	if err := s.areLive(pods); err != nil {
@@ -80,16 +81,19 @@ func TestLiveNamespaceRemoval(t *testing.T) {
 	late.awaitText(mountDir+"late/key", "here", podTimeout)
 
 	// In a wrong order: while there are live pods.
-	out, err := s.run("helm uninstall refvol --namespace refvol-system")
-	if err == nil {
-		t.Error("it is uninstalled while there are live pods")
-	}
-	s.find(out, "pod "+n.name+"/late on node "+late.Spec.NodeName)
-	s.find(out, "switch live namespaces off before")
+	s.stays("helm uninstall refvol --namespace refvol-system", "pod "+n.name+"/late on node "+late.Spec.NodeName, "switch live namespaces off before")
 	s.output("helm uninstall refvol --namespace refvol-system --no-hooks --wait")
+	eventually(t, podTimeout, "no plugin is left", func(ctx context.Context) error { // helm waits for the DaemonSet, not for its pods
+		plugins, err := s.client.CoreV1().Pods(s.name).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + s.app})
+		if err == nil && len(plugins.Items) > 0 {
+			err = fmt.Errorf("there are %d", len(plugins.Items))
+		}
+		return err
+	})
 	if err := n.client.CoreV1().Pods(n.name).Delete(t.Context(), late.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	n.awaitLive(s.driver, false)
 	n.rolled("restart", "deployment/app")
 	for _, p := range n.running() {
 		if isLive := s.areLive([]*pod{p}) == nil; isLive == (p.Labels["kind"] == "Deployment") {
@@ -104,6 +108,7 @@ func TestLiveNamespaceRemoval(t *testing.T) {
 	s.output("helm install refvol deploy/charts/refvol --set image.registry=registry.example.com,image.tag=v0.1.0,image.pullPolicy=IfNotPresent --namespace refvol-system")
 	s.wantRunning(s.image, "--identity=node", true)
 	late.awaitGone(t)
+	n.awaitLive(s.driver, false)
 	n.rolled("restart")
 	native := n.running()
 	for _, p := range native {
@@ -127,7 +132,7 @@ func (n *namespace) rolled(how string, workloads ...string) {
 	for _, workload := range workloads {
 		err := kubectl(n.t.Context(), "--namespace="+n.name, "rollout", how, workload)
 		if err == nil {
-			err = kubectl(n.t.Context(), "--namespace="+n.name, "rollout", "status", workload, "--timeout="+podTimeout.String())
+			err = kubectl(n.t.Context(), "--namespace="+n.name, "rollout", "status", workload, "--timeout="+rollTimeout.String())
 		}
 		if err != nil {
 			n.t.Fatal(err)

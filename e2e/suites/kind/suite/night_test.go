@@ -25,8 +25,14 @@ func TestOperatorsNight(t *testing.T) {
 		return
 	}
 	s.output(helm("install", ""))
-	s.wantRunning(s.image, "--identity=node", true)
-	s.output("kubectl refvol status")
+	s.output("kubectl --namespace refvol-system rollout status daemonset/refvol-plugin")
+	eventually(t, podTimeout, "the status is normal", func(context.Context) error {
+		out, err := s.run("kubectl refvol status")
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		return err
+	})
 
 	// A publish that is refused, and the admission policy that refuses the next one.
 	showing := func(name, policy string) *corev1.Pod {
@@ -66,16 +72,11 @@ func TestOperatorsNight(t *testing.T) {
 
 	// An uninstallation that is refused, and the command that mends it.
 	p := s.pods.start(showing("app", "Live"))
-	out, err := s.run("helm uninstall refvol --namespace refvol-system")
-	if err == nil {
-		t.Fatal("it is uninstalled while a pod uses the driver")
-	}
-	s.find(out, fmt.Sprintf("pod %s/app on node %s", s.pods.name, p.Spec.NodeName))
+	s.stays("helm uninstall refvol --namespace refvol-system", fmt.Sprintf("pod %s/app on node %s", s.pods.name, p.Spec.NodeName))
 	if out, err := s.run(helm("upgrade", "")); err == nil || !strings.Contains(out, "has no deployed releases") {
 		t.Errorf("an upgrade after the refusal: %v, %s", err, out)
 	}
-	mends := regexp.MustCompile(`helm rollback refvol \d+ --namespace \S+`).
-		FindString(s.output("kubectl --namespace refvol-system logs job/refvol-uninstall-check"))
+	mends := regexp.MustCompile(`helm rollback refvol \d+ --namespace \S+`).FindString(s.output(uninstallLog))
 	if mends == "" {
 		t.Fatal("the log of the check has no command that mends the release")
 	}
@@ -86,11 +87,35 @@ func TestOperatorsNight(t *testing.T) {
 	s.output("helm uninstall refvol --namespace refvol-system")
 }
 
+// uninstallLog prints what the check before an uninstallation has said.
+const uninstallLog = "kubectl --namespace refvol-system logs job/refvol-uninstall-check"
+
+// stays wants a command that uninstalls to be refused, and the check to say why. Its log may lag behind, so helm may show a part of it.
+func (s *shell) stays(command string, reasons ...string) {
+	s.t.Helper()
+	if out, err := s.run(command); err == nil {
+		s.t.Fatalf("%s is not refused, and prints %s", command, out)
+	}
+	eventually(s.t, podTimeout, fmt.Sprintf("the check says %q", reasons), func(context.Context) error {
+		out, err := s.run(uninstallLog)
+		if err != nil || !containsAll(out, reasons) {
+			return fmt.Errorf("%v: %s", err, out)
+		}
+		return nil
+	})
+}
+
 // statusSays waits until the status of all nodes is not normal and has a line with all words.
 func (s *shell) statusSays(words ...string) {
 	s.t.Helper()
-	eventually(s.t, podTimeout, fmt.Sprintf("the status says %q", words), func(context.Context) error {
-		out, err := s.run("kubectl refvol status")
+	s.fails("kubectl refvol status", words...)
+}
+
+// fails runs a command until it fails with a line that has all words: the plugin hears of a change after the command that made it.
+func (s *shell) fails(command string, words ...string) {
+	s.t.Helper()
+	eventually(s.t, podTimeout, fmt.Sprintf("%s says %q", command, words), func(context.Context) error {
+		out, err := s.run(command)
 		if err == nil || len(linesWith(out, words...)) == 0 {
 			return fmt.Errorf("it ends with %w and says\n%s", err, out)
 		}

@@ -97,7 +97,7 @@ func (p *pod) awaitNextRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, podTimeout, "pod "+p.Name+" running again", func(ctx context.Context) error {
+	eventually(t, 3*podTimeout, "pod "+p.Name+" running again", func(ctx context.Context) error {
 		now, err := p.client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -153,7 +153,7 @@ func ofLowestPlace(pods []*pod) (names []string) {
 func (r *rolled) awaitBad() []string {
 	r.t.Helper()
 	bad := ofLowestPlace(r.pods)
-	eventually(r.t, time.Minute, "only the first pods have told of the bad text", func(ctx context.Context) error {
+	eventually(r.t, podTimeout, "only the first pods have told of the bad text", func(ctx context.Context) error {
 		for _, p := range r.pods {
 			texts, err := r.told(ctx, p.Name)
 			if err != nil {
@@ -182,7 +182,7 @@ func (r *rolled) stepWithout(percent int, text string, before ...string) {
 	may := func(p *pod) bool { return volume.RolloutPlace(p.UID) <= percent }
 	deletePlugin(r.t, r.namespace, r.mustPlugin(r.t, restarts))
 	r.whileCutOff(away, func() {
-		result := r.rollout(1, fmt.Sprintf("--to=%d%%", percent), "--timeout=30s", "--plugin-timeout=3s")
+		result := r.rollout(1, fmt.Sprintf("--to=%d%%", percent), "--timeout=1m", "--plugin-timeout=3s")
 		if !strings.Contains(result.stdout, away) {
 			r.t.Errorf("the command doesn't name %s, which is cut off", away)
 		}
@@ -225,8 +225,8 @@ func TestRollout(t *testing.T) {
 	r.rollout(0, "--to=0%")
 
 	r.write("bad")
-	// A busy kubelet tells of a restart late.
-	result := r.rollout(1, "--steps=1,10%,50%,100%", "--every=1m")
+	// A busy kubelet tells of a restart late, and the command ends once it has.
+	result := r.rollout(1, "--steps=1,10%,50%,100%", "--every=5m")
 	bad := r.awaitBad()
 	if !slices.ContainsFunc(bad, func(name string) bool { return strings.Contains(result.stdout, "pod "+r.name+"/"+name+" ") }) {
 		t.Fatalf("the bad value is in %q, and the command names none of them", bad)
@@ -240,7 +240,7 @@ func TestRollout(t *testing.T) {
 	for _, p := range r.pods {
 		p.awaitReady()
 	}
-	eventually(t, time.Minute, fmt.Sprintf("%q tell of the old value again", bad), func(ctx context.Context) error { // their logs may lag behind
+	eventually(t, podTimeout, fmt.Sprintf("%q tell of the old value again", bad), func(ctx context.Context) error { // their logs may lag behind
 		for _, name := range bad {
 			texts, err := r.told(ctx, name)
 			if err == nil && (len(texts) == 0 || texts[len(texts)-1] != "third") {

@@ -78,10 +78,10 @@ func TestSmokeExample(t *testing.T) {
 			for _, spec := range []*corev1.PodSpec{&pod.Spec, &job.Spec.Template.Spec} {
 				withShell(spec, spec.Containers[0].Image, "curl")
 			}
-			start, update := "170", "60"
+			start, update := "300", "120"
 			switch c.name { // these wait for what doesn't come
 			case "no driver":
-				start = "45"
+				start = "90"
 			case "never updated":
 				update = "10"
 			}
@@ -113,7 +113,7 @@ func setDriver(o runtime.Object, name string) {
 func (n *namespace) jobEnds(name string) batchv1.JobConditionType {
 	n.t.Helper()
 	var how batchv1.JobConditionType
-	eventually(n.t, 2*podTimeout, "end of the Job "+name, func(ctx context.Context) error {
+	eventually(n.t, 4*podTimeout, "end of the Job "+name, func(ctx context.Context) error {
 		job, err := n.client.BatchV1().Jobs(n.name).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err

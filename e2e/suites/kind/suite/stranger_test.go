@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -90,7 +89,7 @@ func (s *shell) rename() {
 	s.names = strings.NewReplacer("refvol-system", s.name, "daemonset/refvol-plugin", "daemonset/"+s.app, "refvol-uninstall-check", s.check,
 		"deploy/charts/refvol", s.chart, "refvol converged", "refvol converged"+flags, "refvol status", "refvol status"+flags,
 		"image.registry=registry.example.com,image.tag=v0.1.0", "image.registry="+registry+",image.repository="+repository+",image.tag="+tag,
-		"image.tag=v0.2.0", "image.tag="+tag+"-newer")
+		"image.tag=v0.2.0", "image.tag="+tag+"-newer", "--timeout 60s", "--timeout 10m", "helm uninstall refvol", "helm uninstall refvol --timeout 20m")
 }
 
 // newer is the image that the upgrade brings.
@@ -175,16 +174,6 @@ func (s *stranger) does(begins string, args ...string) string {
 	return s.output(strings.Join(append([]string{s.next(begins)}, args...), " "))
 }
 
-// refused runs the next command, which must fail, and returns what it printed.
-func (s *stranger) refused(begins string) string {
-	s.t.Helper()
-	out, err := s.run(s.next(begins))
-	if err == nil {
-		s.t.Errorf("%s does not fail, and prints %s", begins, out)
-	}
-	return out
-}
-
 // shows runs the next command until it prints a line.
 func (s *stranger) shows(begins, line string) {
 	s.t.Helper()
@@ -231,12 +220,9 @@ func (s *stranger) running(name string) *pod {
 // find wants a line of a text that has all words.
 func (s *shell) find(text string, words ...string) {
 	s.t.Helper()
-	for line := range strings.Lines(text) {
-		if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {
-			return
-		}
+	if len(linesWith(text, words...)) == 0 {
+		s.t.Errorf("no line has %q in\n%s", words, text)
 	}
-	s.t.Errorf("no line has %q in\n%s", words, text)
 }
 
 // runbookStatus returns the runbook's command that lists the volumes of a node.
