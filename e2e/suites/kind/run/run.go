@@ -130,9 +130,9 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c *kindCluster, bu
 		env: append(c.engine.env(), "KUBECONFIG="+c.config, "REFVOL_PROBE_IMAGE="+probeImage, "REFVOL_SHELL_IMAGE="+shellImage, "REFVOL_GATE_IMAGE="+gateImage,
 			"REFVOL_PLUGIN_IMAGE="+built.pluginImage, "REFVOL_KUBECTL="+built.kubectl, "REFVOL_KUBECTL_REFVOL="+built.refvol, "REFVOL_HELM="+built.helm,
 			"REFVOL_CHART="+filepath.Join(s.root, "deploy", "charts", "refvol"), "REFVOL_UPGRADES="+upgrades),
-		// Parallel tests wait for the cluster most of the time, not for a processor, and
-		// some of them for the node that they need to themselves.
-		args: append([]string{built.suite, "-test.v", "-test.timeout=60m", "-test.parallel=16"}, s.testArgs...),
+		// Parallel tests wait for the cluster most of the time, not for a processor, and some of them for the node that they need to
+		// themselves. On a slow machine 16 at a time ran into the limits of the kubelet's own volumes.
+		args: append([]string{built.suite, "-test.v", "-test.timeout=60m", "-test.parallel=10"}, s.testArgs...),
 	}
 	if err := suite.run(ctx); err != nil {
 		return err
