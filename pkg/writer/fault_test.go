@@ -9,8 +9,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/refvol/refvol/internal/leak"
@@ -29,6 +31,24 @@ type job struct {
 }
 
 const jobVariable = "REFVOL_WRITER_TEST_JOB"
+
+// jobProgram returns a program that does a job. It is this one, or built once from the same files without the race detector, because
+// a process with it takes longer to start than a job takes, and a job has one goroutine.
+var jobProgram = sync.OnceValues(func() (string, error) {
+	race := debug.BuildSetting{Key: "-race", Value: "true"}
+	if info, ok := debug.ReadBuildInfo(); !ok || !slices.Contains(info.Settings, race) {
+		return os.Args[0], nil
+	}
+	out, err := exec.Command("go", "test", "-vet=off", "-trimpath", "-buildvcs=false", "-c", "-o", builtProgram(), ".").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("building the program of a job: %w: %s", err, out)
+	}
+	return builtProgram(), err
+})
+
+func builtProgram() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("refvol-writer-job-%d.test", os.Getpid()))
+}
 
 // do does the job of this process, if there is one, and returns the exit status.
 func do() (status int, done bool) {
@@ -99,10 +119,12 @@ func (f fault) run(t *testing.T, j job) (output string, hit bool) {
 		t.Fatal(err)
 	}
 	log := filepath.Join(t.TempDir(), "log")
-	cmd := exec.Command("strace", "-f", "-o", log, "-e", "trace="+f.call, "-e", fmt.Sprintf("inject=%s:%s:when=%d", f.call, f.what, f.when),
-		"/proc/self/exe")
-	cmd.Args[len(cmd.Args)-1] = os.Args[0]
-	cmd.Env = append(os.Environ(), jobVariable+"="+string(text), "GOMAXPROCS=1", "GOGC=off", "GORACE=atexit_sleep_ms=0")
+	program, err := jobProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("strace", "-f", "-o", log, "-e", "trace="+f.call, "-e", fmt.Sprintf("inject=%s:%s:when=%d", f.call, f.what, f.when), program)
+	cmd.Env = append(os.Environ(), jobVariable+"="+string(text), "GOMAXPROCS=1", "GOGC=off")
 	out, err := cmd.CombinedOutput()
 	trace, logErr := os.ReadFile(log)
 	if logErr != nil {
@@ -158,9 +180,9 @@ func forEachFault(t *testing.T, whats []string, try func(t *testing.T, f fault) 
 		}
 	}
 	t.Logf("runs: %v", runs)
-	for what, n := range runs {
-		if n < 10 {
-			t.Errorf("only %d runs of %s", n, what)
+	for _, what := range whats {
+		if runs[what] < 10 {
+			t.Errorf("only %d runs of %s", runs[what], what)
 		}
 	}
 }

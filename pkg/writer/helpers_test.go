@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 	status, done := do()
 	if !done {
 		status = sandbox.Main(m)
+		_ = os.Remove(builtProgram()) // there may be none
 	}
 	os.Exit(status)
 }
