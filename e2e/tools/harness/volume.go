@@ -122,14 +122,15 @@ func (p *Plugin) Publish(ctx context.Context, v *Volume) error {
 	if err := p.Prepare(v); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	if _, known := p.stored.Load(v.UID + "/" + v.Name); !known {
 		if err := p.StorePod(ctx, v); err != nil {
 			return err
 		}
 	}
-	_, err := p.Node().NodePublishVolume(ctx, p.PublishRequest(v))
+	// The time is the call's alone: pods are stored one after another.
+	call, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err := p.Node().NodePublishVolume(call, p.PublishRequest(v))
 	if err == nil {
 		// What was refused before may have been another spec.
 		return p.StorePod(ctx, v)
