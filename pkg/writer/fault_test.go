@@ -32,8 +32,8 @@ type job struct {
 
 const jobVariable = "REFVOL_WRITER_TEST_JOB"
 
-// jobProgram returns a program that does a job. It is this one, or built once from the same files without the race detector, because
-// a process with it takes longer to start than a job takes, and a job has one goroutine.
+// jobProgram returns the program that does a job: this one, or with the race detector one that is built once from the same files without
+// it. A job has one goroutine, and a process with the race detector takes longer to start than a job takes.
 var jobProgram = sync.OnceValues(func() (string, error) {
 	race := debug.BuildSetting{Key: "-race", Value: "true"}
 	if info, ok := debug.ReadBuildInfo(); !ok || !slices.Contains(info.Settings, race) {

@@ -110,7 +110,7 @@ func (b *burst) run(at int) {
 		b.configMap(burstObject(i), burstData(b.name+" before"))
 	}
 	b.all(b.Publish, slices.Concat(b.goes, b.stays)...)
-	// Pods are stored one after another, so it comes before: the calls shall come all at once.
+	// Pods are stored one after another. They are stored first, so that the calls come all at once.
 	b.all(b.StorePod, slices.Concat(b.late, b.comes)...)
 	stopUpdates := b.update()
 	var calls sync.WaitGroup
