@@ -141,13 +141,13 @@ func wantStatus(t *testing.T, err error, code codes.Code, texts ...string) {
 }
 
 // soon is how long a change may take on a busy machine, where the test is not about time.
-const soon = 3 * time.Minute
+const soon = time.Minute
 
 const (
 	// afterRestart is how long a change may take to show after a restart of the plugin.
-	afterRestart = time.Minute
+	afterRestart = soon
 	// afterCause is how soon a volume must be current once what kept it from that is gone.
-	afterCause = time.Minute
+	afterCause = soon
 )
 
 // hasCondition waits until the plugin's log says of a volume that it shows what it should,

@@ -164,8 +164,8 @@ func eventually(t *testing.T, timeout time.Duration, what string, check func(con
 	}
 }
 
-// poll calls check until it returns nil, or ctx ends; then it returns the last error. Many checks run a command, in a pod or here, so the pause
-// grows with the time that a check takes, and that all have taken: else those who wait take the machine from what they wait for.
+// poll calls check until it returns nil, or ctx ends; then it returns the last error. The pause grows with the time of a check and of the wait,
+// because many checks run a command: without it, tests that wait slow down what they wait for.
 func poll(ctx context.Context, check func(context.Context) error) error {
 	begin := time.Now()
 	var last error

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// rotations is how often a password changes, and rotationLimit how long that may take once, on a busy machine: a resync takes longer.
+// rotations is how often a password changes, and rotationLimit how long that may take half of the times: a resync takes longer.
 const (
 	rotations     = 5
 	rotationLimit = time.Second
@@ -48,8 +48,8 @@ func TestExpand(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("a changed password was in the file after %s", took)
-	if took[0] > rotationLimit {
-		t.Errorf("the fastest change took %s, want less than %s", took[0], rotationLimit)
+	if median := took[rotations/2]; median > rotationLimit {
+		t.Errorf("half of the changes took %s or more, want less than %s", median, rotationLimit)
 	}
 
 	revoke()

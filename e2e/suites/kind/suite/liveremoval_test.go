@@ -81,7 +81,7 @@ func TestLiveNamespaceRemoval(t *testing.T) {
 	late.awaitText(mountDir+"late/key", "here", podTimeout)
 
 	// In a wrong order: while there are live pods.
-	s.stays("helm uninstall refvol --namespace refvol-system", "pod "+n.name+"/late on node "+late.Spec.NodeName, "switch live namespaces off before")
+	s.refusesUninstall("helm uninstall refvol --namespace refvol-system", "pod "+n.name+"/late on node "+late.Spec.NodeName, "switch live namespaces off before")
 	s.output("helm uninstall refvol --namespace refvol-system --no-hooks --wait")
 	eventually(t, podTimeout, "no plugin is left", func(ctx context.Context) error { // helm waits for the DaemonSet, not for its pods
 		plugins, err := s.client.CoreV1().Pods(s.name).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + s.app})

@@ -26,6 +26,7 @@ func TestOperatorsNight(t *testing.T) {
 	}
 	s.output(helm("install", ""))
 	s.output("kubectl --namespace refvol-system rollout status daemonset/refvol-plugin")
+	s.wantRunning(s.image, "--identity=node", true)
 	eventually(t, podTimeout, "the status is normal", func(context.Context) error {
 		out, err := s.run("kubectl refvol status")
 		if err != nil {
@@ -72,11 +73,12 @@ func TestOperatorsNight(t *testing.T) {
 
 	// An uninstallation that is refused, and the command that mends it.
 	p := s.pods.start(showing("app", "Live"))
-	s.stays("helm uninstall refvol --namespace refvol-system", fmt.Sprintf("pod %s/app on node %s", s.pods.name, p.Spec.NodeName))
+	s.refusesUninstall("helm uninstall refvol --namespace refvol-system", fmt.Sprintf("pod %s/app on node %s", s.pods.name, p.Spec.NodeName))
 	if out, err := s.run(helm("upgrade", "")); err == nil || !strings.Contains(out, "has no deployed releases") {
 		t.Errorf("an upgrade after the refusal: %v, %s", err, out)
 	}
-	mends := regexp.MustCompile(`helm rollback refvol \d+ --namespace \S+`).FindString(s.output(uninstallLog))
+	mends := regexp.MustCompile(`helm rollback refvol \d+ --namespace \S+`).
+		FindString(s.output("kubectl --namespace refvol-system logs job/refvol-uninstall-check"))
 	if mends == "" {
 		t.Fatal("the log of the check has no command that mends the release")
 	}
@@ -87,19 +89,17 @@ func TestOperatorsNight(t *testing.T) {
 	s.output("helm uninstall refvol --namespace refvol-system")
 }
 
-// uninstallLog prints what the check before an uninstallation has said.
-const uninstallLog = "kubectl --namespace refvol-system logs job/refvol-uninstall-check"
-
-// stays wants a command that uninstalls to be refused, and the check to say why. Its log may lag behind, so helm may show a part of it.
-func (s *shell) stays(command string, reasons ...string) {
+// refusesUninstall wants helm to refuse a command that uninstalls, and to print why. helm reads the log of the check once, when its last lines
+// may be missing, so the command is repeated until it prints all reasons.
+func (s *shell) refusesUninstall(command string, reasons ...string) {
 	s.t.Helper()
-	if out, err := s.run(command); err == nil {
-		s.t.Fatalf("%s is not refused, and prints %s", command, out)
-	}
-	eventually(s.t, podTimeout, fmt.Sprintf("the check says %q", reasons), func(context.Context) error {
-		out, err := s.run(uninstallLog)
-		if err != nil || !containsAll(out, reasons) {
-			return fmt.Errorf("%v: %s", err, out)
+	eventually(s.t, podTimeout, fmt.Sprintf("%s is refused with %q", command, reasons), func(context.Context) error {
+		out, err := s.run(command)
+		if err == nil {
+			s.t.Fatalf("%s is not refused, and prints %s", command, out)
+		}
+		if !containsAll(out, reasons) {
+			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil
 	})

@@ -206,8 +206,8 @@ func (p *pod) awaitChanges(seen *differences, before map[string]snapshot, cases 
 	p.t.Logf("all volumes are alike after %.1f s", time.Since(began).Seconds())
 }
 
-// awaitVolumeEvent waits for an event on the pod about that volume with the text. On a slow node all of the pod's volumes may fail once, and
-// then the kubelet tells no more of it: it combines the tenth event of a kind with those that follow, and drops most of these.
+// awaitVolumeEvent waits for an event on the pod about that volume with the text. On a slow node all of the pod's volumes may fail once. The
+// kubelet then combines the tenth event of a kind with those that follow, and drops most of them.
 func (p *pod) awaitVolumeEvent(volume, text string) {
 	p.t.Helper()
 	eventually(p.t, nativeTimeout, fmt.Sprintf("event about %s with %q", volume, text), func(ctx context.Context) error {

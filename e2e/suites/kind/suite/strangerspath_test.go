@@ -73,7 +73,7 @@ func TestStrangersPath(t *testing.T) {
 	}
 	left := leftovers{inspector: inspectors[p.Spec.NodeName], paths: paths, of: p}
 	left.there(t)
-	s.stays(s.next("helm uninstall"), fmt.Sprintf("pod %s/app on node %s", s.pods.name, p.Spec.NodeName))
+	s.refusesUninstall(s.next("helm uninstall"), fmt.Sprintf("pod %s/app on node %s", s.pods.name, p.Spec.NodeName))
 	s.wantRunning(s.newer(), "--identity=node", true)
 	s.does("kubectl delete pod")
 	s.does("helm uninstall")
