@@ -1,17 +1,25 @@
 # Prints the tests that failed in the output of go test, with -v or without, and their messages. The end of the output shows only a part
 # of them, so each message is cut. said has the messages of each test that has not ended, and raw is how many more lines to print as they are.
-# With -v heads=3 it prints only how the first three messages of each test begin.
+# With -v heads=3 it prints only how the first three messages of each test begin, each in one line.
 function say(text) {
-	text = substr(text, 1, 240)
+	text = substr(text, 1, heads ? 400 : 240)
 	if (!failed) said[name] = said[name] text "\n"
 	else show(name, text)
 }
 function show(name, text) {
 	if (!heads) print text
-	else if (text ~ /^ +[^ ]+\.go:[0-9]+: / && shown[name]++ < heads) {
+	else {
+		begins = text ~ /^ +[^ ]+\.go:[0-9]+: /
 		sub(/^ */, "", text)
-		print name ": " substr(text, 1, 160)
+		if (begins) {
+			flush()
+			if (shown[name]++ < heads) head = name ": " text
+		} else if (head != "") head = head " " text
 	}
+}
+function flush() {
+	if (head != "") print substr(head, 1, 400)
+	head = ""
 }
 function showAll(name,   i, n, lines) {
 	n = split(said[name], lines, "\n")
@@ -49,3 +57,4 @@ raw > 0 { raise(raw - 1); next }
 /^FAIL: / || /DATA RACE/ || /^ThreadSanitizer/ || /\[FAIL\]/ { raise(40); next }
 /^(FAIL\t|make.* Error )/ || /^[^ ]+\.go:[0-9]+:[0-9]+: / || /^[^ ]+: .* FAILED / { raise(0); next }
 /^(ok  \t|FAIL$|PASS$)/ { name = ""; indent = -1 }
+END { flush() }

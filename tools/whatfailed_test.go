@@ -32,7 +32,7 @@ FAIL
     a_test.go:12: the log lacks "x":
         the log
     a_test.go:14: more
-`, `TestA/one: a_test.go:12: the log lacks "x":
+`, `TestA/one: a_test.go:12: the log lacks "x": the log
 TestA/one: a_test.go:14: more
 `},
 		"not verbose": {`ok  	example/first	0.1s
@@ -52,7 +52,7 @@ ok  	example/third	0.1s
     --- FAIL: TestC/other (0.00s)
         c_test.go:9: nor this
 FAIL	example/second	0.3s
-`, `TestC/sub: c_test.go:7: not so
+`, `TestC/sub: c_test.go:7: not so second line
 TestC/other: c_test.go:9: nor this
 `},
 		"a panic, and make": {
@@ -62,7 +62,7 @@ TestC/other: c_test.go:9: nor this
 		"long": {
 			"--- FAIL: TestA (0.00s)\n    a_test.go:1: " + strings.Repeat("x", 1000) + "\n" + strings.Repeat("        more\n", 100),
 			"--- FAIL: TestA (0.00s)\n    a_test.go:1: " + strings.Repeat("x", 223) + "\n" + strings.Repeat("        more\n", 12),
-			"TestA: a_test.go:1: " + strings.Repeat("x", 147) + "\n",
+			"TestA: a_test.go:1: " + strings.Repeat("x", 380) + "\n",
 		},
 		"many messages": {
 			"--- FAIL: TestA (0.00s)\n" + strings.Repeat("    a_test.go:1: one\n", 5),
@@ -81,7 +81,7 @@ FAILED, says a program
         --- FAIL: TestInner (0.00s)
         ok  	inner	0.1s
     a_test.go:2: more
-`, "TestA: a_test.go:1: got:\nTestA: a_test.go:2: more\n"},
+`, "TestA: a_test.go:1: got: --- FAIL: TestInner (0.00s) ok  	inner	0.1s\nTestA: a_test.go:2: more\n"},
 		"the same name again": {`=== RUN   TestA
     a_test.go:1: of the first
 --- PASS: TestA (0.00s)

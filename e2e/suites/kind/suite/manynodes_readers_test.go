@@ -147,6 +147,7 @@ func (r *readers) awaitCurrent() map[types.UID]history {
 			if _, ok := current[p.UID]; ok {
 				continue
 			}
+			r.neverEnded(ctx, p)
 			h, err := r.history(ctx, p)
 			if err != nil {
 				return err
@@ -167,6 +168,20 @@ func (r *readers) awaitCurrent() map[types.UID]history {
 	return current
 }
 
+// neverEnded fails the test if a reader's container has ended, since what that told is lost. One that the runtime
+// could not start had told nothing.
+func (r *readers) neverEnded(ctx context.Context, p *corev1.Pod) {
+	r.t.Helper()
+	for _, c := range p.Status.ContainerStatuses {
+		if last := c.LastTerminationState.Terminated; c.RestartCount == 0 || last != nil && last.Reason == "StartError" {
+			continue
+		}
+		log, err := r.client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{Previous: true}).DoRaw(ctx)
+		r.t.Fatalf("%s on %s has ended %d times, the last: %+v; it told (%v): %s",
+			p.Name, p.Spec.NodeName, c.RestartCount, c.LastTerminationState.Terminated, err, log)
+	}
+}
+
 // history returns what a reader has told.
 func (r *readers) history(ctx context.Context, p *corev1.Pod) (history, error) {
 	// The connection to a node that went away may hang.
@@ -176,8 +191,8 @@ func (r *readers) history(ctx context.Context, p *corev1.Pod) (history, error) {
 	if err != nil {
 		return history{}, err
 	}
-	if len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].RestartCount > 0 {
-		return history{}, fmt.Errorf("%s is %s on %q: %+v", p.Name, p.Status.Phase, p.Spec.NodeName, p.Status.ContainerStatuses)
+	if len(p.Status.ContainerStatuses) == 0 {
+		return history{}, fmt.Errorf("%s is %s on %q", p.Name, p.Status.Phase, p.Spec.NodeName)
 	}
 	log, err := r.client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
 	if err != nil {
