@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
 packages=(access authz apiclient check csi envfile events fleet manager metrics mount payload permissions pod publisher question receipts record report requests status taint volume writer)
-parts=(unit integration integration-alone integration-faults suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
+parts=(unit integration integration-alone integration-faults integration-schedules suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
 # Unit tests of another architecture need a processor of that kind, or QEMU in user mode.
@@ -20,9 +20,10 @@ arm64() {
 }
 
 # alone: long tests of the integration suite that run by themselves. faults: tests that kill the plugin or unmount a volume at one system call
-# after another, and random schedules of faults. The part integration runs the others side by side.
+# after another. schedules: random schedules of faults, which take as long. The part integration runs the others side by side.
 alone='^(TestReadersDuringUpdates|TestAStormOfOpens|TestNoDenialWhileTheAPIServerStarts|TestOneOfThreeServers)$'
-faults='^(TestKilledAnywhere|TestKilledWhileItStarts|TestMountRemovedAtAnyCall|TestRandomFaults)$'
+faults='^(TestKilledAnywhere|TestKilledWhileItStarts|TestMountRemovedAtAnyCall)$'
+schedules='^(TestRandomFaults)$'
 integration() {
   REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on -v "$1" ./suites/integration
 }
@@ -62,9 +63,10 @@ crio() {
 run() {
   case $1 in
   unit) make test-unit TEST='test -race -trimpath -buildvcs=false -vet=off -timeout 55m -shuffle=on -count=5' ;;
-  integration) integration -skip="$alone|$faults" ;;
+  integration) integration -skip="$alone|$faults|$schedules" ;;
   integration-alone) integration -run="$alone" ;;
   integration-faults) integration -run="$faults" ;;
+  integration-schedules) integration -run="$schedules" ;;
   suites) suites ;;
   kernels-*) make test-kernels KERNELS="${1#kernels-}" ;;
   kind-long) REFVOL_LONG=1 make e2e ARGS=-test.timeout=55m ;;
