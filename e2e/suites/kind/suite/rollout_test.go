@@ -182,7 +182,7 @@ func (r *rolled) stepWithout(percent int, text string, before ...string) {
 	may := func(p *pod) bool { return volume.RolloutPlace(p.UID) <= percent }
 	deletePlugin(r.t, r.namespace, r.mustPlugin(r.t, restarts))
 	r.whileCutOff(away, func() {
-		result := r.rollout(1, fmt.Sprintf("--to=%d%%", percent), "--timeout=40s", "--plugin-timeout=3s")
+		result := r.rollout(1, fmt.Sprintf("--to=%d%%", percent), "--timeout=40s", "--plugin-timeout=10s")
 		if !strings.Contains(result.stdout, away) {
 			r.t.Errorf("the command doesn't name %s, which is cut off", away)
 		}
