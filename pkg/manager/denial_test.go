@@ -84,6 +84,43 @@ func (e *env) wantRefusalsToCount(err error) {
 	e.wantDenied(ref, false)
 }
 
+// TestAWatchThatContinuesIsAllowed: an account may list, and gets the right to watch. The watch that continues after the list shows it.
+func TestAWatchThatContinuesIsAllowed(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := e.api.put(secret("a", "1"))
+		e.api.set(func() {
+			e.api.refuse = func(r apiRequest) error {
+				if r.watch {
+					return errForbidden
+				}
+				return nil
+			}
+		})
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		after(denialTime + maxOwnPause)
+		e.wantStatus(Denied, v, time.Since(e.status().LastConfirmed), true)
+		e.changes(ref)
+		e.api.set(func() {
+			e.api.refuse = func(r apiRequest) error {
+				if r.watch && r.initial {
+					return errForbidden
+				}
+				return nil
+			}
+		})
+		for e.wantDenied(ref, true); e.api.watches(ref) == 0; after(10 * time.Millisecond) {
+		}
+		e.wantStatus(Present, v, time.Since(e.status().LastConfirmed), true)
+		if e.status().Stale {
+			t.Error("the object is stale")
+		}
+		if n := e.changes(ref); n != 1 {
+			t.Errorf("%d changes were reported, want 1", n)
+		}
+	})
+}
+
 // A pod whose object was never read, for example after a restart of the plugin, is notified that the token is refused once that lasts.
 func TestTheOwnTokenIsRefusedFromTheBegin(t *testing.T) {
 	inEachBubble(t, func(_ *testing.T, e *env) {

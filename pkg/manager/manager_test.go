@@ -19,10 +19,11 @@ import (
 func TestRequestSelectsOneObjectAndAsksForThePresent(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		e.api.set(func() { e.api.noWatchList = true })
-		e.api.put(secret("a", "1"))
+		v := e.api.put(secret("a", "1"))
 		ref := secretRef("a")
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		e.wantWatches(ref, 1)
+		e.wantGet(ref, v, "1")
 		got := e.api.requests(ref)
 		if len(got) != 3 || !got[0].initial || got[1].watch || !got[2].watch || got[2].initial {
 			t.Fatalf("got requests %v, want a list by watch, then a list, then a watch", got)

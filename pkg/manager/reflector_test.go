@@ -99,8 +99,8 @@ type rewatches struct{ count atomic.Int64 }
 
 func (r *rewatches) Rewatched(volume.Kind) { r.count.Add(1) }
 
-// TestAWatchLastsItsTime: a watch that continues where the last one ended stays open for as long as the server was asked to keep it. The
-// observer hears of each watch after the first.
+// TestAWatchLastsItsTime: a watch that starts with the state, and one that continues where that ended, stay open for as long as the server
+// was asked to keep them. The observer hears of each watch after the first.
 func TestAWatchLastsItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		again, ref := &rewatches{}, secretRef("a")
@@ -113,24 +113,52 @@ func TestAWatchLastsItsTime(t *testing.T) {
 				t.Errorf("%s %d watches were opened again, want %d", when, got, want)
 			}
 		}
+		// wantItsTime has the last watch end by itself. It was opened as the nth again.
+		wantItsTime := func(withState bool, nth int64) {
+			t.Helper()
+			var last apiRequest
+			e.api.set(func() { last = e.api.seen[len(e.api.seen)-1] })
+			seconds, err := strconv.Atoi(last.timeout)
+			if err != nil || !last.watch || last.initial != withState {
+				t.Fatalf("the last request: %+v, %v", last, err)
+			}
+			for range seconds - 5 {
+				after(time.Second)
+				_, _ = e.GetObject(ref) // or it would end as idle
+			}
+			wantAgain("just before its time is up", nth)
+			after(10 * time.Second)
+			wantAgain("after its time", nth+1)
+		}
 		after(2 * time.Second)
 		wantAgain("at first", 0)
+		wantItsTime(true, 0)
 		e.api.closeWatches()
 		after(2 * time.Second)
-		wantAgain("after an end", 1)
-		var last apiRequest
-		e.api.set(func() { last = e.api.seen[len(e.api.seen)-1] })
-		seconds, err := strconv.Atoi(last.timeout)
-		if err != nil || !last.watch || last.initial {
-			t.Fatalf("the last request: %+v, %v", last, err)
-		}
-		for range seconds - 5 {
-			after(time.Second)
-			_, _ = e.GetObject(ref) // or it would end as idle
-		}
-		wantAgain("just before its time is up", 1)
-		after(10 * time.Second)
-		wantAgain("after its time", 2)
+		wantAgain("after an end", 2)
+		wantItsTime(false, 2)
 		e.stop()
+	})
+}
+
+// TestPrioritize: an object whose state is not known is requested at once, also in the pause after a failure, and one that is known is not.
+func TestPrioritize(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := e.api.put(secret("a", "1"))
+		e.api.set(func() { e.api.refuse = func(apiRequest) error { return errForbidden } })
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		after(2 * time.Minute) // so that the pauses are long
+		e.api.set(func() { e.api.refuse = nil })
+		e.Prioritize(pod("p"), []volume.Ref{ref})
+		after(100 * time.Millisecond)
+		e.wantStatus(Present, v, time.Since(e.status().LastConfirmed), true)
+		e.wantWatches(ref, 1)
+		before := len(e.api.requests(ref))
+		e.Prioritize(pod("p"), []volume.Ref{ref, secretRef("not registered")})
+		e.wantWatches(ref, 1)
+		if n := len(e.api.requests(ref)) - before; n != 0 {
+			t.Errorf("%d requests for an object that is known", n)
+		}
 	})
 }

@@ -113,3 +113,29 @@ func TestAQuietWatchIsNotStale(t *testing.T) {
 		}
 	})
 }
+
+// TestOnlyOneWatchIsRefused: when an account's requests are refused, an object whose watch works is not stale, and one whose watch has to
+// be opened is.
+func TestOnlyOneWatchIsRefused(t *testing.T) {
+	asPods(t, []ChangeDetection{Watch}, func(t *testing.T, e *env) {
+		works, opens, reader := secretRef("works"), secretRef("opens"), podOf("p", "a")
+		wantStale := func(when string, ref volume.Ref, want bool) {
+			t.Helper()
+			synctest.Wait()
+			for s := range e.Objects {
+				if s.Ref == ref && (s.Stale != want || !s.Watched) {
+					t.Errorf("%s: %+v, want stale %t", when, s, want)
+				}
+			}
+		}
+		e.RegisterPod(reader, "v", []volume.Ref{works})
+		wantStale("as soon as the watch is open", works, false)
+		after(workingTime)
+		wantStale("when it has lasted", works, false)
+		e.api.set(func() { e.api.refuse = func(apiRequest) error { return errUnauthorized } })
+		e.RegisterPod(reader, "w", []volume.Ref{opens})
+		after(time.Minute)
+		wantStale("while the token is refused", works, false)
+		wantStale("while the token is refused", opens, true)
+	})
+}

@@ -84,6 +84,12 @@ func TestEventsAreRead(t *testing.T) {
 	if _, err := read(t, body(t, eventOf(watch.Error, statusObject()))).next(); !apierrors.IsResourceExpired(err) {
 		t.Errorf("an error: got %v", err)
 	}
+	other := fullConfigMap()
+	other.Name = "b"
+	got, err = read(t, body(t, eventOf(watch.Added, other), eventOf(watch.Deleted, cm))).next()
+	if err != nil || !reflect.DeepEqual(got, event{kind: watch.Deleted, object: want, resourceVersion: "7"}) {
+		t.Errorf("after an event of another object: got %+v, %v", got, err)
+	}
 }
 
 // TestUnreadableEvents: an event that cannot be decoded does not end the watch, and the following events can be read.
@@ -117,5 +123,9 @@ func TestAFrameThatIsTooLong(t *testing.T) {
 	from := read(t, io.MultiReader(strings.NewReader("\xff\xff\xff\xff"), failingReader{errors.New("it is read")}))
 	if _, err := from.next(); !errors.Is(err, errUnreadable) || errors.Is(err, errEnded) {
 		t.Errorf("a frame of 4 GiB: %v", err)
+	}
+	from = read(t, io.MultiReader(strings.NewReader("\x01\x00\x00\x00"), failingReader{errors.New("it is read")}))
+	if _, err := from.next(); !errors.Is(err, errEnded) {
+		t.Errorf("a frame of 16 MiB: %v", err)
 	}
 }
