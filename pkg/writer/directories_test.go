@@ -48,8 +48,12 @@ func TestDirectoriesStay(t *testing.T) {
 				inodes[name] = v.isDirectory(first, name)
 			}
 			v.must(os.WriteFile(filepath.Join(v.path, "tls", "mounted"), nil, 0o644)) // as what the container sees there
+			fds := openDescriptors(t)
 			if r := v.write(w, first); r.Changed {
 				t.Error("a write of the same changed something")
+			}
+			if got := openDescriptors(t); got != fds {
+				t.Errorf("%d descriptors are open, %d before", got, fds)
 			}
 			last := next(file("conf/x", "2"))
 			if strategy == "InPlace" {
@@ -179,6 +183,10 @@ func TestDirectoriesNeedRoom(t *testing.T) {
 	large.Inner = []string{"x/y"}
 	if got, want := Measure(large).Inodes-Measure(small).Inodes, int64(8); got != want { // with the link of x
 		t.Errorf("the directories take %d inodes, want %d", got, want)
+	}
+	large.Inner = append(large.Inner, strings.Repeat("n", 200)+"/y")
+	if got, want := Measure(large).Bytes-Measure(small).Bytes, int64(os.Getpagesize()); got != want { // for the longer link
+		t.Errorf("the directories take %d bytes, want %d", got, want)
 	}
 	v := newSmallVolume(t, 10, 9)
 	w := New(Options{})

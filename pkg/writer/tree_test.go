@@ -14,7 +14,7 @@ func TestUnsafeTrees(t *testing.T) {
 		unclean: {
 			own(file("", "")), own(file("/etc/x", "")), own(file("../x", "")), own(file("..", "")), own(file("..data", "")), own(file("..x/y", "")),
 			own(file("a/../../x", "")), own(file("a/..", "")), own(file(".", "")), own(file("a/./b", "")), own(file("a//b", "")), own(file("a/", "")),
-			own(file("a\x00b", "")),
+			own(file("a\x00b", "")), own(file("\x00a", "")),
 		},
 		"file name too long": {own(file(strings.Repeat("n", 256), "")), own(file(strings.Repeat("d/", 2048)+"f", ""))},
 		"out of order after": {own(file("a", "1"), file("a", "2")), own(file("b", ""), file("a", ""))},
