@@ -105,6 +105,24 @@ func blocked(tree *volume.Payload, path string) bool {
 	})
 }
 
+// TestInPlaceResult: what a rewrite tells of the files that it has written or emptied, in its result and to Rewritten.
+func TestInPlaceResult(t *testing.T) {
+	o := withAttributes(t)
+	var told []string
+	o.Rewritten = func(path string, _ int) { told = append(told, path) }
+	v, w := newVolume(t), newInPlace(o)
+	v.write(w, tree(naming(file("a", "1"), "db"), naming(file("b", "1"), "db"), file("c", "1")))
+	told = nil
+	last := tree(withMode(0o600, naming(file("a", "long"), "db", "other")), naming(file("b", "1"), "db"))
+	result := v.rewrite(w, last)
+	if want := (Result{Changed: true, Generation: result.Generation, Files: 2, Bytes: 4}); result != want {
+		t.Errorf("Result = %+v, want %+v", result, want)
+	}
+	if !slices.Equal(told, []string{"a"}) {
+		t.Errorf("Rewritten was called for %q", told)
+	}
+}
+
 // TestInPlaceUpdate does each transition in both directions, with the Writer that wrote the first tree and with one that must read it.
 func TestInPlaceUpdate(t *testing.T) {
 	for name, tt := range transitions {

@@ -1,6 +1,8 @@
 package writer
 
 import (
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -32,6 +34,37 @@ func TestUnsafeTrees(t *testing.T) {
 				}
 				v.check(good)
 			}
+		}
+	}
+}
+
+// TestMeasure: what trees need, beside the generation's directory and ..data.
+func TestMeasure(t *testing.T) {
+	page := int64(os.Getpagesize())
+	tail := file("log", "x")
+	tail.Size = 2*page + 1
+	var named []volume.File
+	for i := range 100 {
+		named = append(named, naming(file(fmt.Sprintf("d/%02d", i), "1"), "db"))
+	}
+	// "Secret/platform/db" and a receipt of 35 bytes, each with the kernel's 128 bytes, in units of 1 KiB.
+	attributes := int64(100*(19+35+2*128)/1024 + 1)
+	for name, test := range map[string]struct {
+		tree                 *volume.Payload
+		pages, files, others int64
+	}{
+		"nothing":       {tree(), 0, 0, 0},
+		"an empty file": {tree(file("a", "")), 0, 1, 1},
+		"one page":      {tree(file("a", strings.Repeat("x", int(page)))), 1, 1, 1},
+		"two pages":     {tree(file("a", strings.Repeat("x", int(page)+1))), 2, 1, 1},
+		"a larger size": {tree(tail), 3, 1, 1},
+		"directories":   {tree(file("a/b/x", "1"), file("a/b/y", "1"), file("a/c/x", "1"), file("d/x", "1")), 4, 4, 6},
+		"long names":    {tree(file(strings.Repeat("a", 200), "1"), file(strings.Repeat("b", 200), "1")), 4, 2, 2},
+		"attributes":    {tree(named...), 100, 100, 2 + attributes},
+	} {
+		want := Footprint{Bytes: test.pages * page, Inodes: 2 + test.files + test.others}
+		if got := Measure(test.tree); got != want {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
 	}
 }
