@@ -114,6 +114,9 @@ func TestInPlaceResult(t *testing.T) {
 	v.write(w, tree(naming(file("a", "1"), "db"), naming(file("b", "1"), "db"), file("c", "1")))
 	told = nil
 	last := tree(withMode(0o600, naming(file("a", "long"), "db", "other")), naming(file("b", "1"), "db"))
+	if found, err := w.Compare(t.Context(), v.root, last); found.Same || !slices.Equal(found.Differ, []string{"a"}) || err != nil {
+		t.Errorf("Compare = %+v, %v", found, err)
+	}
 	result := v.rewrite(w, last)
 	if want := (Result{Changed: true, Generation: result.Generation, Files: 2, Bytes: 4}); result != want {
 		t.Errorf("Result = %+v, want %+v", result, want)
