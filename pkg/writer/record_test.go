@@ -113,3 +113,32 @@ func TestTornStaysTorn(t *testing.T) {
 		t.Error("IsTorn")
 	}
 }
+
+// TestARewriteThatFailsIsTorn: the record says that files are torn once one was to be changed or emptied, and not before.
+func TestARewriteThatFailsIsTorn(t *testing.T) {
+	o := withAttributes(t)
+	o.InPlace = true
+	for name, test := range map[string]struct {
+		after *volume.Payload
+		fails fault
+		torn  bool
+	}{
+		"a file changes":    {tree(file("a", "2"), file("b", "1")), fault{"error=EIO", "write", 1}, true},
+		"a file is emptied": {tree(file("a", "1")), fault{"error=EIO", "ftruncate", 1}, true},
+		"only the record":   {tree(file("a", "1"), file("b", "1")), fault{"error=EIO", "fsetxattr", 2}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newVolume(t)
+			v.write(New(o), withRecord("1", tree(file("a", "1"), file("b", "1"))))
+			out, hit := test.fails.run(t, job{Volume: v.path, Options: o, Tree: *withRecord("2", test.after)})
+			if hit != test.torn {
+				t.Fatalf("hit %t: %s", hit, out)
+			}
+			record, err := Record(v.root, o.AttributePrefix)
+			v.must(err)
+			if !strings.HasPrefix(record, "2") || IsTorn(record) != test.torn {
+				t.Errorf("the record is %q, want one that is torn: %t", record, test.torn)
+			}
+		})
+	}
+}
