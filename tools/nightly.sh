@@ -25,7 +25,7 @@ alone='^(TestReadersDuringUpdates|TestAStormOfOpens|TestNoDenialWhileTheAPIServe
 faults='^(TestKilledAnywhere|TestKilledWhileItStarts|TestMountRemovedAtAnyCall)$'
 schedules='^(TestRandomFaults)$'
 integration() {
-  REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on -v "$1" ./suites/integration
+  REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on -v "$@" ./suites/integration
 }
 
 # The long forms of the suites that have no part of their own.
@@ -66,7 +66,7 @@ run() {
   integration) integration -skip="$alone|$faults|$schedules" ;;
   integration-alone) integration -run="$alone" ;;
   integration-faults) integration -run="$faults" ;;
-  integration-schedules) integration -run="$schedules" ;;
+  integration-schedules) integration -run="$schedules" -parallel=8 ;; # its nodes mostly wait
   suites) suites ;;
   kernels-*) make test-kernels KERNELS="${1#kernels-}" ;;
   kind-long) REFVOL_LONG=1 make e2e ARGS=-test.timeout=55m ;;
