@@ -37,6 +37,9 @@ func TestSwitchNeedsTheRoomThatItUses(t *testing.T) {
 						t.Errorf("names of %d bytes: of %d %s %d are free", length, n, name, free)
 					}
 					v.check(shown)
+					if again, err := New(Options{}).Write(t.Context(), v.root, shown); err != nil || again.Changed {
+						t.Errorf("names of %d bytes: the same again, without any room: %+v, %v", length, again, err)
+					}
 					break
 				}
 				if !errors.Is(err, unix.ENOSPC) || result != (Result{}) || Present(v.root) != "" {
