@@ -114,7 +114,8 @@ func TestTornStaysTorn(t *testing.T) {
 	}
 }
 
-// TestARewriteThatFailsIsTorn: the record says that files are torn once one was to be changed or emptied, and not before.
+// TestARewriteThatFailsIsTorn: the record says that files are torn once one was to be changed or emptied. If none is, the record is written
+// once, and never says so.
 func TestARewriteThatFailsIsTorn(t *testing.T) {
 	o := withAttributes(t)
 	o.InPlace = true

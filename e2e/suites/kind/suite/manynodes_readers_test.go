@@ -168,12 +168,12 @@ func (r *readers) awaitCurrent() map[types.UID]history {
 	return current
 }
 
-// neverEnded fails the test if a reader's container has ended, since what that told is lost. One that the runtime
-// could not start had told nothing.
+// neverEnded fails the test if a reader's container has ended, or could not be started: what it told is lost, and a
+// volume may be the cause.
 func (r *readers) neverEnded(ctx context.Context, p *corev1.Pod) {
 	r.t.Helper()
 	for _, c := range p.Status.ContainerStatuses {
-		if last := c.LastTerminationState.Terminated; c.RestartCount == 0 || last != nil && last.Reason == "StartError" {
+		if c.RestartCount == 0 {
 			continue
 		}
 		log, err := r.client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{Previous: true}).DoRaw(ctx)
