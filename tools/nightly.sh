@@ -66,7 +66,7 @@ run() {
   integration) integration -skip="$alone|$faults|$schedules" ;;
   integration-alone) integration -run="$alone" ;;
   integration-faults) integration -run="$faults" ;;
-  integration-schedules) integration -run="$schedules" -parallel=8 ;; # its nodes mostly wait
+  integration-schedules) integration -run="$schedules" -parallel=20 ;; # its nodes mostly wait
   suites) suites ;;
   kernels-*) make test-kernels KERNELS="${1#kernels-}" ;;
   kind-long) REFVOL_LONG=1 make e2e ARGS=-test.timeout=55m ;;

@@ -34,7 +34,7 @@ type scheduleTotals struct{ schedules, faults, requests, reads atomic.Int64 }
 func TestRandomFaults(t *testing.T) {
 	t.Parallel()
 	seed := harness.Seed(t)
-	nodes, each := 8, harness.Scaled(2, 100)
+	nodes, each := harness.Scaled(8, 20), harness.Scaled(2, 100)
 	total := &scheduleTotals{}
 	t.Run("nodes", func(t *testing.T) {
 		for i := range nodes {
@@ -63,7 +63,7 @@ func TestRandomFaults(t *testing.T) {
 	})
 	played := total.schedules.Load()
 	t.Logf("%d schedules, %d faults, %d requests, %d reads", played, total.faults.Load(), total.requests.Load(), total.reads.Load())
-	if want := int64(harness.Scaled(13, 800)); played < want {
+	if want := int64(harness.Scaled(13, 2000)); played < want {
 		t.Errorf("%d schedules were played to their end, want %d", played, want)
 	}
 }
