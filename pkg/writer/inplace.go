@@ -241,7 +241,12 @@ func allocate(fd int, f *volume.File, _ *fileState) error {
 	if len(f.Data) == 0 {
 		return nil
 	}
-	return unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(f.Data)))
+	for {
+		// Up to kernels like 6.1, a tmpfs ends this call at any signal, and Go sends signals to its own threads.
+		if err := unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(f.Data))); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // deallocate undoes allocate: truncating a file at its end frees the pages beyond the end.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -127,5 +128,32 @@ func TestInPlaceFillsUp(t *testing.T) {
 				t.Errorf("no more than %d files were kept", most)
 			}
 		})
+	}
+}
+
+// TestInPlaceIsInterrupted sends the signal by which Go stops its goroutines while a tmpfs reserves pages: fallocate fails with EINTR then,
+// where other calls go on.
+func TestInPlaceIsInterrupted(t *testing.T) {
+	const size = 1024
+	v, w := newSmallVolume(t, 3*size, 24), newInPlace(Options{})
+	v.rewrite(w, tree(file("a", "0")))
+	threads, done := make(chan int), make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		for i := range 20 {
+			threads <- unix.Gettid()
+			_, err := w.Write(t.Context(), v.root, tree(file("a", pages(1+i%2*(size-1), "x"))))
+			done <- err
+		}
+		close(threads)
+	}()
+	for thread := range threads {
+		for range 1000 { // these end, so the write does too
+			v.must(unix.Tgkill(os.Getpid(), thread, unix.SIGURG))
+			runtime.Gosched()
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	}
 }

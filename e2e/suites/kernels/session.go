@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,8 +28,9 @@ type session struct {
 	begun   time.Time
 	// tests are the results of the current part's tests, by name, and figure is what they
 	// measured.
-	tests  map[string]string
-	figure string
+	tests    map[string]string
+	figure   string
+	failures *failures
 }
 
 // keptLines are as many as help where a machine ends too early.
@@ -53,9 +55,6 @@ func (s *session) read(console io.Reader) error {
 	return lines.Err()
 }
 
-// result is what go test -v says of a test, or of a part of one.
-var result = regexp.MustCompile(`^ *--- (PASS|FAIL|SKIP): (\S+)`)
-
 func (s *session) line(line string) error {
 	if s.current != nil && s.current.figure != "" {
 		if found := regexp.MustCompile(s.current.figure).FindStringSubmatch(line); found != nil {
@@ -64,12 +63,12 @@ func (s *session) line(line string) error {
 	}
 	if found := result.FindStringSubmatch(line); found != nil && s.current != nil {
 		s.tests[found[2]] = found[1]
-		if found[1] == "FAIL" {
-			fmt.Println(line)
-		}
 	}
 	said, found := strings.CutPrefix(line, "@")
 	if !found {
+		if s.current != nil {
+			s.failures.line(line)
+		}
 		return nil
 	}
 	words := append(strings.Fields(said), "", "", "")
@@ -82,7 +81,7 @@ func (s *session) line(line string) error {
 			return fmt.Errorf("the console says %q", line)
 		}
 		s.current, s.begun, s.tests = &s.parts[number], time.Now(), map[string]string{}
-		s.figure = ""
+		s.figure, s.failures = "", &failures{out: os.Stdout, said: map[string][]string{}}
 	case "end":
 		if s.current == nil {
 			return fmt.Errorf("the console says %q", line)

@@ -42,6 +42,36 @@ func TestSession(t *testing.T) {
 	}
 }
 
+// Whoever reads the output of CI sees why a test failed, and not only that it did.
+func TestFailures(t *testing.T) {
+	for name, tc := range map[string]struct{ console, want string }{
+		"one that passes": {"=== RUN   TestA\n    a_test.go:1: said\n--- PASS: TestA (0.1s)\n", ""},
+		"one that fails":  {"=== RUN   TestA\n    a_test.go:1: said\n        more\n--- FAIL: TestA (0.1s)\nFAIL\n", "--- FAIL: TestA (0.1s)\n    a_test.go:1: said\n        more\n"},
+		"a part of one": {
+			"=== RUN   TestA\n=== RUN   TestA/x\n    a_test.go:1: of x\n=== NAME  TestA\n    a_test.go:2: of A\n--- FAIL: TestA (0.1s)\n    --- FAIL: TestA/x (0.1s)\n",
+			"--- FAIL: TestA (0.1s)\n    a_test.go:2: of A\n    --- FAIL: TestA/x (0.1s)\n    a_test.go:1: of x\n",
+		},
+		"beside another one": {
+			"=== RUN   TestA\n=== PAUSE TestA\n=== RUN   TestB\n    b_test.go:1: of B\n=== CONT  TestA\n    a_test.go:1: of A\n--- FAIL: TestA (0.1s)\n--- PASS: TestB (0.1s)\n",
+			"--- FAIL: TestA (0.1s)\n    a_test.go:1: of A\n",
+		},
+		"a panic":     {"=== RUN   TestA\n--- FAIL: TestA (0.1s)\npanic: x\n\ngoroutine 1:\n", "--- FAIL: TestA (0.1s)\npanic: x\n\ngoroutine 1:\n"},
+		"a leak":      {"=== RUN   TestA\n--- PASS: TestA (0.1s)\nPASS\nFAIL: found unexpected goroutines:\n[x]\n", "FAIL: found unexpected goroutines:\n[x]\n"},
+		"a long text": {"=== RUN   TestA\n" + strings.Repeat("x\n", 1000) + "--- FAIL: TestA (0.1s)\n", "--- FAIL: TestA (0.1s)\n" + strings.Repeat("x\n", saidLines)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got bytes.Buffer
+			f := &failures{out: &got, said: map[string][]string{}}
+			for line := range strings.Lines(tc.console) {
+				f.line(strings.TrimSuffix(line, "\n"))
+			}
+			if got.String() != tc.want {
+				t.Errorf("got\n%swant\n%s", got.String(), tc.want)
+			}
+		})
+	}
+}
+
 func TestSessionOfAnUnknownPart(t *testing.T) {
 	s := &session{parts: []part{{name: "this"}}}
 	if err := s.read(strings.NewReader("@begin 1\n")); err == nil {
