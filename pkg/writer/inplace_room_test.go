@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -140,7 +141,7 @@ func TestInPlaceIsInterrupted(t *testing.T) {
 	threads, done := make(chan int), make(chan error)
 	go func() {
 		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		for i := range 20 {
+		for i := range 8 {
 			threads <- unix.Gettid()
 			_, err := w.Write(t.Context(), v.root, tree(file("a", pages(1+i%2*(size-1), "x"))))
 			done <- err
@@ -148,12 +149,20 @@ func TestInPlaceIsInterrupted(t *testing.T) {
 		close(threads)
 	}()
 	for thread := range threads {
-		for range 1000 { // these end, so the write does too
-			v.must(unix.Tgkill(os.Getpid(), thread, unix.SIGURG))
-			runtime.Gosched()
-		}
-		if err := <-done; err != nil {
+		if err := v.interrupt(thread, done); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// interrupt sends signals to a thread until it is done. The pauses between them grow, so at last one is long enough for any call.
+func (v *testVolume) interrupt(thread int, done <-chan error) error {
+	for pause := time.Microsecond; ; pause += pause/20 + 1 {
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(pause):
+			v.must(unix.Tgkill(os.Getpid(), thread, unix.SIGURG))
 		}
 	}
 }
