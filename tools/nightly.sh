@@ -41,7 +41,7 @@ suites() {
 mutants() {
   go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 --version >/dev/null || return
   go test -vet=off -cover -c -o /dev/null "./pkg/$1" || return
-  GOFLAGS="${GOFLAGS:-} -count=1 -vet=off -short" tools/sandbox.sh go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 unleash --workers 2 --timeout-coefficient 10 "./pkg/$1" |
+  GOFLAGS="${GOFLAGS:-} -count=1 -vet=off -short -exec=$PWD/tools/mutant-test.sh" tools/sandbox.sh go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 unleash --workers 2 --timeout-coefficient 10 "./pkg/$1" |
     go -C tools run ./survivors "../pkg/$1" survivors.txt
 }
 

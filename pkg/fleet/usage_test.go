@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -73,5 +74,44 @@ func TestUsing(t *testing.T) {
 	}
 	if got, err := Using(t.Context(), pods, driver); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+}
+
+// TestHolding: before an uninstall the administrator hears of each pod whose mounts only the plugin can remove.
+func TestHolding(t *testing.T) {
+	on := func(node string, pod corev1.Pod) corev1.Pod {
+		pod.Spec.NodeName = node
+		return pod
+	}
+	deleted := func(pod corev1.Pod) corev1.Pod {
+		pod.DeletionTimestamp = &metav1.Time{}
+		return pod
+	}
+	plugin := func(node string, ready corev1.ConditionStatus) corev1.Pod {
+		pod := on(node, podWith("plugin-on-"+node, corev1.PodRunning))
+		pod.Labels = map[string]string{"app": "refvol"}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
+		return pod
+	}
+	pods := pagesOf(t, nil, []corev1.Pod{
+		on("served", podWith("runs", corev1.PodRunning, driver)),
+		on("served", podWith("done", corev1.PodSucceeded, driver)),
+		deleted(on("served", podWith("goes", corev1.PodSucceeded, driver))),
+		on("served", podWith("other", corev1.PodRunning, "other.example.com")),
+		on("not-ready", podWith("left", corev1.PodFailed, driver)),
+		on("ends", podWith("late", corev1.PodSucceeded, driver)),
+		on("none", podWith("alone", corev1.PodSucceeded, driver)),
+		on("", podWith("never-placed", corev1.PodFailed, driver)),
+	}, []corev1.Pod{
+		plugin("served", corev1.ConditionTrue), plugin("not-ready", corev1.ConditionFalse), deleted(plugin("ends", corev1.ConditionTrue)),
+	})
+	isPlugin := func(pod *corev1.Pod) bool { return pod.Labels["app"] == "refvol" }
+	holding, err := Holding(t.Context(), pods, driver, isPlugin)
+	names := make([]string, len(holding))
+	for i, pod := range holding {
+		names[i] = pod.Name
+	}
+	if want := []string{"runs", "goes", "left", "late", "alone"}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("got %q, %v, want %q", names, err, want)
 	}
 }

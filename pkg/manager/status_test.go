@@ -139,3 +139,36 @@ func TestOnlyOneWatchIsRefused(t *testing.T) {
 		wantStale("while the token is refused", opens, true)
 	})
 }
+
+// TestAWatchThatIsCutIsStale: what ends each watch as soon as it is open, as a proxy may, can't pass for a server that has no news.
+func TestAWatchThatIsCutIsStale(t *testing.T) {
+	for name, test := range map[string]struct {
+		after time.Duration
+		event bool
+		stale bool
+	}{
+		"just before it counts as working": {after: workingTime - 1, stale: true},
+		"as soon as it counts as working":  {after: workingTime},
+		"early, after an event":            {after: workingTime - 1, event: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *env) {
+				ref := secretRef("a")
+				e.api.put(secret("a", "1"))
+				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+				synctest.Wait()
+				if test.event {
+					e.api.put(secret("a", "2"))
+				}
+				after(test.after)
+				if s := e.status(); s.Stale || !s.Watched {
+					t.Errorf("before the watch ends: %+v", s)
+				}
+				e.api.closeWatches()
+				if s := e.status(); s.Stale != test.stale || !s.Watched {
+					t.Errorf("when the watch has ended: %+v, want stale %t", s, test.stale)
+				}
+			})
+		})
+	}
+}

@@ -3,9 +3,9 @@
 //	gremlins unleash ./pkg/access | survivors pkg/access tools/survivors.txt
 //
 // It prints the output on, and then each mutant that survived and is not in the file: its function, its kind, and how many. It fails
-// if there are any, if the output has no result, or if too many mutants took too long. The file has a line for each function and kind of
-// a mutant, with a count and the reason why no test notices it. Mutants that no test covers are not judged: gremlins counts constants and
-// cases among them. Functions and not lines name them, so that the file holds while code moves.
+// if there are any, if the output has no result, if too many mutants took too long, or if some were not judged. The file has a line for
+// each function and kind of a mutant, with a count and the reason why no test notices it. Functions and not lines name them, so that the
+// file holds while code moves.
 package main
 
 import (
@@ -77,7 +77,7 @@ func parseKnown(text, dir string) (map[mutant]int, error) {
 
 var (
 	livedLine  = regexp.MustCompile(`^ *LIVED (\w+) at (\S+\.go):(\d+):\d+`)
-	resultLine = regexp.MustCompile(`^Killed: ([1-9]\d*), Lived: (\d+)`)
+	resultLine = regexp.MustCompile(`^Killed: ([1-9]\d*), Lived: (\d+), Not covered: (\d+)`)
 	lateLine   = regexp.MustCompile(`^Timed out: (\d+)`)
 )
 
@@ -87,14 +87,14 @@ const lateShare = 2
 
 // parseOutput copies the output, and returns the mutants that lived.
 func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error) {
-	lived, judged, late := map[mutant]int{}, 0, 0
+	lived, judged, late, left := map[mutant]int{}, 0, 0, 0
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		if _, err := fmt.Fprintln(out, lines.Text()); err != nil {
 			return nil, err
 		}
 		if found := resultLine.FindStringSubmatch(lines.Text()); found != nil {
-			judged = number(found[1]) + number(found[2])
+			judged, left = number(found[1])+number(found[2]), number(found[3])
 		}
 		if found := lateLine.FindStringSubmatch(lines.Text()); found != nil {
 			late = number(found[1])
@@ -118,6 +118,9 @@ func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error
 	}
 	if judged == 0 {
 		return nil, errors.New("the output has no mutant that was killed: did the tests run?")
+	}
+	if left > 0 {
+		return nil, fmt.Errorf("%d mutants were not judged: did the tests run by mutant-test.sh?", left)
 	}
 	if late > judged/lateShare {
 		return nil, fmt.Errorf("%d mutants took too long, beside %d that were judged: the time limit was too short", late, judged)
