@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"errors"
 	"iter"
 	"net/http"
 	"net/http/httptest"
@@ -75,4 +76,70 @@ func TestState(t *testing.T) {
 			`refvol_stale_objects 4`, `refvol_object_staleness_max_seconds 20000`,
 		)
 	})
+}
+
+// Writes and answers to reviews are counted by their results, and an error is one whatever else is said. Each result is there from the start.
+func TestResults(t *testing.T) {
+	failure := errors.New("failed")
+	m := New(apiversion.Info{})
+	m.wantLines(t,
+		`refvol_writes_total{result="changed"} 0`, `refvol_writes_total{result="unchanged"} 0`, `refvol_writes_total{result="error"} 0`,
+		`refvol_authorizations_total{result="allowed"} 0`, `refvol_authorizations_total{result="denied"} 0`, `refvol_authorizations_total{result="error"} 0`,
+	)
+	for _, write := range []struct {
+		times   int
+		changed bool
+		bytes   int64
+		err     error
+	}{{1, false, 0, nil}, {2, true, 100, nil}, {3, true, 10, failure}, {4, false, 0, failure}} {
+		for range write.times {
+			m.RecordWrite(write.changed, write.bytes, write.err)
+		}
+	}
+	for _, review := range []struct {
+		times   int
+		allowed bool
+		err     error
+	}{{1, true, nil}, {2, false, nil}, {3, false, failure}, {4, true, failure}} {
+		for range review.times {
+			m.Reviewed(review.allowed, review.err)
+		}
+	}
+	m.wantLines(t,
+		`refvol_writes_total{result="unchanged"} 1`, `refvol_writes_total{result="changed"} 2`, `refvol_writes_total{result="error"} 7`,
+		`refvol_write_bytes_total 230`,
+		`refvol_authorizations_total{result="allowed"} 1`, `refvol_authorizations_total{result="denied"} 2`, `refvol_authorizations_total{result="error"} 7`,
+	)
+}
+
+// Conditions of readiness and rights have a gauge each, which follows what is known at the scrape. None can be added twice.
+func TestReadinessAndRights(t *testing.T) {
+	m := New(apiversion.Info{})
+	broken, missing := errors.New("broken"), []string{"get of pods"}
+	for name, condition := range map[string]func() error{"fine": func() error { return nil }, "api": func() error { return broken }} {
+		if err := m.ShowReadiness(name, condition); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rights, lacks := []string{"list of secrets", "get of pods", "watch of secrets"}, func() []string { return missing }
+	if err := m.ShowRights(rights, lacks); err != nil {
+		t.Fatal(err)
+	}
+	m.wantLines(t,
+		`refvol_ready{condition="fine"} 1`, `refvol_ready{condition="api"} 0`,
+		`refvol_rights{right="list of secrets"} 1`, `refvol_rights{right="get of pods"} 0`, `refvol_rights{right="watch of secrets"} 1`,
+	)
+	broken, missing = nil, []string{"list of secrets", "watch of secrets"}
+	m.wantLines(t,
+		`refvol_ready{condition="fine"} 1`, `refvol_ready{condition="api"} 1`,
+		`refvol_rights{right="list of secrets"} 0`, `refvol_rights{right="get of pods"} 1`, `refvol_rights{right="watch of secrets"} 0`,
+	)
+	for want, err := range map[string]error{
+		"register the metric of condition api: ":         m.ShowReadiness("api", func() error { return nil }),
+		"register the metric of right list of secrets: ": m.ShowRights(rights, lacks),
+	} {
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("a second time: got %v, want %s", err, want)
+		}
+	}
 }

@@ -21,20 +21,31 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// apiServer answers reviews: it allows the allowed rights, and fails with err.
+// apiServer answers reviews after a time: it allows the allowed rights, and fails with err.
 type apiServer struct {
-	// wants are rights without which the Checker works.
+	// wants are rights without which the Checker works. node is its Node.
 	wants []authorizationv1.ResourceAttributes
+	node  *Node
 
 	mu      sync.Mutex
+	takes   time.Duration
 	allowed []string
 	err     error
 	asked   []string
 }
 
-func (s *apiServer) Create(_ context.Context, review *authorizationv1.SelfSubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SelfSubjectAccessReview, error) {
+func (s *apiServer) Create(
+	ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, _ metav1.CreateOptions,
+) (*authorizationv1.SelfSubjectAccessReview, error) {
+	s.mu.Lock()
+	takes := s.takes
+	s.mu.Unlock()
+	pause(ctx, takes, nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	a := review.Spec.ResourceAttributes
 	what := fmt.Sprint(a.Verb, " ", a.Resource, a.Namespace)
 	s.asked = append(s.asked, what)
@@ -57,7 +68,7 @@ func running(t *testing.T, s *apiServer) (*Checker, chan<- struct{}, *bytes.Buff
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))))
 	t.Cleanup(cancel)
 	refused := make(chan struct{}, 1)
-	c, err := New(Options{Identity: "plugin", Needs: needs(), Wants: s.wants, Reviews: s, Refused: refused})
+	c, err := New(Options{Identity: "plugin", Needs: needs(), Wants: s.wants, Reviews: s, Node: s.node, Refused: refused})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,5 +209,21 @@ func TestRefused(t *testing.T) {
 		if n := s.answer(nil) - asked; n < 4*5 || n > 4*7 {
 			t.Errorf("%d requests in a minute of refusals", n)
 		}
+	})
+}
+
+// TestSlowServer waits for an API server that takes seconds for an answer, and gives up one that never answers, to ask again.
+func TestSlowServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &apiServer{takes: time.Hour}
+		s.answer(nil, strings.Split(all, ",")...)
+		c, _, _ := running(t, s)
+		after(time.Minute)
+		wantReady(t, c, "ask whether the plugin may list configmaps: context deadline exceeded")
+		s.mu.Lock()
+		s.takes = 2 * time.Second
+		s.mu.Unlock()
+		after(2 * time.Minute)
+		wantReady(t, c, "")
 	})
 }

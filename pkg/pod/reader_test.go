@@ -1,10 +1,13 @@
 package pod
 
 import (
+	"context"
 	"errors"
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -71,5 +74,58 @@ func TestReader(t *testing.T) {
 	client.PrependReactor("get", "pods", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, failure })
 	if _, _, err := read(web, "main"); !errors.Is(err, failure) || apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The inline CSI volumes of a pod are found, with what its author wrote. They are writable unless it says otherwise.
+func TestReaderInline(t *testing.T) {
+	csi := func(name string, readOnly *bool) corev1.Volume {
+		source := &corev1.CSIVolumeSource{Driver: "example.com", ReadOnly: readOnly, VolumeAttributes: map[string]string{"name": name}}
+		return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{CSI: source}}
+	}
+	client := fake.NewClientset(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-0", UID: "8f7e"},
+		Spec: corev1.PodSpec{Volumes: []corev1.Volume{
+			csi("default", nil),
+			{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+			csi("writable", new(false)), csi("read-only", new(true)),
+		}},
+	})
+	reader := NewReader(func(namespace string) Pods { return client.CoreV1().Pods(namespace) })
+	got, err := reader.Get(t.Context(), testPod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]InlineVolume{}
+	for name, readOnly := range map[string]bool{"default": false, "writable": false, "read-only": true} {
+		want[name] = InlineVolume{Driver: "example.com", Attributes: map[string]string{"name": name}, ReadOnly: readOnly}
+	}
+	if !reflect.DeepEqual(got.Inline, want) {
+		t.Errorf("\ngot  %+v\nwant %+v", got.Inline, want)
+	}
+}
+
+// slowPods answers after a time.
+type slowPods time.Duration
+
+func (s slowPods) Get(ctx context.Context, name string, _ metav1.GetOptions) (*corev1.Pod, error) {
+	select {
+	case <-time.After(time.Duration(s)):
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: testPod.UID}}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// An API server may take seconds to answer. If it takes forever, the request ends soon, for there are places for few.
+func TestReaderOfASlowServer(t *testing.T) {
+	for takes, want := range map[time.Duration]error{3 * time.Second: nil, time.Hour: context.DeadlineExceeded} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			_, err := NewReader(func(string) Pods { return slowPods(takes) }).Get(t.Context(), testPod)
+			if took := time.Since(began); !errors.Is(err, want) || took > time.Minute {
+				t.Errorf("an answer after %s: got %v after %s", takes, err, took)
+			}
+		})
 	}
 }

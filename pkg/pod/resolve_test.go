@@ -49,6 +49,9 @@ func TestResolve(t *testing.T) {
 	if at := resolved.NeedsPod(); at != "" {
 		t.Errorf("it still needs the pod for %s", at)
 	}
+	if n := CountItems(resolved); n != 1 {
+		t.Errorf("it lists %d items, of which one is in the pod's spec", n)
+	}
 	if !reflect.DeepEqual(spec.Sources, before) {
 		t.Errorf("the spec became %+v", spec.Sources)
 	}

@@ -63,9 +63,16 @@ func TestVolumeSourcesRefuses(t *testing.T) {
 			t.Errorf("\ngot  %+v, %v\nwant %s", got, err, want)
 		}
 	}
-	_, err := VolumeSources(&corev1.PodSpec{}, field.NewPath("spec"), "ns", "v")
-	if want := `the pod has no volume "v"`; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
+	// The error for a name that the pod doesn't have lists those that can be meant: a CSI volume can't be shown, and may be the one that asks.
+	csi := corev1.Volume{Name: "csi", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{}}}
+	for want, volumes := range map[string][]corev1.Volume{
+		`the pod has no volume "v"`:              nil,
+		`the pod has no volume "v"; it has a, b`: {{Name: "a"}, csi, {Name: "b"}},
+	} {
+		_, err := VolumeSources(&corev1.PodSpec{Volumes: volumes}, field.NewPath("spec"), "ns", "v")
+		if err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 

@@ -1,0 +1,261 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// podServer answers reads after a time, with err, or with the pod for which it was asked. It answers a thousand reads at most.
+type podServer struct {
+	takes time.Duration
+
+	mu       sync.Mutex
+	err      error
+	asked    []time.Time
+	inFlight int
+	changed  []types.UID
+}
+
+func (s *podServer) get(ctx context.Context, pod volume.Pod) (*Spec, error) {
+	s.mu.Lock()
+	s.asked = append(s.asked, time.Now())
+	s.inFlight++
+	takes := s.takes
+	if len(s.asked) > 1000 {
+		takes = 24 * time.Hour
+	}
+	s.mu.Unlock()
+	var err error
+	select {
+	case <-time.After(takes):
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inFlight--
+	if err == nil {
+		err = s.err
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Spec{Pod: pod}, nil
+}
+
+func (s *podServer) note(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = append(s.changed, uid)
+}
+
+// state waits until everything is idle, and returns how many reads were sent, how many of them are in flight, and how many have ended.
+func (s *podServer) state() (asked, inFlight, ended int) {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.asked), s.inFlight, len(s.changed)
+}
+
+// answer changes the answers, and waits for a time.
+func (s *podServer) answer(err error, d time.Duration) {
+	s.mu.Lock()
+	s.err = err
+	s.mu.Unlock()
+	<-time.After(d)
+}
+
+// run starts reads, and returns a function that ends them and waits for that.
+func run(t *testing.T, r *Reads) (end func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		r.Run(ctx)
+		close(done)
+	}()
+	synctest.Wait()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// All volumes of a pod share one read of it, also if some of them don't know its account. What all have got is forgotten.
+func TestReadsAPodOnce(t *testing.T) {
+	for name, urgent := range map[string]bool{"a publish waits": true, "no publish waits": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &podServer{}
+				r := NewReads(s.get, s.note)
+				without := testPod
+				without.ServiceAccount = ""
+				for i, pod := range []volume.Pod{testPod, without} {
+					if spec, err := r.Get(pod, fmt.Sprint(i), urgent); spec != nil || !errors.Is(err, ErrPending) {
+						t.Errorf("before Run: got %+v, %v", spec, err)
+					}
+				}
+				defer run(t, r)()
+				for i, pod := range []volume.Pod{testPod, without} {
+					if spec, err := r.Get(pod, fmt.Sprint(i), urgent); err != nil || spec == nil || spec.Name != testPod.Name {
+						t.Errorf("volume %d: got %+v, %v", i, spec, err)
+					}
+				}
+				if asked, _, ended := s.state(); asked != 1 || ended != 1 || s.changed[0] != testPod.UID {
+					t.Errorf("%d reads, and the signals %q", asked, s.changed)
+				}
+				if _, err := r.Get(testPod, "0", urgent); !errors.Is(err, ErrPending) {
+					t.Errorf("later: got %v", err)
+				}
+				if asked, _, _ := s.state(); asked != 2 {
+					t.Errorf("%d reads for a volume that came later", asked)
+				}
+			})
+		})
+	}
+}
+
+// A failed read is repeated while a volume waits, neither all the time nor after long pauses, and more often if a publish waits. The volume
+// learns of the last failure, and of the pod without another question in between.
+func TestReadsRepeat(t *testing.T) {
+	proxy := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", corev1.Resource("pods"), "web-0", "page not found", 0, true)
+	for name, test := range map[string]struct {
+		urgent  bool
+		err     error
+		longest time.Duration
+	}{
+		"a publish waits":      {true, errors.New("connection refused"), 10 * time.Second},
+		"no publish waits":     {false, errors.New("connection refused"), time.Minute},
+		"a proxy knows no URL": {false, proxy, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &podServer{}
+				r := NewReads(s.get, s.note)
+				end := run(t, r)
+				_, _ = r.Get(testPod, "v", test.urgent)
+				s.answer(test.err, 10*time.Minute)
+				if _, err := r.Get(testPod, "v", test.urgent); !errors.Is(err, test.err) {
+					t.Errorf("got %v", err)
+				}
+				asked, _, ended := s.state()
+				if asked > 200 || asked != ended {
+					t.Errorf("%d reads in ten minutes, of which %d have ended", asked, ended)
+				}
+				s.answer(nil, test.longest)
+				if now, _, _ := s.state(); now != asked+1 {
+					t.Errorf("%d more reads until the first success", now-asked)
+				}
+				for i := range s.asked[1:] {
+					if pause := s.asked[i+1].Sub(s.asked[i]); pause > test.longest {
+						t.Errorf("pause %d is %s", i, pause)
+					}
+				}
+				if spec, err := r.Get(testPod, "v", test.urgent); err != nil || spec == nil {
+					t.Errorf("got %+v, %v", spec, err)
+				}
+				end()
+			})
+		})
+	}
+}
+
+// A pod that doesn't exist is an answer: its read is not repeated.
+func TestReadsOfNoPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &podServer{err: fmt.Errorf("read: %w", apierrors.NewNotFound(corev1.Resource("pods"), "web-0"))}
+		r := NewReads(s.get, s.note)
+		defer run(t, r)()
+		_, _ = r.Get(testPod, "v", true)
+		<-time.After(time.Hour)
+		if asked, _, ended := s.state(); asked != 1 || ended != 1 {
+			t.Errorf("%d reads, %d signals", asked, ended)
+		}
+		if spec, err := r.Get(testPod, "v", true); spec != nil || !apierrors.IsNotFound(err) {
+			t.Errorf("got %+v, %v", spec, err)
+		}
+	})
+}
+
+// A read ends with the last volume that waits for it, in flight or between two tries, and not before.
+func TestReadsForget(t *testing.T) {
+	for name, s := range map[string]*podServer{
+		"in flight":  {takes: time.Hour},
+		"in a pause": {err: errors.New("connection refused")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := NewReads(s.get, s.note)
+				defer run(t, r)()
+				_, _ = r.Get(testPod, "a", false)
+				_, _ = r.Get(testPod, "b", false)
+				r.Forget("a")
+				r.Forget("other")
+				before, inFlight, _ := s.state()
+				<-time.After(2 * time.Minute)
+				if now, still, _ := s.state(); now == before && still == 0 || still != inFlight {
+					t.Errorf("the read has ended with a volume that waits: %d reads, %d in flight", now, still)
+				}
+				r.Forget("b")
+				asked, inFlight, _ := s.state()
+				<-time.After(time.Hour)
+				if now, _, _ := s.state(); now != asked || inFlight != 0 {
+					t.Errorf("without a volume: %d more reads, %d in flight", now-asked, inFlight)
+				}
+			})
+		})
+	}
+}
+
+// Many pods are not read at the same time, because each may need megabytes; yet a publish waits for none of them. None is read after Run.
+func TestReadsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &podServer{takes: time.Hour}
+		r := NewReads(s.get, s.note)
+		end := run(t, r)
+		get := func(from, n int, urgent bool) (inFlight int) {
+			for i := range n {
+				pod := volume.Pod{Namespace: "ns", Name: fmt.Sprint(from + i), UID: types.UID(fmt.Sprint(from + i))}
+				_, _ = r.Get(pod, pod.Name, urgent)
+			}
+			_, inFlight, _ = s.state()
+			return inFlight
+		}
+		ordinary := get(0, 100, false)
+		if ordinary == 0 || ordinary > 50 {
+			t.Errorf("%d of 100 reads are in flight", ordinary)
+		}
+		if n := get(100, 1, true); n != ordinary+1 {
+			t.Errorf("%d reads are in flight, not %d and one for a publish", n, ordinary)
+		}
+		all := get(101, 100, true)
+		if all <= ordinary || all > 50 {
+			t.Errorf("%d reads are in flight with publishes that wait", all)
+		}
+		<-time.After(time.Hour)
+		if asked, _, ended := s.state(); asked <= all || ended != all {
+			t.Errorf("after an hour %d reads were sent, and %d have ended, not %d", asked, ended, all)
+		}
+		asked, _, _ := s.state()
+		end()
+		<-time.After(time.Hour)
+		if now, inFlight, _ := s.state(); now != asked || inFlight != 0 {
+			t.Errorf("after Run: %d reads more, %d in flight", now-asked, inFlight)
+		}
+		if _, err := r.Get(testPod, "v", true); !errors.Is(err, ErrPending) {
+			t.Errorf("after Run: got %v", err)
+		}
+	})
+}
