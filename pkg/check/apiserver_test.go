@@ -7,8 +7,11 @@ import (
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -71,6 +74,44 @@ func TestMay(t *testing.T) {
 			if !reflect.DeepEqual(asked, want) {
 				t.Errorf("%s: asked %+v", test.name, asked)
 			}
+		}
+	}
+}
+
+// TestLookup: what no request can find is no error, and what may not be read is unknown.
+func TestLookup(t *testing.T) {
+	forbidden := apierrors.NewForbidden(corev1.Resource("secrets"), "o", errors.New("no"))
+	broken := errors.New("connection refused")
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "o"}
+	objects := []runtime.Object{
+		&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"a": "1"}, BinaryData: map[string][]byte{"b": {1, 2}}},
+		&corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"a": {1, 2, 3}}},
+	}
+	both := Object{Exists: Yes, Data: sets.New("a"), BinaryData: sets.New("b"), sizes: map[string]int64{"a": 1, "b": 2}}
+	one := Object{Exists: Yes, Data: sets.New("a"), sizes: map[string]int64{"a": 3}}
+	for _, test := range []struct {
+		ref  volume.Ref
+		err  error
+		want Object
+	}{
+		{ref: volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: "o"}, want: both},
+		{ref: volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "o"}, want: one},
+		{ref: volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: "other"}, want: Object{Exists: No}},
+		{ref: volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "other"}, want: Object{Exists: No}},
+		{ref: volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "../o"}, err: broken, want: Object{Exists: No}}, // it sends no request
+		{ref: volume.Ref{Kind: volume.Secret, Namespace: "..", Name: "o"}, err: broken, want: Object{Exists: No}},
+		{ref: volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: "o"}, err: forbidden, want: Object{Exists: Unknown}},
+		{ref: volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "o"}, err: forbidden, want: Object{Exists: Unknown}},
+		{ref: volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: "o"}, err: broken},
+		{ref: volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "o"}, err: broken},
+	} {
+		s, client := newServer(t, objects...)
+		if test.err != nil {
+			client.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, test.err })
+		}
+		got, err := s.Lookup(t.Context(), test.ref)
+		if fails := reflect.DeepEqual(test.want, Object{}); !reflect.DeepEqual(got, test.want) || (err != nil) != fails {
+			t.Errorf("%s, answered %v: got %+v, %v, want %+v", test.ref, test.err, got, err, test.want)
 		}
 	}
 }

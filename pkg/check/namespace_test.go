@@ -45,7 +45,15 @@ func TestLabel(t *testing.T) {
 	for i := range 33 {
 		manyLarge = strings.Replace(manyLarge, "large-N", fmt.Sprint("large-", i), 1)
 	}
-	sources := strings.Repeat("{configMap: {name: small}}, ", 257)
+	volumeOf := func(source string) string {
+		return "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}]}]\nvolumes: [{name: v, " + source + "}]"
+	}
+	sources := func(n int) string {
+		return volumeOf("projected: {sources: [" + strings.Repeat("{configMap: {name: small}}, ", n) + "]}")
+	}
+	items := func(n int) string {
+		return volumeOf("configMap: {name: small, items: [" + strings.Repeat("{key: tls, path: a}, ", n) + "]}")
+	}
 	var over []string
 	for i := range 129 {
 		over = append(over, fmt.Sprintf("v%d: the pod would have more than 128 volumes of the driver", i))
@@ -66,7 +74,10 @@ func TestLabel(t *testing.T) {
 		{name: "at a key", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}, {name: e, mountPath: /v/tls}]}]\nvolumes: [{name: e, emptyDir: {}}, {name: v, configMap: {name: small}}]", live: []string{"v"}, problems: []string{"volume v: "}},
 		{name: "left out", meta: "labels: {refvol.dev/live: 'false'}", spec: volumesNamed(1, "small"), native: []string{`v0: the pod is left out by refvol.dev/live: "false"`}},
 		{name: "Windows", spec: "os: {name: windows}\n" + volumesNamed(1, "small"), native: []string{"v0: the pod is of Windows"}},
-		{name: "many sources", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}]}]\nvolumes: [{name: v, projected: {sources: [" + sources + "]}}]", native: []string{"v: it has more than 256 sources"}},
+		{name: "as many sources as may be", spec: sources(256), live: []string{"v"}},
+		{name: "many sources", spec: sources(257), native: []string{"v: it has more than 256 sources"}},
+		{name: "as many items as may be", spec: items(8192), live: []string{"v"}},
+		{name: "many items", spec: items(8193), native: []string{"v: it has more than 8,192 items"}},
 		{name: "many keys", spec: volumesNamed(1, "many"), live: []string{"v0"}, problems: []string{"volume v0: has 8193 keys, more than 8192 (--max-volume-size)"}},
 		{name: "large", spec: volumesNamed(1, "half"), live: []string{"v0"}},
 		{name: "large together", spec: volumesNamed(4, "half"), live: []string{"v0", "v1", "v2", "v3"}, problems: []string{"the files of its live volumes take 98328 KiB, more than a pod's share of --max-total-size, by default 65536 KiB"}},

@@ -116,7 +116,10 @@ func (r *Reads) Get(pod volume.Pod, volumeID string, urgent bool) (*Spec, error)
 		return x.Last.Value.spec, x.Last.Value.err
 	}
 	x.waiters[volumeID] = struct{}{}
-	x.Urgent = x.Urgent || urgent
+	if urgent && !x.Urgent {
+		x.Urgent = true
+		x.EndPause() // it may be longer than urgentPause
+	}
 	if r.start != nil && x.IsDue() {
 		r.start(x)
 	}

@@ -172,6 +172,25 @@ func TestReadsRepeat(t *testing.T) {
 	}
 }
 
+// A publish doesn't wait for the end of a pause that began when no publish waited.
+func TestReadsWhenAPublishComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &podServer{}
+		r := NewReads(s.get, s.note)
+		defer run(t, r)()
+		_, _ = r.Get(testPod, "bound", false)
+		s.answer(errors.New("connection refused"), 10*time.Minute)
+		asked, _, _ := s.state()
+		for range 2 {
+			_, _ = r.Get(testPod, "bound", false)
+			_, _ = r.Get(testPod, "new", true)
+			if now, _, _ := s.state(); now != asked+1 {
+				t.Errorf("%d reads for a publish, want one", now-asked)
+			}
+		}
+	})
+}
+
 // A pod that doesn't exist is an answer: its read is not repeated.
 func TestReadsOfNoPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
