@@ -60,6 +60,20 @@ func TestAskAbout(t *testing.T) {
 	}
 }
 
+// The verbs of a right are read as a list in a sentence.
+func TestPhrase(t *testing.T) {
+	for want, verbs := range map[string][]string{
+		"get":                 {"get"},
+		"get and list":        {"get", "list"},
+		"get, list and watch": {"get", "list", "watch"},
+		"a, b, c and d":       {"a", "b", "c", "d"},
+	} {
+		if got := Phrase(verbs); got != want {
+			t.Errorf("%q: got %q, want %q", verbs, got, want)
+		}
+	}
+}
+
 // review is an answer of an API server, and its meaning.
 type review struct {
 	status authorizationv1.SubjectAccessReviewStatus

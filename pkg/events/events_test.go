@@ -93,7 +93,7 @@ func TestWarnAgain(t *testing.T) {
 	}
 }
 
-// TestFailuresAreLoggedOnce: while events cannot be written, each event is tried twelve times.
+// TestFailuresAreLoggedOnce: while events cannot be written, each event is tried twelve times. A failure that lasts is logged again later.
 func TestFailuresAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -105,18 +105,22 @@ func TestFailuresAreLoggedOnce(t *testing.T) {
 		var log bytes.Buffer
 		ctx := klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log), textlogger.Verbosity(2))))
 		r := New(ctx, eventsOf(client), "csi.refvol.dev", "node-1")
-		for range 3 {
-			r.Warn(volume.Pod{Namespace: "shop", Name: "web-0", UID: "8f7e"}, "RefNotFound", "not found")
+		for hour := range 2 {
+			for range 3 {
+				r.Warn(volume.Pod{Namespace: "shop", Name: "web-0", UID: "8f7e"}, "RefNotFound", "not found")
+			}
+			<-time.After(time.Hour)
+			synctest.Wait()
+			if tries < 12*(hour+1) {
+				t.Errorf("%d tries", tries)
+			}
+			if lines := strings.Count(log.String(), "\n"); lines != hour+1 || strings.Count(log.String(), "connection refused") != lines {
+				t.Errorf("%d lines after %d hours: %s", lines, hour+1, &log)
+			}
 		}
-		<-time.After(5 * time.Minute)
+		r.Warn(volume.Pod{Namespace: "shop", Name: "web-0", UID: "8f7e"}, "RefNotFound", "not found")
+		<-time.After(time.Minute) // a shutdown ends the tries
 		r.Shutdown()
-		synctest.Wait()
-		if tries < 12 {
-			t.Errorf("%d tries", tries)
-		}
-		if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), "connection refused") {
-			t.Errorf("%d lines: %s", lines, &log)
-		}
 	})
 }
 
@@ -149,4 +153,35 @@ func TestAStalledRequestEnds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// slow is an API server that answers after some seconds.
+type slow struct {
+	stalled
+	written int
+}
+
+func (s *slow) Create(ctx context.Context, event *corev1.Event, _ metav1.CreateOptions) (*corev1.Event, error) {
+	select {
+	case <-time.After(5 * time.Second):
+		s.written++
+		return event, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// TestASlowRequest: an event is written by an API server that is busy.
+func TestASlowRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{}
+		r := New(t.Context(), func(string) Events { return s }, "csi.refvol.dev", "node-1")
+		r.Warn(volume.Pod{Namespace: "shop", Name: "web-0", UID: "8f7e"}, "RefNotFound", "not found")
+		<-time.After(5 * time.Minute)
+		r.Shutdown()
+		synctest.Wait()
+		if s.written != 1 {
+			t.Errorf("written %d times", s.written)
+		}
+	})
 }

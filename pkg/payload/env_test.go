@@ -112,7 +112,7 @@ func TestRenderEnvIsBounded(t *testing.T) {
 	}
 }
 
-// A file may have just MaxEnvBytes, from references and from keys, and nothing is skipped.
+// A file may have just MaxEnvBytes, from references and from keys, and nothing is skipped. A later variable that adds nothing counts still.
 func TestRenderEnvIsFull(t *testing.T) {
 	room := MaxEnvBytes - len("A") - variableBytes
 	full := values(volume.ConfigMap, "c", "A", strings.Repeat("a", room))
@@ -120,6 +120,10 @@ func TestRenderEnvIsFull(t *testing.T) {
 	_, err := Render(spec(envSource(0, "e", two)), objects(full, values(volume.ConfigMap, "d", "B", "")), Options{})
 	if tooLarge := new(TooLargeError); !errors.As(err, &tooLarge) {
 		t.Errorf("with a variable more: %v", err)
+	}
+	unknown := volume.Env{Vars: []volume.EnvVar{plain("A", strings.Repeat("a", room)), {Name: "A", Unknown: true}}}
+	if got, err := Render(spec(envSource(0, "e", unknown)), nil, Options{}); err != nil || len(got.Files[0].Data) > 0 {
+		t.Errorf("a value that is unknown in the end is in the file: %v, %v", got, err)
 	}
 	for more := range 2 {
 		text := strings.Repeat("a", room+more)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -92,4 +93,18 @@ func serve(t *testing.T, handler http.Handler) string {
 
 func fetch(ctx context.Context, address string) (*Report, error) {
 	return Fetch(ctx, &http.Transport{DisableKeepAlives: true}, address)
+}
+
+// TestRefusals: a plugin that has no status is told apart from one that can't answer now. Its text is printed without control characters.
+func TestRefusals(t *testing.T) {
+	for code, otherRelease := range map[int]bool{
+		http.StatusNotFound: true, http.StatusForbidden: false, http.StatusInternalServerError: false, http.StatusServiceUnavailable: false,
+	} {
+		address := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "not\x1b here", code) }))
+		_, err := fetch(t.Context(), address)
+		want := fmt.Sprintf("HTTP status %d: not\\u001b here", code)
+		if err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, ErrFormat) != otherRelease {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
 }

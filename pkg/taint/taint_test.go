@@ -30,11 +30,35 @@ type fakeNodes struct {
 	taints   []corev1.Taint
 	getFails []error
 	fails    []error
+	takes    time.Duration
 	requests []time.Time
 	patches  []string
 }
 
+// answerIn sets how long each read takes.
+func (f *fakeNodes) answerIn(takes time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.takes = takes
+}
+
+// wait waits until the answer to a read is there.
+func (f *fakeNodes) wait(ctx context.Context) error {
+	f.mu.Lock()
+	answered := time.After(f.takes)
+	f.mu.Unlock()
+	select {
+	case <-answered:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 func (f *fakeNodes) Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error) {
+	if err := f.wait(ctx); err != nil {
+		return nil, err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if opts.ResourceVersion != "0" {
@@ -135,6 +159,7 @@ func TestTriesUntilItSucceeds(t *testing.T) {
 		}
 		wantLogged(t, log, "Removing the startup taint failed, trying again", 1)
 		wantLogged(t, log, "Removed the startup taint", 1)
+		wantLogged(t, log, "The node has no startup taint", 0)
 		shortest := firstLook
 		for i := 1; i < 21; i++ {
 			took := nodes.requests[i].Sub(nodes.requests[i-1])
@@ -142,6 +167,26 @@ func TestTriesUntilItSucceeds(t *testing.T) {
 				t.Errorf("retry %d came after %s, want %s at least", i, took, shortest)
 			}
 			shortest = min(2*shortest, lastLook)
+		}
+	})
+}
+
+// A request that gets no answer is given up and tried again. An answer that takes some seconds is awaited.
+func TestSlowAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := tainted()
+		nodes.answerIn(24 * time.Hour)
+		r, log := run(t, nodes)
+		r.SetRegistered(true)
+		pass(5 * time.Minute)
+		if !nodes.tainted() {
+			t.Error("the taint was removed without an answer")
+		}
+		wantLogged(t, log, "Removing the startup taint failed, trying again", 1)
+		nodes.answerIn(3 * time.Second)
+		pass(5 * time.Minute)
+		if nodes.tainted() {
+			t.Error("the taint is still there")
 		}
 	})
 }
@@ -163,6 +208,7 @@ func TestTaintAfterTheRegistration(t *testing.T) {
 					t.Error("the taint is still there")
 				}
 				pass(lookFor)
+				wantLogged(t, log, "The node has no startup taint", 1)
 				wantLogged(t, log, "Removed the startup taint", 1)
 				wantLogged(t, log, "failed", 0)
 			})
