@@ -25,6 +25,29 @@ func TestRefsByNamespace(t *testing.T) {
 	}
 }
 
+// What is taken from the pod's own spec is named by the author's own field, until it is resolved.
+func TestNeedsPod(t *testing.T) {
+	for name, test := range map[string]struct {
+		attributes map[string]string
+		want       string
+	}{
+		"objects":         {map[string]string{"secret": "db"}, ""},
+		"other sources":   {map[string]string{"sources": "[{env: {path: e, envFrom: [{secretRef: {name: db}}]}}, {versions: {path: v}}]"}, ""},
+		"the short form":  {map[string]string{"volume": "conf"}, "volume"},
+		"a listed volume": {map[string]string{"sources": "[{secret: {name: db}}, {volume: {name: conf}}, {volume: {name: more}}]"}, "sources[1].volume.name"},
+		"a container":     {map[string]string{"sources": "[{podEnv: {path: e, container: app}}]"}, "sources[0].podEnv.container"},
+	} {
+		spec, err := Parse(test.attributes, testPod())
+		if err != nil || spec.NeedsPod() != test.want {
+			t.Errorf("%s: got %+v, %v, want %q", name, spec, err, test.want)
+		}
+	}
+	resolved := Source{Volume: "conf", Field: "volume", Projection: &Projection{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "s"}}}
+	if at := (&Spec{Sources: []Source{resolved}}).NeedsPod(); at != "" {
+		t.Errorf("resolved: got %q", at)
+	}
+}
+
 // The kubelet lets a later path of a projected volume win. Between two volumes equal paths are a mistake.
 func TestPathsOfPodVolumes(t *testing.T) {
 	source := func(i int, volume string) Source {

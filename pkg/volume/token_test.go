@@ -56,3 +56,21 @@ func TestTokenIsNeverShown(t *testing.T) {
 		}
 	}
 }
+
+// A token that the kubelet provides again is the same one, whenever it expires.
+func TestSameToken(t *testing.T) {
+	now := time.Now()
+	token := NewToken(canaryToken, now)
+	for name, test := range map[string]struct {
+		other Token
+		want  bool
+	}{
+		"provided again": {NewToken(canaryToken, now.Add(time.Hour)), true},
+		"the next one":   {NewToken(canaryToken+"2", now), false},
+		"none":           {Token{}, false},
+	} {
+		if token.Same(test.other) != test.want || test.other.Same(token) != test.want {
+			t.Errorf("%s: want %t", name, test.want)
+		}
+	}
+}
