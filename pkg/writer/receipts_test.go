@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"testing"
@@ -71,6 +72,31 @@ func TestReceipts(t *testing.T) {
 	v.must(err)
 	if got := v.opened(o); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("after a withdrawal: %q", got)
+	}
+}
+
+// TestWithFile: a file of a generation can be read by its path, and one that isn't there is an error.
+func TestWithFile(t *testing.T) {
+	v := newVolume(t)
+	v.write(New(Options{}), namedTree("1", "2"))
+	g, err := OpenGeneration(v.root, Options{}, "")
+	v.must(err)
+	defer g.Close()
+	read := ""
+	v.must(g.WithFile("conf/b", func(file int) error {
+		buf := make([]byte, 10)
+		n, err := unix.Pread(file, buf, 0)
+		read = string(buf[:max(n, 0)])
+		return err
+	}))
+	if read != "2" {
+		t.Errorf("read %q", read)
+	}
+	failure := errors.New("failed")
+	for path, want := range map[string]error{"a": failure, "gone": unix.ENOENT} {
+		if err := g.WithFile(path, func(int) error { return failure }); !errors.Is(err, want) {
+			t.Errorf("%s: got %v, want %v", path, err, want)
+		}
 	}
 }
 

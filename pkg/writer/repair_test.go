@@ -30,6 +30,14 @@ var damages = map[string]func(path string) error{
 			os.WriteFile(filepath.Join(path, leftover, "secret"), []byte("old"), 0o600),
 			os.Symlink(outside(path, "etc"), filepath.Join(path, leftover, "x/etc")))
 	},
+	"old generation that is nested deeper than the longest path": func(path string) error {
+		root, err := os.OpenRoot(path)
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		return root.MkdirAll(leftover+strings.Repeat("/"+strings.Repeat("d", 200), 50), 0o755)
+	},
 	"file named like a generation": func(path string) error {
 		return os.WriteFile(filepath.Join(path, leftover), nil, 0o600)
 	},
