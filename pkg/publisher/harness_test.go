@@ -117,6 +117,7 @@ func newEnv(t *testing.T, change func(*Options)) *env {
 		e.halt()
 		e.searchAll()
 		e.mounts.check()
+		e.wantNoPanic()
 	})
 	return e
 }
@@ -126,6 +127,16 @@ func (e *env) searchAll() {
 	e.Helper()
 	if err := e.events.leaks(); err != nil {
 		e.Error(err)
+	}
+}
+
+// wantNoPanic fails the test if the Publisher has recovered from a panic. Those that tests make have a string.
+func (e *env) wantNoPanic() {
+	e.Helper()
+	for _, line := range e.logs.with("Something panicked") {
+		if !strings.Contains(line, `panicType="string"`) {
+			e.Errorf("the log has %s", line)
+		}
 	}
 }
 

@@ -216,6 +216,36 @@ func TestTokensOfRepublishes(t *testing.T) {
 	})
 }
 
+// After a restart the plugin has no tokens. The kubelet brings them, so that a volume lacks its token is a fault only if it lasts.
+func TestTokensComeAfterARestart(t *testing.T) {
+	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
+		r := e.tokened("v1", "t1")
+		e.publish(r)
+		identity.restart()
+		access.failWith(fmt.Errorf("service account %s: %w", r.Pod.Account(), authz.ErrNoToken))
+		e.restart()
+		after(2 * time.Minute)
+		if s := e.status(); s.Condition != ConditionUnknown || !strings.Contains(s.Reason, authz.ErrNoToken.Error()) {
+			t.Errorf("before the next republish it is %s: %s", s.Condition, s.Reason)
+		}
+		e.wantEvents()
+		after(3 * time.Minute)
+		if s := e.status(); s.Condition != eventVolumeUpdateFailed || !strings.Contains(s.Reason, authz.ErrNoToken.Error()) {
+			t.Errorf("without a republish it is %s: %s", s.Condition, s.Reason)
+		}
+		e.wantEvents("VolumeUpdateFailed: access could not be reviewed: ")
+		e.wantFiles(r, "a", "1", "pw", "p1")
+		access.failWith(nil)
+		e.publish(e.tokened("v1", "t2"))
+		after(3 * time.Minute)
+		if s := e.status(); s.Condition != ConditionCurrent {
+			t.Errorf("with a token it is %s: %s", s.Condition, s.Reason)
+		}
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
 // A publish whose question is in flight when the plugin stops waits for the answer.
 func TestAStopWaitsForAnAnswer(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {

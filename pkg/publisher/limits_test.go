@@ -198,6 +198,32 @@ func TestAPodsShare(t *testing.T) {
 	})
 }
 
+// What fills the pod's share or the node to the last byte fits.
+func TestTheLastByteFits(t *testing.T) {
+	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize, o.MaxVolumeSize = 2*mebibyte, mebibyte }, func(e *env) {
+		e.run()
+		e.objects.put(configMap("app"), "a", pages(150))
+		both := e.inOnePod("full", 2)
+		e.publish(both[0])
+		e.publish(e.request("other"))
+		left := map[string]int64{
+			both[1].Target:            mebibyte - taken(150, 1),
+			e.request("third").Target: 2*mebibyte - 2*taken(150, 1),
+		}
+		for target, room := range left {
+			e.p.table.mu.Lock()
+			added := e.p.table.add(target, target, target)
+			e.p.table.mu.Unlock()
+			if f := e.p.fits(added, room); f != nil {
+				t.Errorf("%s: %d bytes: %v", target, room, f.err)
+			}
+			if e.p.fits(added, room+1) == nil {
+				t.Errorf("%s: %d bytes fit", target, room+1)
+			}
+		}
+	})
+}
+
 // Empty files also use inodes of the kernel's memory: in volumes that are being published, updated, or left by an earlier process.
 func TestEmptyFilesFillTheNode(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {

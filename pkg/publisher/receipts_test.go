@@ -105,6 +105,35 @@ func TestReceipts(t *testing.T) {
 	})
 }
 
+// TestReceiptsAfterAWithdrawal: files that a refusal removes have no receipts, and the other files keep theirs.
+func TestReceiptsAfterAWithdrawal(t *testing.T) {
+	opens, access := newFakeOpens(), &fakeAccess{}
+	access.grant(sharedSecret, sharedConfig)
+	inStoppedBubble(t, func(o *Options) { o.Opens, o.Reviews, o.CrossNamespace = opens, access.reviews(), true }, func(e *env) {
+		e.run()
+		e.objects.put(configMap("app"), "a", "1")
+		e.objects.put(sharedSecret, "password", "p1")
+		e.objects.put(sharedConfig, "CA", "c1")
+		r := e.request("v1", "sources", acrossSources)
+		e.publish(r)
+		e.read(r, opens, "a")
+		e.wantOpened(configMap("app"), OpenYes)
+		e.writes.set(func() error { return errFault }, nil) // so that no update can succeed
+		access.grant(sharedConfig)
+		e.takeUntil(func() bool { return len(e.status().Withdrawn) > 0 })
+		e.rest()
+		e.wantOpened(configMap("app"), OpenYes)
+		if s := e.status(); s.OpenState(sharedSecret) != OpenUnknown {
+			t.Errorf("the refused object is opened: %s", s.OpenState(sharedSecret))
+		}
+		e.writes.set(nil, nil)
+		e.read(r, opens, "app.env")
+		e.wantOpened(sharedConfig, OpenYes)
+		e.wantNoErrors()
+		e.unpublish(r)
+	})
+}
+
 // wantNoErrors fails the test if the log has an error of receipts.
 func (e *env) wantNoErrors() {
 	e.Helper()

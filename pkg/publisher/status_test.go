@@ -104,3 +104,18 @@ func TestVolumesWithoutToken(t *testing.T) {
 		}
 	})
 }
+
+// TestOpenState: a volume whose opens are watched knows more than one whose opens aren't.
+func TestOpenState(t *testing.T) {
+	app := configMap("app")
+	for want, s := range map[OpenState]VolumeStatus{
+		OpenUnsupported: {Opened: map[volume.Ref]*Opened{app: {State: OpenYes}}},
+		OpenUnknown:     {OpensWatched: true, Opened: map[volume.Ref]*Opened{secret("app"): {State: OpenYes}}},
+		OpenYes:         {OpensWatched: true, Opened: map[volume.Ref]*Opened{app: {State: OpenYes}}},
+		OpenNo:          {OpensWatched: true, Opened: map[volume.Ref]*Opened{app: {State: OpenNo}}},
+	} {
+		if got := s.OpenState(app); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

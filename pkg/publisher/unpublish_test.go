@@ -2,8 +2,11 @@ package publisher
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/refvol/refvol/pkg/mount"
 )
 
 func TestUnpublishOfTheUnknownSucceeds(t *testing.T) {
@@ -43,6 +46,22 @@ func TestUnpublishOfAnotherTargetKeepsTheVolume(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "2")
 		e.settle()
 		e.wantFiles(r, "a", "2")
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// A target that leads out of the kubelet's directory is refused each time. Once it doesn't, the next unpublish succeeds.
+func TestUnpublishOfATargetThatLeadsElsewhere(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		e.mounts.failAt("Unmount", fmt.Errorf("%s: %w", r.Target, mount.ErrOutside))
+		for range 2 {
+			e.wantReason(e.p.Unpublish(e.ctx, r.VolumeID, r.Target), ReasonInvalid, "target_path: "+r.Target+": "+mount.ErrOutside.Error())
+		}
+		e.mounts.failAt("Unmount", nil)
 		e.unpublish(r)
 		e.wantNothing()
 	})
