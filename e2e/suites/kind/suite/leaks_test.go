@@ -69,7 +69,7 @@ func (c *cluster) plugins(ctx context.Context) (*corev1.PodList, error) {
 
 // searchLogs searches the logs of all containers of a pod, also those of the run before
 // this one, and returns how long they are. Nor may they say that the plugin has derived another
-// request than the kubelet sent.
+// request than the kubelet sent, or that it has recovered from a panic.
 func (c *cluster) searchLogs(ctx context.Context, p *corev1.Pod, opts *corev1.PodLogOptions) (int64, error) {
 	var errs []error
 	var size int64
@@ -87,8 +87,10 @@ func (c *cluster) searchLogs(ctx context.Context, p *corev1.Pod, opts *corev1.Po
 			text, err := io.ReadAll(stream)
 			errs = append(errs, err, stream.Close(), leak.Check("the log of "+p.Name, text))
 			size += int64(len(text))
-			if bytes.Contains(text, []byte(logDerived)) {
-				errs = append(errs, fmt.Errorf("the log of %s says: %s", p.Name, logDerived))
+			for _, bad := range []string{logDerived, "panicked"} {
+				if bytes.Contains(text, []byte(bad)) {
+					errs = append(errs, fmt.Errorf("the log of %s says: %s", p.Name, bad))
+				}
 			}
 		}
 	}
