@@ -1,14 +1,18 @@
 #!/bin/bash
-# Usage: mutant-test.sh TEST ARGUMENT... (by go test -exec, for gremlins)
+# Usage: mutant-test.sh TEST ARGUMENT... (by go test -exec and go run -exec, for gremlins)
 # Runs the test of a package, and for mount also the suite, in another module, that has most of its tests. A coverage profile then says that each
 # line of the package has run: gremlins judges only what has, and Go counts no conditions of cases, no constants, and no code that another
 # process runs.
-"$@" || exit
-case $PWD in */pkg/mount) GOFLAGS='-count=1 -vet=off -short' go -C ../../e2e test -failfast ./suites/mount || exit ;; esac
+profile='' limit=10m
 for argument; do
-  case $argument in -test.coverprofile=*) profile=${argument#*=} ;; esac
+  case $argument in
+  -test.coverprofile=*) profile=${argument#*=} ;;
+  -test.timeout=*) limit=${argument#*=} ;;
+  esac
 done
-if [ -n "${profile:-}" ]; then
+"$@" || exit
+case $PWD in */pkg/mount) GOFLAGS='-count=1 -vet=off -short' go -C ../../e2e test -failfast -timeout "$limit" ./suites/mount || exit ;; esac
+if [ -n "$profile" ]; then
   package=$(sed -n '2s|/[^/]*:.*||p' "$profile")
   for file in *.go; do echo "$package/$file:1.1,1000000.1 1 1"; done >>"$profile"
 fi

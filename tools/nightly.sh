@@ -41,6 +41,7 @@ suites() {
 mutants() {
   go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 --version >/dev/null || return
   go test -vet=off -cover -c -o /dev/null "./pkg/$1" || return
+  if [ "$1" = mount ]; then go -C e2e test -vet=off -c -o /dev/null ./suites/mount || return; fi
   GOFLAGS="${GOFLAGS:-} -count=1 -vet=off -short -exec=$PWD/tools/mutant-test.sh" tools/sandbox.sh go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 unleash --workers 2 --timeout-coefficient 10 "./pkg/$1" |
     go -C tools run ./survivors "../pkg/$1" survivors.txt
 }

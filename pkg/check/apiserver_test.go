@@ -78,7 +78,7 @@ func TestMay(t *testing.T) {
 	}
 }
 
-// TestLookup: what no request can find is no error, and what may not be read is unknown.
+// TestLookup: an object that doesn't exist is no error. An object that may not be read is unknown.
 func TestLookup(t *testing.T) {
 	forbidden := apierrors.NewForbidden(corev1.Resource("secrets"), "o", errors.New("no"))
 	broken := errors.New("connection refused")

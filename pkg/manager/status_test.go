@@ -140,7 +140,7 @@ func TestOnlyOneWatchIsRefused(t *testing.T) {
 	})
 }
 
-// TestAWatchThatIsCutIsStale: what ends each watch as soon as it is open, as a proxy may, can't pass for a server that has no news.
+// TestAWatchThatIsCutIsStale: if each watch is cut as soon as it is open, for example by a proxy, the object is stale.
 func TestAWatchThatIsCutIsStale(t *testing.T) {
 	for name, test := range map[string]struct {
 		after time.Duration

@@ -78,7 +78,7 @@ func TestState(t *testing.T) {
 	})
 }
 
-// Writes and answers to reviews are counted by their results, and an error is one whatever else is said. Each result is there from the start.
+// Writes and answers to reviews are counted by their results, and a result with an error counts as an error. Each result is there from the start.
 func TestResults(t *testing.T) {
 	failure := errors.New("failed")
 	m := New(apiversion.Info{})

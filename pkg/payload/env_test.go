@@ -112,7 +112,7 @@ func TestRenderEnvIsBounded(t *testing.T) {
 	}
 }
 
-// A file may have just MaxEnvBytes, from references and from keys, and nothing is skipped. A later variable that adds nothing counts still.
+// A file may have just MaxEnvBytes, from references and from keys, and nothing is skipped. A later variable that needs no room still takes effect.
 func TestRenderEnvIsFull(t *testing.T) {
 	room := MaxEnvBytes - len("A") - variableBytes
 	full := values(volume.ConfigMap, "c", "A", strings.Repeat("a", room))

@@ -41,7 +41,7 @@ func showHeld(files []volume.File) (all []string) {
 	return all
 }
 
-// TestRenderHeld: files of a held object stay as they are, also those that are made of another object too. All other files are new.
+// TestRenderHeld: files of a held object stay as they are, also those that another object is part of. All other files are new.
 func TestRenderHeld(t *testing.T) {
 	s, held, free := sharing()
 	kept := func(path string, refs ...volume.Ref) volume.File {

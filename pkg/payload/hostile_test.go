@@ -84,7 +84,7 @@ func TestRenderIsBounded(t *testing.T) {
 	}
 }
 
-// A volume may show just as many keys, items, joined files and env files as the limit says.
+// A volume may show just as many keys, items and other files as the limit says, in whatever order.
 func TestRenderIsFull(t *testing.T) {
 	const cm = volume.ConfigMap
 	for name, sources := range map[string][]volume.Source{
@@ -92,6 +92,7 @@ func TestRenderIsFull(t *testing.T) {
 		"items":            {source(0, cm, "three", "0:a", "1:b", "0:c")},
 		"the same path":    {source(0, cm, "three", "0:a", "1:b"), source(1, cm, "three", "2:a")},
 		"env files":        {envSource(0, "a", volume.Env{}), envSource(1, "b", volume.Env{}), envSource(2, "c", volume.Env{})},
+		"a versions file":  {source(0, cm, "three", "0:a", "1:b"), {Path: "v", Versions: true, Field: "sources[1].versions"}},
 		"and another file": {joined("ConfigMap/three/0"), source(1, cm, "three", "0:a", "1:b")},
 	} {
 		for limit, fits := range map[int]bool{2: false, 3: true} {

@@ -334,7 +334,7 @@ func (r *renderer) addVersions(source *volume.Source) error {
 	}
 	file.Data = append(file.Data, '\n')
 	r.addFile(file, source.Mode, r.spec.DefaultMode)
-	return nil
+	return r.check(source.Field)
 }
 
 // object returns an object, or nil if it does not exist, is refused or is held. A missing required object is recorded.

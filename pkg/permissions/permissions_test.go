@@ -212,7 +212,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestSlowServer waits for an API server that takes seconds for an answer, and gives up one that never answers, to ask again.
+// TestSlowServer: an API server may take seconds for an answer. If it never answers, the Checker gives up and asks again.
 func TestSlowServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &apiServer{takes: time.Hour}

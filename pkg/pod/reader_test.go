@@ -117,7 +117,8 @@ func (s slowPods) Get(ctx context.Context, name string, _ metav1.GetOptions) (*c
 	}
 }
 
-// An API server may take seconds to answer. If it takes forever, the request ends soon, for there are places for few.
+// An API server may take seconds to answer. If it never answers, the request ends soon, because few requests may
+// run at the same time.
 func TestReaderOfASlowServer(t *testing.T) {
 	for takes, want := range map[time.Duration]error{3 * time.Second: nil, time.Hour: context.DeadlineExceeded} {
 		synctest.Test(t, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/refvol/refvol/pkg/question"
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -116,10 +117,10 @@ func (r *Reads) Get(pod volume.Pod, volumeID string, urgent bool) (*Spec, error)
 		return x.Last.Value.spec, x.Last.Value.err
 	}
 	x.waiters[volumeID] = struct{}{}
-	if urgent && !x.Urgent {
-		x.Urgent = true
+	if urgent && !x.Urgent && requests.RetryAfter(x.Err) == 0 {
 		x.EndPause() // it may be longer than urgentPause
 	}
+	x.Urgent = x.Urgent || urgent
 	if r.start != nil && x.IsDue() {
 		r.start(x)
 	}
@@ -152,14 +153,14 @@ func (r *Reads) recordResult(x *read, spec *Spec, err error) {
 		x.RecordAnswer(answer{spec, err})
 		return
 	}
-	pause := x.RecordFailure(err)
+	pause, try := x.RecordFailure(err), x.Tries()
 	if x.Urgent {
-		pause = min(pause, wait.Jitter(urgentPause, 1))
+		pause = max(min(pause, wait.Jitter(urgentPause, 1)), requests.RetryAfter(err))
 	}
 	time.AfterFunc(pause, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.reads[x.pod] == x && r.start != nil && !x.IsInFlight() && !x.Last.IsKnown() {
+		if r.reads[x.pod] == x && r.start != nil && x.Tries() == try { // a later try has its own timer
 			r.start(x)
 		}
 	})

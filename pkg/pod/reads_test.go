@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -93,7 +94,8 @@ func run(t *testing.T, r *Reads) (end func()) {
 	}
 }
 
-// All volumes of a pod share one read of it, also if some of them don't know its account. What all have got is forgotten.
+// All volumes of a pod share one read of it, also if some of them don't know its account. A read is forgotten when all its volumes have the
+// pod.
 func TestReadsAPodOnce(t *testing.T) {
 	for name, urgent := range map[string]bool{"a publish waits": true, "no publish waits": false} {
 		t.Run(name, func(t *testing.T) {
@@ -142,11 +144,11 @@ func TestReadsRepeat(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &podServer{}
+				s := &podServer{err: test.err}
 				r := NewReads(s.get, s.note)
 				end := run(t, r)
 				_, _ = r.Get(testPod, "v", test.urgent)
-				s.answer(test.err, 10*time.Minute)
+				<-time.After(10 * time.Minute)
 				if _, err := r.Get(testPod, "v", test.urgent); !errors.Is(err, test.err) {
 					t.Errorf("got %v", err)
 				}
@@ -172,23 +174,44 @@ func TestReadsRepeat(t *testing.T) {
 	}
 }
 
-// A publish doesn't wait for the end of a pause that began when no publish waited.
+// A publish doesn't wait for the end of a pause that began when no publish waited, unless the API server has asked for the pause. After that
+// the pod isn't read more often than for any publish.
 func TestReadsWhenAPublishComes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &podServer{}
-		r := NewReads(s.get, s.note)
-		defer run(t, r)()
-		_, _ = r.Get(testPod, "bound", false)
-		s.answer(errors.New("connection refused"), 10*time.Minute)
-		asked, _, _ := s.state()
-		for range 2 {
-			_, _ = r.Get(testPod, "bound", false)
-			_, _ = r.Get(testPod, "new", true)
-			if now, _, _ := s.state(); now != asked+1 {
-				t.Errorf("%d reads for a publish, want one", now-asked)
-			}
-		}
-	})
+	for name, test := range map[string]struct {
+		err    error
+		atOnce int
+	}{
+		"out of reach": {errors.New("connection refused"), 1},
+		"busy":         {apierrors.NewTooManyRequests("later", 50), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &podServer{err: test.err}
+				r := NewReads(s.get, s.note)
+				defer run(t, r)()
+				_, _ = r.Get(testPod, "bound", false)
+				<-time.After(10 * time.Minute)
+				asked, _, _ := s.state()
+				for range 2 {
+					_, _ = r.Get(testPod, "bound", false)
+					_, _ = r.Get(testPod, "new", true)
+					if now, _, _ := s.state(); now != asked+test.atOnce {
+						t.Errorf("%d reads for a publish, want %d", now-asked, test.atOnce)
+					}
+				}
+				<-time.After(10 * time.Minute)
+				shortest, asked := max(urgentPause, requests.RetryAfter(test.err)), asked+test.atOnce
+				if now, _, _ := s.state(); now < asked+8 {
+					t.Errorf("%d reads in ten minutes", now-asked)
+				}
+				for i := asked; i < len(s.asked); i++ {
+					if pause := s.asked[i].Sub(s.asked[i-1]); pause < shortest && i > asked {
+						t.Errorf("pause %d is %s", i-asked, pause)
+					}
+				}
+			})
+		})
+	}
 }
 
 // A pod that doesn't exist is an answer: its read is not repeated.
@@ -238,7 +261,7 @@ func TestReadsForget(t *testing.T) {
 	}
 }
 
-// Many pods are not read at the same time, because each may need megabytes; yet a publish waits for none of them. None is read after Run.
+// Many pods are not read at the same time, because each may need megabytes; yet a publish of another pod waits for none of them. None is read after Run.
 func TestReadsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &podServer{takes: time.Hour}
@@ -267,8 +290,8 @@ func TestReadsAtOnce(t *testing.T) {
 		if asked, _, ended := s.state(); asked <= all || ended != all {
 			t.Errorf("after an hour %d reads were sent, and %d have ended, not %d", asked, ended, all)
 		}
-		asked, _, _ := s.state()
 		end()
+		asked, _, _ := s.state()
 		<-time.After(time.Hour)
 		if now, inFlight, _ := s.state(); now != asked || inFlight != 0 {
 			t.Errorf("after Run: %d reads more, %d in flight", now-asked, inFlight)

@@ -193,7 +193,7 @@ func TestRolloutBesideOthers(t *testing.T) {
 				if !strings.Contains(text, `"`+shown.ResourceVersion+`"`) || !strings.Contains(text, `"`+e.objects.get(db).ResourceVersion+`"`) {
 					t.Errorf("versions: %s", text)
 				}
-				// ca appears, just for this pod, and its part of all must wait, so it waits as a whole.
+				// ca appears, with the smallest share that includes this pod. Its part of all must wait, so it waits as a whole.
 				e.objects.putShare(ca, fmt.Sprintf("%d%%", volume.RolloutPlace(r.Pod.UID)), "c", "C")
 				e.settle()
 				want("a", "1", "old", "x", "p", "2", "q", "2", "app.env", "", "all", "1\n")

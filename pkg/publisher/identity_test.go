@@ -216,7 +216,7 @@ func TestTokensOfRepublishes(t *testing.T) {
 	})
 }
 
-// After a restart the plugin has no tokens. The kubelet brings them, so that a volume lacks its token is a fault only if it lasts.
+// After a restart the plugin has no tokens. The kubelet brings them. A missing token is a fault only if it stays missing.
 func TestTokensComeAfterARestart(t *testing.T) {
 	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		r := e.tokened("v1", "t1")

@@ -198,7 +198,7 @@ func TestAPodsShare(t *testing.T) {
 	})
 }
 
-// What fills the pod's share or the node to the last byte fits.
+// A volume may fill the pod's share or the node to the last byte.
 func TestTheLastByteFits(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize, o.MaxVolumeSize = 2*mebibyte, mebibyte }, func(e *env) {
 		e.run()

@@ -105,5 +105,5 @@ func (q *Question[A]) Restart() {
 	q.SetLast(Answer[A]{})
 }
 
-// EndPause ends the pause, because the cause of the last failure may be over.
+// EndPause ends the pause, so that the next try is due. The owner knows that the cause of the last failure may be over, or cannot wait.
 func (q *Question[A]) EndPause() { q.retryAt = time.Time{} }

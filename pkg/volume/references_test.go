@@ -25,7 +25,7 @@ func TestRefsByNamespace(t *testing.T) {
 	}
 }
 
-// What is taken from the pod's own spec is named by the author's own field, until it is resolved.
+// NeedsPod names the author's field that needs the pod's own spec, until the source is resolved.
 func TestNeedsPod(t *testing.T) {
 	for name, test := range map[string]struct {
 		attributes map[string]string

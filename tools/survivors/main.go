@@ -3,7 +3,7 @@
 //	gremlins unleash ./pkg/access | survivors pkg/access tools/survivors.txt
 //
 // It prints the output on, and then each mutant that survived and is not in the file: its function, its kind, and how many. It fails
-// if there are any, if the output has no result, if too many mutants took too long, or if some were not judged. The file has a line for
+// if there are any, if the output has no result, if too many mutants took too long, or if gremlins has not tried some. The file has a line for
 // each function and kind of a mutant, with a count and the reason why no test notices it. Functions and not lines name them, so that the
 // file holds while code moves.
 package main
@@ -120,7 +120,7 @@ func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error
 		return nil, errors.New("the output has no mutant that was killed: did the tests run?")
 	}
 	if left > 0 {
-		return nil, fmt.Errorf("%d mutants were not judged: did the tests run by mutant-test.sh?", left)
+		return nil, fmt.Errorf("%d mutants were not tried: did mutant-test.sh run the tests?", left)
 	}
 	if late > judged/lateShare {
 		return nil, fmt.Errorf("%d mutants took too long, beside %d that were judged: the time limit was too short", late, judged)
