@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -131,4 +132,27 @@ func TestLimits(t *testing.T) {
 	}
 	n.wantErr(v.Root().WriteFile("62", nil, 0o600), unix.ENOSPC)
 	n.wantErr(v.Root().Link("fits", "62"), unix.ENOSPC)
+}
+
+// TestOwnerAndMode: the root of a volume has the owner, the group and the mode that were asked for.
+func TestOwnerAndMode(t *testing.T) {
+	n := newNode(t)
+	for i, want := range []struct {
+		mode     fs.FileMode
+		uid, gid int
+	}{{0o755, 0, 0}, {0o750, 1000, 2000}, {0o775 | fs.ModeSetgid, 0, 2000}} {
+		p := params(fmt.Sprint("v", i))
+		p.Mode, p.UID, p.GID = want.mode, want.uid, want.gid
+		v, err := n.Create(n.ctx(), p)
+		n.must(err)
+		info, err := v.Root().Stat(".")
+		n.must(err)
+		if got := info.Mode() &^ fs.ModeDir; got != want.mode {
+			t.Errorf("mode %s, want %s", got, want.mode)
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != want.uid || int(st.Gid) != want.gid {
+			t.Errorf("owner %d:%d, want %d:%d", st.Uid, st.Gid, want.uid, want.gid)
+		}
+		n.must(v.Close())
+	}
 }

@@ -34,6 +34,12 @@ func TestUsage(t *testing.T) {
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
+	v, err := n.Reopen(n.ctx(), "v1", target)
+	n.must(err)
+	if got, err := v.Usage(); got != want || err != nil {
+		t.Errorf("reopened: got %+v, %v, want %+v", got, err, want)
+	}
+	n.must(v.Close())
 }
 
 func TestList(t *testing.T) {
@@ -103,8 +109,9 @@ func TestUnknownSELinuxContext(t *testing.T) {
 	n := newNode(t)
 	before := n.counts()
 	_, err := mount.New(n.ctx(), mount.Options{Driver: driver, KubeletDir: n.kubeletDir, SELinuxContext: "no:such:context"})
-	if err == nil || !strings.Contains(err.Error(), "context=no:such:context") {
-		t.Errorf("got %v, want an error that names the context", err)
+	// The kernel says more than its error.
+	if err == nil || !strings.Contains(err.Error(), "context=no:such:context") || !strings.Contains(err.Error(), "Unknown parameter 'context'") {
+		t.Errorf("got %v, want an error that names the context, and the kernel's reason", err)
 	}
 	n.wantCounts(before)
 }
