@@ -46,7 +46,7 @@ func TestRedact(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Redact(test.err)
-			if test.shown != (got == test.err) || !test.shown && strings.Contains(got.Error(), other) {
+			if test.shown != errors.Is(got, test.err) || !test.shown && strings.Contains(got.Error(), other) {
 				t.Errorf("got %v, want the error itself: %t", got, test.shown)
 			}
 			if !strings.Contains(got.Error(), test.want) {
