@@ -57,7 +57,7 @@ func TestRenderIsBounded(t *testing.T) {
 	}{
 		{
 			"one object in many sources", numbered("big", 3000, 1), same,
-			"sources[2].configMap: Too many: the volume may show 8192 keys, items and env files, each counted as often as it is named: one for each page of --max-volume-size",
+			"sources[2].configMap: Too many: the volume may show 8192 keys, items and other files, each counted as often as it is named: one for each page of --max-volume-size",
 		}, {
 			"a long prefix", numbered("big", 10000, 0), from(1, strings.Repeat("P", 60000)),
 			tooLong,

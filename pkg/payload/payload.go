@@ -51,7 +51,7 @@ type Options struct {
 	// Held has the objects whose files stay as they are. A file of several objects stays as a whole if one of them is held. If the volume
 	// shows nothing of a held object, nothing is added, required or not.
 	Held Held
-	// MaxFiles limits the keys, items and env files of all sources together. 0 means no limit.
+	// MaxFiles limits the keys, items and other files of all sources together. 0 means no limit.
 	MaxFiles int
 	// Pod and NodeName are the values for variables of an env file that name fields of the pod.
 	Pod      volume.Pod
@@ -184,7 +184,7 @@ func (e *TooLargeError) Error() string { return e.text }
 func (r *renderer) check(at string) error {
 	switch {
 	case r.opts.MaxFiles > 0 && r.named > r.opts.MaxFiles:
-		return &TooLargeError{fmt.Sprintf("%s: Too many: the volume may show %d keys, items and env files, each counted as often as it is named: one for each page of --max-volume-size", at, r.opts.MaxFiles)}
+		return &TooLargeError{fmt.Sprintf("%s: Too many: the volume may show %d keys, items and other files, each counted as often as it is named: one for each page of --max-volume-size", at, r.opts.MaxFiles)}
 	case r.envBytes > MaxEnvBytes:
 		return &TooLargeError{fmt.Sprintf("%s: Too long: the joined and expanded files of a volume and the names and values of its variables may take %d bytes together, with %d for each variable, counted as often as it is set", at, MaxEnvBytes, variableBytes)}
 	}
