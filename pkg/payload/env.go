@@ -26,7 +26,7 @@ func (r *renderer) addEnv(source *volume.Source) error {
 	if len(invalid)+len(e.unknown) > 0 {
 		r.skipped = append(r.skipped, Skipped{Path: source.Path, Format: source.Format, Invalid: invalid, Dependent: slices.Sorted(maps.Keys(e.unknown))})
 	}
-	return r.check(source.Field)
+	return nil
 }
 
 // environment sets the variables of one file.

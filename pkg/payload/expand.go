@@ -42,7 +42,7 @@ func (r *renderer) addExpand(source *volume.Source) error {
 		return err
 	}
 	r.addFile(e.file, source.Mode, r.spec.DefaultMode)
-	return r.check(source.Field)
+	return nil
 }
 
 // lacks reports whether an object of a source is refused, or a required one was deleted.

@@ -155,7 +155,11 @@ type Skipped struct {
 func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error) {
 	r := &renderer{spec: spec, objects: objects, opts: opts, files: map[string]volume.File{}}
 	for i := range spec.Sources {
-		if err := r.add(&spec.Sources[i]); err != nil {
+		source := &spec.Sources[i]
+		if err := r.add(source); err != nil {
+			return nil, err
+		}
+		if err := r.check(source.Field); err != nil {
 			return nil, err
 		}
 	}
@@ -232,10 +236,10 @@ func (r *renderer) tree() *volume.Payload {
 func (r *renderer) add(source *volume.Source) error {
 	switch {
 	case len(r.opts.Held.At) > 0 && r.keep(source):
-		return r.check(source.Field)
+		return nil
 	case source.Projection != nil:
 		r.addProjection(source.Projection, source.Below.Path, source.Field)
-		return r.check(source.Field)
+		return nil
 	case source.Env != nil:
 		return r.addEnv(source)
 	case source.Join != nil:
@@ -300,7 +304,7 @@ func (r *renderer) addJoin(source *volume.Source) error {
 		}
 	}
 	r.addFile(file, source.Mode, r.spec.DefaultMode)
-	return r.check(source.Field)
+	return nil
 }
 
 // shownObject is an object in the versions file.
@@ -334,7 +338,7 @@ func (r *renderer) addVersions(source *volume.Source) error {
 	}
 	file.Data = append(file.Data, '\n')
 	r.addFile(file, source.Mode, r.spec.DefaultMode)
-	return r.check(source.Field)
+	return nil
 }
 
 // object returns an object, or nil if it does not exist, is refused or is held. A missing required object is recorded.
