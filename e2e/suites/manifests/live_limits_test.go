@@ -114,6 +114,48 @@ func ofProjectedItems(configMap, secret int) corev1.Volume {
 	return ofSources(append(of, secretSource("db", items(configMap, secret)...))...)
 }
 
+// itemLists are the items of a pod's volumes, in their order.
+func itemLists(pod *corev1.Pod) (lists []*[]corev1.KeyToPath) {
+	for i := range pod.Spec.Volumes {
+		switch v := &pod.Spec.Volumes[i]; {
+		case v.ConfigMap != nil:
+			lists = append(lists, &v.ConfigMap.Items)
+		case v.Secret != nil:
+			lists = append(lists, &v.Secret.Items)
+		case v.Projected != nil:
+			for _, source := range v.Projected.Sources {
+				if source.ConfigMap != nil {
+					lists = append(lists, &source.ConfigMap.Items)
+				}
+				if source.Secret != nil {
+					lists = append(lists, &source.Secret.Items)
+				}
+			}
+		}
+	}
+	return lists
+}
+
+// withFewItems returns a copy of a pod, with only the first of thousands of items: for its warnings the API server compares each item
+// with all others of the volume, which takes seconds. It changes no item.
+func withFewItems(pod *corev1.Pod) *corev1.Pod {
+	pod = pod.DeepCopy()
+	for _, list := range itemLists(pod) {
+		if len(*list) > 1000 {
+			*list = (*list)[:1]
+		}
+	}
+	return pod
+}
+
+// copyItems gives a pod the items of the one that it was made from. The API server adds its own volumes at the end.
+func copyItems(made, from *corev1.Pod) {
+	lists := itemLists(made)
+	for i, list := range itemLists(from) {
+		*lists[i] = *list
+	}
+}
+
 // TestLargeLivePodsAreUpdated: what one policy makes live, the other one can judge.
 func TestLargeLivePodsAreUpdated(t *testing.T) {
 	if harness.Scaled(true, false) {
