@@ -2,8 +2,8 @@
 //
 //	gremlins unleash ./pkg/access | survivors pkg/access tools/survivors.txt
 //
-// It prints the output on, and then each mutant that survived and is not in the file: its function, its kind, and how many. It fails
-// if there are any, if the output has no result, if too many mutants took too long, or if gremlins has not tried some. The file has a line for
+// It prints the output on, and then each mutant that survived and is not in the file: its function, its kind, and how many, and each
+// one in the file that was tried and did not survive. It fails if there are any of the former, if the output has no result, if too many mutants took too long, or if gremlins has not tried some. The file has a line for
 // each function and kind of a mutant, with a count and the reason why no test notices it. Functions and not lines name them, so that the
 // file holds while code moves.
 package main
@@ -43,11 +43,11 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", args[1], err)
 	}
-	lived, err := parseOutput(in, out, args[0])
+	tried, err := parseOutput(in, out, args[0])
 	if err != nil {
 		return err
 	}
-	return judge(lived, known, out)
+	return judge(tried, known, out)
 }
 
 // mutant is a function of a package, and a kind of mutant in it.
@@ -76,7 +76,7 @@ func parseKnown(text, dir string) (map[mutant]int, error) {
 }
 
 var (
-	livedLine  = regexp.MustCompile(`^ *LIVED (\w+) at (\S+\.go):(\d+):\d+`)
+	mutantLine = regexp.MustCompile(`^ *(LIVED|KILLED|TIMED OUT) (\w+) at (\S+\.go):(\d+):\d+`)
 	resultLine = regexp.MustCompile(`^Killed: ([1-9]\d*), Lived: (\d+), Not covered: (\d+)`)
 	lateLine   = regexp.MustCompile(`^Timed out: (\d+)`)
 )
@@ -85,9 +85,9 @@ var (
 // do. If more take too long, the time limit was too short for the machine, and nothing is known of them.
 const lateShare = 2
 
-// parseOutput copies the output, and returns the mutants that lived.
+// parseOutput copies the output, and returns the mutants that were tried, and how many of each lived.
 func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error) {
-	lived, judged, late, left := map[mutant]int{}, 0, 0, 0
+	tried, judged, late, left := map[mutant]int{}, 0, 0, 0
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		if _, err := fmt.Fprintln(out, lines.Text()); err != nil {
@@ -99,19 +99,23 @@ func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error
 		if found := lateLine.FindStringSubmatch(lines.Text()); found != nil {
 			late = number(found[1])
 		}
-		found := livedLine.FindStringSubmatch(lines.Text())
+		found := mutantLine.FindStringSubmatch(lines.Text())
 		if found == nil {
 			continue
 		}
-		line, err := strconv.Atoi(found[3])
+		line, err := strconv.Atoi(found[4])
 		if err != nil {
 			return nil, err
 		}
-		function, err := functionAt(filepath.Join(dir, filepath.Base(found[2])), line)
+		function, err := functionAt(filepath.Join(dir, filepath.Base(found[3])), line)
 		if err != nil {
 			return nil, err
 		}
-		lived[mutant{function, found[1]}]++
+		m := mutant{function, found[2]}
+		tried[m] += 0
+		if found[1] == "LIVED" {
+			tried[m]++
+		}
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err
@@ -125,7 +129,7 @@ func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error
 	if late > judged/lateShare {
 		return nil, fmt.Errorf("%d mutants took too long, beside %d that were judged: the time limit was too short", late, judged)
 	}
-	return lived, nil
+	return tried, nil
 }
 
 // number returns the value of digits, or 0 if it is too large.
@@ -173,17 +177,18 @@ func receiver(of ast.Expr) string {
 	return "?"
 }
 
-// judge prints what is not known, and what is known but was killed. It fails because of the former.
-func judge(lived, known map[mutant]int, out io.Writer) error {
+// judge prints what is known but was killed, and fails because of what survived and is not known. What was not tried may be in another
+// file than those of this run.
+func judge(tried, known map[mutant]int, out io.Writer) error {
 	var unknown []string
-	for m, n := range lived {
+	for m, n := range tried {
 		if n > known[m] {
 			unknown = append(unknown, fmt.Sprintf("%s %s: %d survive, %d known", m.function, m.kind, n, known[m]))
 		}
 	}
 	for m, n := range known {
-		if lived[m] < n {
-			if _, err := fmt.Fprintf(out, "%s %s: %d survive, %d known: change the file\n", m.function, m.kind, lived[m], n); err != nil {
+		if lived, found := tried[m]; found && lived < n {
+			if _, err := fmt.Fprintf(out, "%s %s: %d survive, %d known: change the file\n", m.function, m.kind, lived, n); err != nil {
 				return err
 			}
 		}
