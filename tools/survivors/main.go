@@ -2,10 +2,10 @@
 //
 //	gremlins unleash ./pkg/access | survivors pkg/access tools/survivors.txt
 //
-// It prints the output on, and then each mutant that survived and is not in the file: its function, its kind, and how many, and each
-// one in the file that was tried and did not survive. It fails if there are any of the former, if the output has no result, if too many mutants took too long, or if gremlins has not tried some. The file has a line for
-// each function and kind of a mutant, with a count and the reason why no test notices it. Functions and not lines name them, so that the
-// file holds while code moves.
+// It prints the output on, then each mutant in the file that was tried and noticed, and at last each one that survived and is not in the
+// file: its function, its kind, and how many. It fails because of the latter, if the output has no result, if too many mutants took too
+// long, or if gremlins has not tried some. The file has a line for each function and kind of a mutant, with a count and the reason why no
+// test notices it. Functions and not lines name them, so that the file holds while code moves.
 package main
 
 import (
@@ -111,11 +111,11 @@ func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error
 		if err != nil {
 			return nil, err
 		}
-		m := mutant{function, found[2]}
-		tried[m] += 0
+		lived := 0
 		if found[1] == "LIVED" {
-			tried[m]++
+			lived = 1
 		}
+		tried[mutant{function, found[2]}] += lived
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err

@@ -62,7 +62,7 @@ func hitsConnections(f faultproxy.Fault) bool {
 	return slices.Contains([]faultproxy.Fault{faultproxy.Refused, faultproxy.Cut, faultproxy.HalfOpen, faultproxy.Partition}, f)
 }
 
-// holdsUpAll tells that the plugin, once it has met the fault, sends one request after the other, with pauses: they may all be for one
+// holdsUpAll tells that the plugin, once it has met the fault, sends one request at a time, with pauses. They may all be for the same
 // object.
 func holdsUpAll(f faultproxy.Fault) bool {
 	return f == faultproxy.Unauthorized || f == faultproxy.Unavailable
