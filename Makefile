@@ -137,13 +137,12 @@ ONCE = $(if $(findstring -count,$(TEST)),,-count=1)
 .PHONY: test-integration
 test-integration: test-suites test-tools test-bench test-deploy ## Run the integration tier: real etcd, API server, mounts and sockets; the manifests
 
-# All suites of the module but the one that needs a cluster, the one that takes longest first. They wait about half of
-# their time, so one more than go would run at a time.
+# All suites of the module but the one that needs a cluster, the one that takes longest first.
 .PHONY: test-suites
 test-suites:
 	@for program in nginx prometheus; do command -v $$program >/dev/null || echo "SKIPPED: this machine has no $$program: its test in e2e/suites/notify"; done
 	cd e2e && packages=$$($(GO) list ./suites/...) && \
-		$(GO) $(TEST) $(SANDBOX) $(ONCE) -p $$(($$(nproc) + 1)) ./suites/integration $$(echo "$$packages" | grep -v -e /suites/kind -e /suites/integration)
+		$(GO) $(TEST) $(SANDBOX) $(ONCE) ./suites/integration $$(echo "$$packages" | grep -v -e /suites/kind -e /suites/integration)
 
 # What the suites are made of stands for itself.
 .PHONY: test-tools
