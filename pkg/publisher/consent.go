@@ -151,14 +151,11 @@ func (r *rights) isSwitchedOff(ref volume.Ref) bool {
 	return !r.shared.opts.CrossNamespace && ref.Namespace != r.request.Pod.Namespace
 }
 
-// refusal returns a failure that names the refused objects, or nil if there are none. Its text does not reveal whether they exist.
+// refusal returns a failure that names the refused objects, or nil if there are none. Its text does not reveal whether they exist. An object
+// that is not switched off was refused by a review, so there are Reviews.
 func (r *rights) refusal(refused map[volume.Ref]bool) *failure {
 	if len(refused) == 0 {
 		return nil
-	}
-	needs := "get" // there are no reviews if they were disabled after the publish
-	if r.shared.opts.Reviews != nil {
-		needs = authz.Phrase(r.shared.opts.Reviews.Verbs)
 	}
 	var texts []string
 	for _, use := range r.spec.consents {
@@ -174,7 +171,7 @@ func (r *rights) refusal(refused map[volume.Ref]bool) *failure {
 			continue
 		}
 		texts = append(texts, fmt.Sprintf("%s: Forbidden: service account %q of the pod may not %s %s; the owner of namespace %q can allow it with a Role and a RoleBinding there",
-			use.Field, r.request.Pod.ServiceAccount, needs, use.Ref, use.Ref.Namespace))
+			use.Field, r.request.Pod.ServiceAccount, authz.Phrase(r.shared.opts.Reviews.Verbs), use.Ref, use.Ref.Namespace))
 	}
 	f := forbidden(errors.New(strings.Join(texts, "; ")), false)
 	f.kind = f.Error()

@@ -3,9 +3,9 @@
 //	gremlins unleash ./pkg/access | survivors pkg/access tools/survivors.txt
 //
 // It prints the output on, then each mutant in the file that was tried and noticed, and at last each one that survived and is not in the
-// file: its function, its kind, and how many. It fails because of the latter, if the output has no result, if too many mutants took too
-// long, or if gremlins has not tried some. The file has a line for each function and kind of a mutant, with a count and the reason why no
-// test notices it. Functions and not lines name them, so that the file holds while code moves.
+// file: its name, its kind, and how many. It fails because of the latter, if the output has no result, if too many mutants took too
+// long, or if gremlins has not tried some. The file has a line for each name and kind of a mutant, with a count and the reason why no test
+// notices it. The name is that of its function, constant or variable and not its line, so that the file holds while code moves.
 package main
 
 import (
@@ -50,8 +50,8 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	return judge(tried, known, out)
 }
 
-// mutant is a function of a package, and a kind of mutant in it.
-type mutant struct{ function, kind string }
+// mutant is the name of a function, constant or variable of a package, and a kind of mutant in it.
+type mutant struct{ name, kind string }
 
 // parseKnown returns how many mutants of a package may survive.
 func parseKnown(text, dir string) (map[mutant]int, error) {
@@ -62,7 +62,7 @@ func parseKnown(text, dir string) (map[mutant]int, error) {
 			continue
 		}
 		if len(fields) < 5 {
-			return nil, fmt.Errorf("line %d: want PACKAGE FUNCTION KIND COUNT REASON", i+1)
+			return nil, fmt.Errorf("line %d: want PACKAGE NAME KIND COUNT REASON", i+1)
 		}
 		count, err := strconv.Atoi(fields[3])
 		if err != nil || count < 1 {
@@ -107,7 +107,7 @@ func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error
 		if err != nil {
 			return nil, err
 		}
-		function, err := functionAt(filepath.Join(dir, filepath.Base(found[3])), line)
+		name, err := nameAt(filepath.Join(dir, filepath.Base(found[3])), line)
 		if err != nil {
 			return nil, err
 		}
@@ -115,7 +115,7 @@ func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error
 		if found[1] == "LIVED" {
 			lived = 1
 		}
-		tried[mutant{function, found[2]}] += lived
+		tried[mutant{name, found[2]}] += lived
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err
@@ -138,21 +138,50 @@ func number(digits string) int {
 	return n
 }
 
-// functionAt returns the name of the function at a line of a file: "Phrase", "Access.Recheck", or "-" outside of functions.
-func functionAt(file string, line int) (string, error) {
-	set := token.NewFileSet()
-	parsed, err := parser.ParseFile(set, file, nil, parser.SkipObjectResolution)
+// nameAt returns the name of what is declared at a line of a file: "Phrase", "Access.Recheck", "maxAge", or "-" if that is a type or nothing.
+func nameAt(file string, line int) (string, error) {
+	all, err := parseDeclarations(file)
 	if err != nil {
 		return "", err
 	}
-	for _, decl := range parsed.Decls {
-		f, ok := decl.(*ast.FuncDecl)
-		if !ok || line < set.Position(f.Pos()).Line || line > set.Position(f.End()).Line {
-			continue
+	for _, d := range all {
+		if d.first <= line && line <= d.last {
+			return d.name, nil
 		}
-		return nameOf(f), nil
 	}
 	return "-", nil
+}
+
+// declaration is the name of a function, constant or variable, and its lines.
+type declaration struct {
+	name        string
+	first, last int
+}
+
+// parseDeclarations returns what a file declares. Constants or variables that are declared together have the name of the first one.
+func parseDeclarations(file string) ([]declaration, error) {
+	set := token.NewFileSet()
+	parsed, err := parser.ParseFile(set, file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	var all []declaration
+	add := func(name string, of ast.Node) {
+		all = append(all, declaration{name, set.Position(of.Pos()).Line, set.Position(of.End()).Line})
+	}
+	for _, decl := range parsed.Decls {
+		switch decl := decl.(type) {
+		case *ast.FuncDecl:
+			add(nameOf(decl), decl)
+		case *ast.GenDecl:
+			for _, spec := range decl.Specs {
+				if values, ok := spec.(*ast.ValueSpec); ok {
+					add(values.Names[0].Name, values)
+				}
+			}
+		}
+	}
+	return all, nil
 }
 
 func nameOf(f *ast.FuncDecl) string {
@@ -183,12 +212,12 @@ func judge(tried, known map[mutant]int, out io.Writer) error {
 	var unknown []string
 	for m, n := range tried {
 		if n > known[m] {
-			unknown = append(unknown, fmt.Sprintf("%s %s: %d survive, %d known", m.function, m.kind, n, known[m]))
+			unknown = append(unknown, fmt.Sprintf("%s %s: %d survive, %d known", m.name, m.kind, n, known[m]))
 		}
 	}
 	for m, n := range known {
 		if lived, found := tried[m]; found && lived < n {
-			if _, err := fmt.Fprintf(out, "%s %s: %d survive, %d known: change the file\n", m.function, m.kind, lived, n); err != nil {
+			if _, err := fmt.Fprintf(out, "%s %s: %d survive, %d known: change the file\n", m.name, m.kind, lived, n); err != nil {
 				return err
 			}
 		}

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +10,8 @@ import (
 const source = `package access
 
 const limit = 1 + 2
+
+var a, b = 1, 2
 
 func Phrase(n int) bool {
 	return n == 1
@@ -26,9 +25,9 @@ func (q Question[A]) IsDue() bool { return q.n < 1 }
 `
 
 const output = `Starting...
-       LIVED CONDITIONALS_BOUNDARY at access.go:10:11
-      KILLED CONDITIONALS_NEGATION at access.go:6:11
-       LIVED CONDITIONALS_BOUNDARY at access.go:13:46
+       LIVED CONDITIONALS_BOUNDARY at access.go:12:11
+      KILLED CONDITIONALS_NEGATION at access.go:8:11
+       LIVED CONDITIONALS_BOUNDARY at access.go:15:46
 Killed: 1, Lived: 2, Not covered: 0
 `
 
@@ -73,12 +72,14 @@ func TestSurvivors(t *testing.T) {
 			}
 		})
 	}
-	if name, err := functionAt(filepath.Join(dir, "access.go"), 3); name != "-" || err != nil {
-		t.Errorf("%q, %v", name, err)
+	for line, want := range map[int]string{3: "limit", 5: "a", 8: "Phrase", 1: "-"} {
+		if name, err := nameAt(filepath.Join(dir, "access.go"), line); name != want || err != nil {
+			t.Errorf("line %d: %q, %v", line, name, err)
+		}
 	}
 }
 
-// The file names functions that exist.
+// The file names functions, constants and variables that exist.
 func TestKnownSurvivorsExist(t *testing.T) {
 	text, err := os.ReadFile("../survivors.txt")
 	if err != nil {
@@ -98,10 +99,10 @@ func TestKnownSurvivorsExist(t *testing.T) {
 			continue
 		}
 		all[filepath.Base(dir)] = true
-		functions := functionsIn(t, dir)
+		names := namesIn(t, dir)
 		for m := range known {
-			if m.function != "-" && !functions[m.function] {
-				t.Errorf("%s has no function %s", dir, m.function)
+			if !names[m.name] {
+				t.Errorf("%s has no %s", dir, m.name)
 			}
 		}
 	}
@@ -112,8 +113,8 @@ func TestKnownSurvivorsExist(t *testing.T) {
 	}
 }
 
-// functionsIn returns the names of a package's functions.
-func functionsIn(t *testing.T, dir string) map[string]bool {
+// namesIn returns the names of a package's functions, and of its constants and variables.
+func namesIn(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -121,14 +122,12 @@ func functionsIn(t *testing.T, dir string) map[string]bool {
 	}
 	names := map[string]bool{}
 	for _, file := range files {
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		all, err := parseDeclarations(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, decl := range parsed.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok {
-				names[nameOf(f)] = true
-			}
+		for _, d := range all {
+			names[d.name] = true
 		}
 	}
 	return names
