@@ -198,3 +198,22 @@ func TestPublishWithoutAWait(t *testing.T) {
 		e.publish(e.request("v1"))
 	})
 }
+
+// TestMountsThatReachNoPod keep new volumes from being made. Volumes that exist are kept current.
+func TestMountsThatReachNoPod(t *testing.T) {
+	notShared := errors.New("mounts don't reach the node")
+	inStoppedBubble(t, func(o *Options) { o.NotShared = func() error { return notShared } }, func(e *env) {
+		e.run()
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.request("v1")
+		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, "mounts don't reach the node")
+		e.wantNothing()
+		notShared = nil
+		e.publish(r)
+		notShared = errors.New("mounts don't reach the node any more")
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantFiles(r, "a", "2")
+		e.unpublish(r)
+	})
+}

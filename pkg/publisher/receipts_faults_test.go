@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -240,6 +241,38 @@ func TestAnOpenThatIsStillQueued(t *testing.T) {
 		}
 		e.rest()
 		e.wantOpened(app, OpenYes)
+		e.objects.put(app, "a", "2")
+		e.rest()
+		e.read(r, opens) // reports what is queued
+		after(receiptTime)
+		e.wantOpened(app, OpenNo, "a")
+		e.unpublish(r)
+	})
+}
+
+// TestAnOpenWhileTheFilesAreRead, after a restart, is queued before the file is ignored. It does not count for the content after a rewrite.
+func TestAnOpenWhileTheFilesAreRead(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1")
+		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
+		e.publish(r)
+		e.read(r, opens, "a")
+		after(receiptTime)
+		e.read(r, opens)
+		e.read(r, opens)
+		file := e.realPath(r, "a")
+		e.halt()
+		opens.forget()
+		opens.set(func() { opens.onID = sync.OnceValue(func() error { return opens.open(file) }) })
+		e.restart()
+		after(time.Minute)
+		e.wantOpened(app, OpenYes)
+		opens.set(func() {
+			if n := len(opens.pending); n != 1 {
+				t.Errorf("%d opens are queued", n)
+			}
+		})
 		e.objects.put(app, "a", "2")
 		e.rest()
 		e.read(r, opens) // reports what is queued
