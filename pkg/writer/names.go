@@ -182,8 +182,9 @@ func emptyDir(root int, p string) (deep []string, first error) {
 	if err != nil {
 		return nil, err
 	}
+	mayDescend := len(p) < 1024
 	for _, e := range entries {
-		if e.IsDir() && len(p) < 1024 {
+		if e.IsDir() && mayDescend {
 			more, err := emptyDir(root, path.Join(p, e.Name()))
 			deep, first = append(deep, more...), cmp.Or(first, err)
 		}
@@ -197,7 +198,7 @@ func emptyDir(root int, p string) (deep []string, first error) {
 		switch {
 		case !e.IsDir():
 			err = unix.Unlinkat(at, e.Name(), 0)
-		case len(p) < 1024:
+		case mayDescend:
 			err = unix.Unlinkat(at, e.Name(), unix.AT_REMOVEDIR)
 		default:
 			moved := nameAfter("")
