@@ -42,8 +42,8 @@ type fakeObjects struct {
 	rollouts map[volume.Ref]string
 	// known has what a manager without watches has read of each object. It learns about a change at a refresh. nil means watches.
 	known map[volume.Ref]*volume.Object
-	// onRegister is called at the start of RegisterPod, without the lock.
-	onRegister func()
+	// onRegister and onUnregister are called at the start of RegisterPod and UnregisterPod, without the lock.
+	onRegister, onUnregister func()
 }
 
 func newFakeObjects(t testing.TB) *fakeObjects {
@@ -60,7 +60,8 @@ func newFakeObjects(t testing.TB) *fakeObjects {
 		rollouts:   map[volume.Ref]string{},
 		version:    100,
 
-		onRegister: func() {},
+		onRegister:   func() {},
+		onUnregister: func() {},
 	}
 }
 
@@ -89,6 +90,7 @@ func (o *fakeObjects) RegisterPod(pod volume.Pod, volumeID string, refs []volume
 }
 
 func (o *fakeObjects) UnregisterPod(pod volume.Pod, volumeID string) {
+	o.onUnregister()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.registered, registrationKey(pod, volumeID))

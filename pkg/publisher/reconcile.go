@@ -31,7 +31,7 @@ func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
 	}
 	f := v.look(ctx) // 2
 	if !v.entry.isMounted() && !now.waits {
-		v.forget(ctx, false)
+		v.forget()
 		return result{request: now.request, failure: waiting(errNobody)}
 	}
 	hasLooked := v.seen

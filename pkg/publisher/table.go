@@ -192,6 +192,16 @@ func (e *entry) remove() {
 	e.notify()
 }
 
+// removeIf removes a volume if decide returns true. decide is called with mu held. The waiting calls are woken in any case.
+func (e *entry) removeIf(decide func() bool) {
+	e.table.mu.Lock()
+	defer e.table.mu.Unlock()
+	if decide() {
+		e.remove()
+	}
+	e.notify()
+}
+
 // leftoverKey is the key in the table for an unpublish at a target that is not the volume's.
 func leftoverKey(id, target string) string { return id + "@" + target }
 

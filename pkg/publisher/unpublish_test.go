@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/refvol/refvol/pkg/mount"
@@ -62,6 +63,33 @@ func TestUnpublishOfATargetThatLeadsElsewhere(t *testing.T) {
 			e.wantReason(e.p.Unpublish(e.ctx, r.VolumeID, r.Target), ReasonInvalid, "target_path: "+r.Target+": "+mount.ErrOutside.Error())
 		}
 		e.mounts.failAt("Unmount", nil)
+		e.unpublish(r)
+		e.wantNothing()
+	})
+}
+
+// An unpublish that fails where nothing is mounted returns when the volume is forgotten. The next call would be refused until then.
+func TestAFailedUnpublishIsOverWhenItReturns(t *testing.T) {
+	inBubble(t, func(e *env) {
+		r := e.request("v1")
+		e.wantWaiting(e.publishing(r)) // the object is missing
+		e.mounts.failAt("Unmount", errFault)
+		entered, opened := make(chan struct{}), make(chan struct{})
+		open := sync.OnceFunc(func() { close(opened) })
+		defer open()
+		e.objects.onUnregister = func() { close(entered); <-opened }
+		unpublish := make(chan error, 1)
+		go func() { unpublish <- e.p.Unpublish(e.ctx, r.VolumeID, r.Target) }()
+		<-entered
+		e.wantWaiting(unpublish)
+		open()
+		e.wantReason(<-unpublish, 0, fmt.Sprintf("unmount volume v1 from %s: %v", r.Target, errFault))
+		e.objects.onUnregister = func() {}
+		e.mounts.failAt("Unmount", nil)
+		e.objects.put(configMap("app"), "a", "1")
+		r.Target = strings.Replace(r.Target, "/settings/", "/other/", 1)
+		e.makeTarget(r)
+		e.publish(r)
 		e.unpublish(r)
 		e.wantNothing()
 	})

@@ -83,37 +83,37 @@ func (v *vol) close(ctx context.Context) {
 }
 
 // unmount unmounts a volume. It has its own timeout, because the unpublish that asks for it may have cancelled this reconcile. If it fails,
-// the volume continues until the kubelet's next try, because pods still see its files.
+// the volume continues until the kubelet's next try, because pods still see its files. A volume that is not mounted is forgotten in any
+// case, and only then does the unpublish return: the next call for the volume would be refused until then.
 func (v *vol) unmount(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reconcileTimeout)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), reconcileTimeout)
 	defer cancel()
 	err := v.files.closeHandle()
 	if err == nil {
-		err = v.shared.opts.Mounts.Unmount(ctx, v.entry.id, v.entry.target)
+		err = v.shared.opts.Mounts.Unmount(limited, v.entry.id, v.entry.target)
 	}
-	v.entry.set(func() { v.entry.noteUnmount(err) })
-	if err == nil || !v.entry.isMounted() {
-		v.forget(ctx, err == nil)
+	if err != nil && v.entry.isMounted() {
+		v.entry.set(func() { v.entry.noteUnmount(err) })
+		return
 	}
+	if logger := klog.FromContext(ctx).V(2); err == nil && logger.Enabled() {
+		logger.Info("Unpublished volume", "refs", describe(v.entry.report.refs, v.files.shown), "reason", "the kubelet asked for it")
+	}
+	v.release()
+	v.entry.removeIf(func() bool { v.entry.noteUnmount(err); return err == nil || !v.entry.wanted.waits })
 }
 
-// forget removes a volume that is not mounted from the table, unless a call wants something else since the worker decided. isGone means
-// that an unpublish asked for it.
-func (v *vol) forget(ctx context.Context, isGone bool) {
-	shown := v.files.shown
+// forget removes a volume that is not mounted from the table, unless a call has come since the worker decided.
+func (v *vol) forget() {
+	v.release()
+	v.entry.removeIf(func() bool { return !v.entry.wanted.going && !v.entry.wanted.waits })
+}
+
+// release releases what a volume that is not mounted has kept.
+func (v *vol) release() {
 	v.binding.unbind()
 	v.receipts.close()
 	_ = v.files.closeHandle() // nothing is mounted there any more
-	e := v.entry
-	e.table.mu.Lock()
-	defer e.table.mu.Unlock()
-	if e.wanted.going != isGone || !isGone && e.wanted.waits {
-		return // another reconcile is due
-	}
-	e.remove()
-	if logger := klog.FromContext(ctx).V(2); isGone && logger.Enabled() {
-		logger.Info("Unpublished volume", "refs", describe(e.report.refs, shown), "reason", "the kubelet asked for it")
-	}
 }
 
 // look examines the target once: after a start, before the first write, and after a mount was lost.
