@@ -26,8 +26,8 @@ func Eventually(t TB, timeout time.Duration, f func() error) {
 	}
 }
 
-// Poll calls f until it returns nil, or returns f's last error when timeout or ctx ends the wait. After three seconds
-// the interval grows, so that many tests that wait leave the machine to what they wait for.
+// Poll calls f until it returns nil, or returns f's last error when timeout or ctx ends the wait. The interval
+// grows to a twentieth of the time that has passed, so that many tests that wait leave the machine to what they wait for.
 func Poll(ctx context.Context, timeout, interval time.Duration, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -37,9 +37,7 @@ func Poll(ctx context.Context, timeout, interval time.Duration, f func() error) 
 		if err == nil {
 			return nil
 		}
-		if passed := time.Since(begin); passed > 3*time.Second {
-			interval = max(interval, min(passed/20, 250*time.Millisecond))
-		}
+		interval = max(interval, min(time.Since(begin)/20, 250*time.Millisecond))
 		select {
 		case <-time.After(interval):
 		case <-ctx.Done():

@@ -38,7 +38,7 @@ func TestGate(t *testing.T) {
 		named := strings.Replace(job, "name: "+own, "name: "+name, 1)
 		k.apply(t, "apiVersion: batch/v1"+strings.Replace(named, "--timeout=10m", "--timeout="+timeout, 1))
 	}
-	start("too-early", "30s")
+	start("too-early", "10s")
 	if how := shop.jobEnds("too-early"); how != batchv1.JobFailed {
 		t.Errorf("before the file was opened the Job is %s", how)
 	}

@@ -212,7 +212,7 @@ func TestRollout(t *testing.T) {
 	r.rollout(0, "--to=0%")
 	r.write("second")
 	r.awaitTold("first")
-	r.rollout(0, "--steps=1,10%,50%,100%", "--every=5s")
+	r.rollout(0, "--steps=1,10%,50%,100%", "--every=2s")
 	r.awaitTold("first", "second")
 	held := map[string]string{rolloutAnnotation: "0%"}
 	if got := r.annotations(); !maps.Equal(got, held) {
@@ -220,7 +220,7 @@ func TestRollout(t *testing.T) {
 	}
 
 	r.stepWithout(30, "third", "first", "second")
-	r.rollout(0, "--steps=50%,100%", "--every=5s")
+	r.rollout(0, "--steps=50%,100%", "--every=2s")
 	r.awaitTold("first", "second", "third")
 	r.rollout(0, "--to=0%")
 
@@ -233,7 +233,7 @@ func TestRollout(t *testing.T) {
 	}
 
 	r.write("third")
-	r.rollout(0, "--to=100%", "--every=5s")
+	r.rollout(0, "--to=100%", "--every=2s")
 	if got := r.annotations(); !maps.Equal(got, held) {
 		t.Errorf("after the revert the annotations are %v, want %v", got, held)
 	}
