@@ -77,11 +77,18 @@ func (b *balancer) serve() {
 	}
 }
 
+// cutInterval is how often connections are cut. It is longer than a dial to the black hole: each third connection leads there, so if
+// other clients dialled twice meanwhile, the next dial of the same client would lead there again, and so on.
+const cutInterval = 7 * time.Second
+
 // TestOneOfThreeServers is bad: a load balancer leads to a black hole with each third connection, or one server answers 429 with
 // a Retry-After of half a minute to one account. Publishes of other accounts go on.
 func TestOneOfThreeServers(t *testing.T) {
 	for name, inject := range map[string]func(p *faultproxy.Proxy, busy string) error{
-		"black hole": func(p *faultproxy.Proxy, _ string) error { return p.Inject(faultproxy.HalfOpen) },
+		"black hole": func(p *faultproxy.Proxy, _ string) error {
+			defer p.ResetConnections() // one that dies silently takes the plugin 50 s to notice: docs/limits.md
+			return p.Inject(faultproxy.HalfOpen)
+		},
 		"busy for one account": func(p *faultproxy.Proxy, busy string) error {
 			p.SetRetryAfter("30")
 			p.InjectFor(faultproxy.TooManyRequests, func(r faultproxy.Request) bool { return r.Namespace == busy })
@@ -113,7 +120,7 @@ func TestOneOfThreeServers(t *testing.T) {
 					select {
 					case <-ended:
 						return
-					case <-time.After(2 * time.Second):
+					case <-time.After(cutInterval):
 						proxies[1+i%2].ResetConnections()
 					}
 				}
