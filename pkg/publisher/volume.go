@@ -83,8 +83,8 @@ func (v *vol) close(ctx context.Context) {
 }
 
 // unmount unmounts a volume. It has its own timeout, because the unpublish that asks for it may have cancelled this reconcile. If it fails,
-// the volume continues until the kubelet's next try, because pods still see its files. A volume that is not mounted is forgotten in any
-// case, and only then does the unpublish return: the next call for the volume would be refused until then.
+// the volume continues until the kubelet's next try, because pods still see its files. A volume that is not mounted is forgotten before
+// the unpublish returns, because the next call for the volume would be refused until then. Only a publish that waits keeps it.
 func (v *vol) unmount(ctx context.Context) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), reconcileTimeout)
 	defer cancel()
@@ -100,7 +100,10 @@ func (v *vol) unmount(ctx context.Context) {
 		logger.Info("Unpublished volume", "refs", describe(v.entry.report.refs, v.files.shown), "reason", "the kubelet asked for it")
 	}
 	v.release()
-	v.entry.removeIf(func() bool { v.entry.noteUnmount(err); return err == nil || !v.entry.wanted.waits })
+	v.entry.removeIf(func() bool {
+		v.entry.noteUnmount(err)
+		return v.entry.wanted.going || !v.entry.wanted.waits
+	})
 }
 
 // forget removes a volume that is not mounted from the table, unless a call has come since the worker decided.
