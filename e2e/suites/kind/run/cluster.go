@@ -51,7 +51,11 @@ func (c *kindCluster) create(ctx context.Context, nodeImage string) error {
 		return err
 	}
 	defer os.Remove(file.Name())
-	if _, err := file.WriteString(configuration(nodeImage, c.sync)); err != nil {
+	cgroups, err := c.engine.cgroupVersion(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := file.WriteString(configuration(nodeImage, c.sync, cgroups)); err != nil {
 		return err
 	}
 	if err := file.Close(); err != nil {
@@ -60,11 +64,24 @@ func (c *kindCluster) create(ctx context.Context, nodeImage string) error {
 	return c.command("create", "cluster", "--config", file.Name(), "--wait", "180s", "--quiet", "--image", nodeImage).run(ctx)
 }
 
-// configuration returns that of a cluster of an image whose kubelets sync so often.
-func configuration(nodeImage, sync string) string {
+// withoutSystemd has containerd make the containers' cgroups itself.
+const withoutSystemd = `containerdConfigPatches:
+- |
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+    SystemdCgroup = false
+`
+
+// configuration returns that of a cluster of an image whose kubelets sync so often, on a machine with
+// cgroups of a version.
+func configuration(nodeImage, sync, cgroups string) string {
 	config := clusterConfig
 	if sync != "" {
 		config = strings.Replace(config, "syncFrequency: 20s", "syncFrequency: "+sync, 1)
+	}
+	if cgroups == "1" {
+		// Through systemd, runc freezes each container of cgroup v1 at its start. On a busy machine that fails
+		// (kubernetes/kubernetes#131087).
+		config = strings.Replace(config, "failCgroupV1: false", "failCgroupV1: false\n  cgroupDriver: cgroupfs", 1) + withoutSystemd
 	}
 	return config + featureGates(nodeImage)
 }

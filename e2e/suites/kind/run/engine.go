@@ -62,6 +62,12 @@ func (e *engine) nodeImage(ctx context.Context, s *settings) (string, error) {
 	return e.answer(ctx, "build.sh")
 }
 
+// cgroupVersion returns the version of the cgroups that the nodes have, "1" or "2".
+func (e *engine) cgroupVersion(ctx context.Context) (string, error) {
+	info := command{args: []string{"docker", "info", "--format", "{{.CgroupVersion}}"}, env: e.env()}
+	return info.output(ctx, os.Stderr)
+}
+
 // usualImage returns the node image that kind takes by itself, as its sources say. Its tag tells the version.
 func usualImage(ctx context.Context, module string) (string, error) {
 	dir, err := gobuild.Go(ctx, module, nil, "list", "-f", "{{.Dir}}", "sigs.k8s.io/kind/pkg/apis/config/defaults")

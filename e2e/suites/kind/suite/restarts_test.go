@@ -40,7 +40,7 @@ type web struct {
 	pods []*pod
 }
 
-// newWeb starts the pods, a few at a time, and waits until all are ready.
+// newWeb starts the pods, and waits until all are ready.
 func newWeb(t *testing.T) *web {
 	t.Helper()
 	w := &web{namespace: newNamespace(t)}
@@ -59,7 +59,7 @@ func newWeb(t *testing.T) *web {
 	d, err := w.client.AppsV1().Deployments(w.name).Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: new(int32(0)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Replicas: new(int32(webReplicas)), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: template.Labels, Annotations: template.Annotations}, Spec: template.Spec},
 		},
 	}, metav1.CreateOptions{})
@@ -73,25 +73,19 @@ func newWeb(t *testing.T) *web {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for count := 3; count <= webReplicas; count += 3 { // runc can't freeze a container in time where dozens start at once
-		w.scale(d.Name, count)
-	}
+	w.awaitReplicas(d.Name)
 	for i := range w.list(t.Context()) {
 		w.pods = append(w.pods, &pod{w.namespace, &w.list(t.Context())[i]})
 	}
 	return w
 }
 
-// scale sets the number of pods, and waits until so many are ready.
-func (w *web) scale(name string, count int) {
+// awaitReplicas waits until all pods of a Deployment are ready.
+func (w *web) awaitReplicas(name string) {
 	w.t.Helper()
-	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, count)
-	if _, err := w.client.AppsV1().Deployments(w.name).Patch(w.t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
-	eventually(w.t, readersTimeout, fmt.Sprint(count, " pods ready"), func(ctx context.Context) error {
+	eventually(w.t, readersTimeout, fmt.Sprint(webReplicas, " pods ready"), func(ctx context.Context) error {
 		d, err := w.client.AppsV1().Deployments(w.name).Get(ctx, name, metav1.GetOptions{})
-		if err == nil && int(d.Status.ReadyReplicas) != count {
+		if err == nil && d.Status.ReadyReplicas != webReplicas {
 			err = fmt.Errorf("%d are", d.Status.ReadyReplicas)
 		}
 		return err
