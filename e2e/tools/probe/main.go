@@ -30,6 +30,8 @@ const usage = `usage:
                                             read that fails or gives a smaller text, until SIGTERM
   probe reload PERIOD FILE                  the clock's name, then in JSON each text that it reads, by a descriptor
                                             that it opens each PERIOD, until SIGTERM
+  probe obey FILE                           each text that FILE gets, a line each, until one that begins with "bad", which
+                                            is an error, or SIGTERM
   probe arrivals TIMEOUT FILE TEXT...       the clock's name, then in JSON when each FILE had its TEXT
   probe mounts TEXT                         the mounts of all processes that have TEXT, in JSON
   probe attack ASSAULT                      what became of attacks on files, in JSON
@@ -83,6 +85,8 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return follow(ctx, out, args)
 	case command == "reload" && len(args) == 2:
 		return reload(ctx, out, args[0], args[1])
+	case command == "obey" && len(args) == 1:
+		return obey(ctx, out, args[0])
 	case command == "arrivals" && len(args) >= 3 && len(args)%2 == 1:
 		return arrivals(ctx, out, args[0], args[1:])
 	case command == "mounts" && len(args) == 1:

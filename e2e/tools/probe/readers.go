@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +21,8 @@ const (
 	// pollInterval bounds how late a change is noticed by await and grow. Polling, because the tests measure when a
 	// reader sees a change, not when it is told of one.
 	pollInterval = time.Millisecond
+	// obeyInterval is the time between two reads of obey.
+	obeyInterval = 200 * time.Millisecond
 	// followInterval is how long follow and reload do not read at most.
 	followInterval = 50 * time.Millisecond
 )
@@ -180,6 +183,35 @@ func follow(ctx context.Context, out io.Writer, files []string) error {
 		}
 	}
 	return nil
+}
+
+// obey is a program that reads its configuration again and again, and ends with an error if that is bad. It tells of each change.
+func obey(ctx context.Context, out io.Writer, file string) error {
+	ticker := time.NewTicker(obeyInterval)
+	defer ticker.Stop()
+	for seen := ""; ; {
+		content, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) { // as in reader.read
+			content, err = os.ReadFile(file)
+		}
+		if err != nil {
+			return err
+		}
+		if text := string(content); text != seen {
+			if _, err := fmt.Fprintln(out, text); err != nil {
+				return err
+			}
+			seen = text
+		}
+		if strings.HasPrefix(seen, "bad") {
+			return fmt.Errorf("%s is bad", file)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
 }
 
 // arrivals waits until each file has its text, and tells when. It reads the files when something is renamed in their

@@ -65,8 +65,7 @@ func (c *kindCluster) create(ctx context.Context, nodeImage string) error {
 }
 
 // withoutSystemd has containerd make the containers' cgroups itself.
-const withoutSystemd = `containerdConfigPatches:
-- |
+const withoutSystemd = `- |
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
     SystemdCgroup = false
 `
@@ -81,7 +80,10 @@ func configuration(nodeImage, sync, cgroups string) string {
 	if cgroups == "1" {
 		// Through systemd, runc freezes each container of cgroup v1 at its start. On a busy machine that fails
 		// (kubernetes/kubernetes#131087).
-		config = strings.Replace(config, "failCgroupV1: false", "failCgroupV1: false\n  cgroupDriver: cgroupfs", 1) + withoutSystemd
+		config = strings.NewReplacer(
+			"failCgroupV1: false\n", "failCgroupV1: false\n  cgroupDriver: cgroupfs\n",
+			"containerdConfigPatches:\n", "containerdConfigPatches:\n"+withoutSystemd,
+		).Replace(config)
 	}
 	return config + featureGates(nodeImage)
 }

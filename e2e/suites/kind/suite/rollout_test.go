@@ -22,12 +22,9 @@ const (
 	rolloutAnnotation = "refvol.dev/rollout"
 	// rolloutTimeout is how long all pods may take to tell of a text, or to be ready again after a back-off.
 	rolloutTimeout = 5 * time.Minute
-	// teller tells of each text, and fails at one that begins with bad.
-	teller = `seen=; while sleep 0.5; do read -r text < ` + mountDir + `settings/text; [ "$text" = "$seen" ] || echo "$text"; seen=$text; ` +
-		`case $text in bad*) exit 1;; esac; done`
 )
 
-// rolled are pods whose programs tell of each text of the ConfigMap settings.
+// rolled are pods whose programs tell of each text of the ConfigMap settings, and fail at one that begins with bad.
 type rolled struct {
 	*namespace
 	pods []*pod
@@ -45,9 +42,7 @@ func newRolled(t *testing.T, count int) *rolled {
 	for i := range count {
 		spec := newPod(fmt.Sprintf("app-%02d", i), refvol("settings", attributes{"configMap": "settings"}))
 		spec.Spec.NodeName = workers[i%len(workers)]
-		spec.Spec.Containers[0].Image, spec.Spec.Containers[0].Args = recipeImage, nil
-		spec.Spec.Containers[0].Command = []string{"sh", "-c", teller}
-		withShell(&spec.Spec, recipeImage, "inotifyd")
+		spec.Spec.Containers[0].Args = []string{"obey", mountDir + "settings/text"}
 		r.pods = append(r.pods, r.create(spec))
 	}
 	for _, p := range r.pods {
