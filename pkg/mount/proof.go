@@ -85,20 +85,20 @@ func checkTmpfsMount(fd int) error {
 // openProven opens the volume's mount at the target path.
 func (m *Mounter) openProven(volumeID, path string) (int, error) {
 	if err := ValidateVolumeID(volumeID); err != nil {
-		return -1, err
+		return noDescriptor, err
 	}
 	t, err := m.resolve(path)
 	if err != nil {
-		return -1, notMounted(err)
+		return noDescriptor, notMounted(err)
 	}
 	defer t.close()
 	fd, err := t.open()
 	if err != nil {
-		return -1, notMounted(err)
+		return noDescriptor, notMounted(err)
 	}
 	if err := m.prove(fd, volumeID); err != nil {
 		unix.Close(fd)
-		return -1, err
+		return noDescriptor, err
 	}
 	return fd, nil
 }

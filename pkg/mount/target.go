@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// noDescriptor is what system calls return for a descriptor where there is none.
+const noDescriptor = -1
+
 // target is a path below the kubelet's directory that is resolved up to its parent. It holds the parent's descriptor. All operations at the
 // target are relative to that.
 type target struct {
@@ -56,7 +59,7 @@ func (t *target) close() { unix.Close(t.parent) }
 func (t *target) open() (int, error) {
 	fd, err := openBeneath(t.parent, t.name, 0)
 	if err != nil {
-		return -1, fmt.Errorf("open the target: %w", err)
+		return noDescriptor, fmt.Errorf("open the target: %w", err)
 	}
 	return fd, nil
 }
@@ -90,7 +93,7 @@ func (t *target) rmdir() error {
 func openKubeletDir(path string) (int, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1, fmt.Errorf("open the kubelet's directory %s: %w", path, err)
+		return noDescriptor, fmt.Errorf("open the kubelet's directory %s: %w", path, err)
 	}
 	return fd, nil
 }
@@ -106,11 +109,11 @@ func openBeneath(dir int, path string, flags uint64) (int, error) {
 	case err == nil:
 		return fd, nil
 	case isOneOf(err, unix.ELOOP, unix.EXDEV):
-		return -1, fmt.Errorf("a symbolic link is in the way: %w", ErrOutside)
+		return noDescriptor, fmt.Errorf("a symbolic link is in the way: %w", ErrOutside)
 	case isOneOf(err, unix.ENOENT, unix.ENOTDIR, unix.ENAMETOOLONG):
-		return -1, fmt.Errorf("%w (%w)", fs.ErrNotExist, err)
+		return noDescriptor, fmt.Errorf("%w (%w)", fs.ErrNotExist, err)
 	}
-	return -1, err
+	return noDescriptor, err
 }
 
 func isOneOf(err error, errnos ...unix.Errno) bool {

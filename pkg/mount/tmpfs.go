@@ -57,7 +57,7 @@ func (m *Mounter) settings(p Params) []setting {
 func newTmpfs(settings []setting) (int, error) {
 	fsfd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return -1, fmt.Errorf("fsopen tmpfs: %w", err)
+		return noDescriptor, fmt.Errorf("fsopen tmpfs: %w", err)
 	}
 	defer unix.Close(fsfd)
 	for _, s := range settings {
@@ -67,15 +67,15 @@ func newTmpfs(settings []setting) (int, error) {
 			err = unix.FsconfigSetString(fsfd, s.key, s.value)
 		}
 		if err != nil {
-			return -1, fmt.Errorf("set %s of a tmpfs: %w%s", s, err, kernelMessages(fsfd))
+			return noDescriptor, fmt.Errorf("set %s of a tmpfs: %w%s", s, err, kernelMessages(fsfd))
 		}
 	}
 	if err := unix.FsconfigCreate(fsfd); err != nil {
-		return -1, fmt.Errorf("make a tmpfs: %w%s", err, kernelMessages(fsfd))
+		return noDescriptor, fmt.Errorf("make a tmpfs: %w%s", err, kernelMessages(fsfd))
 	}
 	fd, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
 	if err != nil {
-		return -1, fmt.Errorf("fsmount: %w", err)
+		return noDescriptor, fmt.Errorf("fsmount: %w", err)
 	}
 	return fd, nil
 }

@@ -15,7 +15,7 @@ import (
 type Volume struct {
 	mounter *Mounter
 	id      string
-	// mount is the descriptor of the detached mount, or after Attach of the visible one. It is -1 when closed.
+	// mount is the descriptor of the detached mount, or after Attach of the visible one. It is noDescriptor when closed.
 	mount int
 	root  *os.Root
 	// attachable is true from Create until Attach.
@@ -97,7 +97,7 @@ func (v *Volume) Attach(ctx context.Context, target string) error {
 
 func (v *Volume) attach(ctx context.Context, path string) error {
 	switch {
-	case v.mount < 0:
+	case v.mount == noDescriptor:
 		return fs.ErrClosed
 	case !v.attachable:
 		return fmt.Errorf("the volume is attached already: %w", fs.ErrExist)
@@ -145,11 +145,11 @@ func (v *Volume) moveTo(ctx context.Context, t *target) error {
 
 // Close closes the handle, and with it a mount that was never attached. A visible mount stays. It is idempotent.
 func (v *Volume) Close() error {
-	if v.mount < 0 {
+	if v.mount == noDescriptor {
 		return nil
 	}
 	err := errors.Join(v.root.Close(), unix.Close(v.mount))
-	v.mount, v.attachable = -1, false
+	v.mount, v.attachable = noDescriptor, false
 	if err != nil {
 		return fmt.Errorf("volume %s: close: %w", v.id, err)
 	}

@@ -181,6 +181,9 @@ func TestWithoutEvents(t *testing.T) {
 		s.answer(nil, append(strings.Split(all, ","), "create events")...)
 		after(time.Minute)
 		wantReady(t, c, "")
+		if n := strings.Count(log.String(), "Warning: the plugin's account lacks rights"); n != 1 {
+			t.Errorf("warned %d times, and it lacks nothing now:\n%s", n, log)
+		}
 	})
 }
 

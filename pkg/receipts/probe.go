@@ -24,8 +24,8 @@ func Probe(dir int) error {
 
 // probe is Probe. It also returns how often it has read the queue, which is twice if all is well.
 func probe(dir int) (reads uint64, err error) {
-	seen := 0
-	g := New(func() { seen = -1 })
+	seen, lost := 0, false
+	g := New(func() { lost = true })
 	defer func() {
 		reads = g.Reads()
 		err = errors.Join(err, g.Close())
@@ -50,7 +50,7 @@ func probe(dir int) (reads uint64, err error) {
 		if err := g.Drain(probeTime); err != nil {
 			return 0, err
 		}
-		if seen != 1 {
+		if lost || seen != 1 {
 			return 0, fmt.Errorf("the kernel does not report opens of %s file as it should", what)
 		}
 		if err := g.Ignore(file); err != nil {
@@ -63,7 +63,7 @@ func probe(dir int) (reads uint64, err error) {
 func openProbe(dir, flags int) (int, error) {
 	fd, err := unix.Openat(dir, probeName, flags|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return -1, fmt.Errorf("open the file %s: %w", probeName, err)
+		return noDescriptor, fmt.Errorf("open the file %s: %w", probeName, err)
 	}
 	return fd, nil
 }

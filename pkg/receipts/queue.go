@@ -80,7 +80,7 @@ func (g *Group) read(anew bool, late <-chan time.Time) (events int, err error) {
 	switch {
 	case closed:
 		return 0, fmt.Errorf("read the fanotify group: %w", os.ErrClosed)
-	case fd < 0:
+	case fd == noDescriptor:
 		return 0, nil
 	}
 	queued, err := unix.IoctlGetInt(fd, unix.TIOCINQ) // this counts only an event's metadata, whatever else it has

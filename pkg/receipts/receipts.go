@@ -52,6 +52,9 @@ const (
 	retryMin, retryMax = 10 * time.Second, 10 * time.Minute
 )
 
+// noDescriptor is what system calls return for a descriptor where there is none.
+const noDescriptor = -1
+
 // ErrNoisy says that a watch was ended because its events came too fast.
 var ErrNoisy = errors.New("files of the volume are opened too fast, by too many processes")
 
@@ -82,7 +85,7 @@ type Group struct {
 
 	// mu guards the fields below. It is not held during a read or a callback.
 	mu      sync.Mutex
-	fd      int // -1 while there is no group
+	fd      int // noDescriptor while there is no group
 	closed  bool
 	watches map[string]*watch // by file system
 	// refusal says why there is no group. retryAt is when creating it is retried. failures counts the failed tries.
@@ -101,7 +104,7 @@ type watch struct {
 // New returns a Group without a watch. It calls overflow when opens of any file may have been lost.
 func New(overflow func()) *Group {
 	return &Group{
-		pid: int32(os.Getpid()), most: maxEvents, flags: groupFlags, overflow: overflow, fd: -1, reading: make(chan struct{}, 1),
+		pid: int32(os.Getpid()), most: maxEvents, flags: groupFlags, overflow: overflow, fd: noDescriptor, reading: make(chan struct{}, 1),
 		watches: make(map[string]*watch), counts: make(map[*watch]int), buffer: make([]byte, bufferSize),
 	}
 }
@@ -112,7 +115,7 @@ func (g *Group) make() error {
 	switch {
 	case g.closed:
 		return fmt.Errorf("fanotify group: %w", os.ErrClosed)
-	case g.fd >= 0:
+	case g.fd != noDescriptor:
 		return nil
 	case time.Now().Before(g.retryAt):
 		return g.refusal
@@ -145,7 +148,7 @@ func (g *Group) Close() error {
 // end closes the kernel's group. The caller holds reading and mu.
 func (g *Group) end() error {
 	fd := g.fd
-	if g.fd = -1; fd < 0 {
+	if g.fd = noDescriptor; fd == noDescriptor {
 		return nil
 	}
 	return os.NewSyscallError("close", unix.Close(fd))
@@ -225,7 +228,7 @@ func (g *Group) change(what string, flags uint, of int) error {
 	switch {
 	case g.closed:
 		return fmt.Errorf("%s: %w", what, os.ErrClosed)
-	case g.fd < 0:
+	case g.fd == noDescriptor:
 		return nil
 	}
 	return g.mark(what, flags, of)

@@ -122,7 +122,7 @@ func TestAnswerTime(t *testing.T) {
 		open(w, r)
 	}
 	withPeer(t, handler, func(t *testing.T, p *peer) {
-		p.base.ResponseHeaderTimeout = 30 * time.Second
+		p.base.ResponseHeaderTimeout = AnswerTimeout
 		ctx, cancel := context.WithCancel(t.Context())
 		_, ended := p.watch(ctx, 50)
 		resp, err := p.get(ctx, "/silent")

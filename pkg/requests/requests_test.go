@@ -177,6 +177,24 @@ func TestOutage(t *testing.T) {
 	})
 }
 
+// When a pause ends, one of all the requests that wait is sent.
+func TestOneProbes(t *testing.T) {
+	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
+		_ = get(t.Context(), client, ordinary)
+		a.set(silent)
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 10 {
+			go func() { _ = get(ctx, client, ordinary) }()
+		}
+		after(firstPause)
+		if n := a.count(); n != 1 {
+			t.Errorf("%d requests were sent when the pause ended", n)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
 type silentKey struct{}
 
 // The request that probes may get no answer. It does not delay the others for long.

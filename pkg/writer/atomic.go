@@ -51,11 +51,11 @@ func (u *update) replace(ctx context.Context) (err error) {
 // build makes the next generation beside the present one, and returns its descriptor. Other processes cannot enter it until it is complete.
 func (u *update) build(ctx context.Context) (next int, err error) {
 	if next, err = makeDir(u.root, u.next); err != nil {
-		return -1, err
+		return noDescriptor, err
 	}
 	if err := u.fill(ctx, next); err != nil {
 		unix.Close(next)
-		return -1, err
+		return noDescriptor, err
 	}
 	return next, nil
 }
@@ -96,7 +96,7 @@ func (u *update) fill(ctx context.Context, next int) error {
 
 func makeDir(at int, name string) (int, error) {
 	if err := unix.Mkdirat(at, name, 0o700); err != nil {
-		return -1, fmt.Errorf("create directory: %w", err)
+		return noDescriptor, fmt.Errorf("create directory: %w", err)
 	}
 	return openAt(at, name, unix.O_RDONLY|unix.O_DIRECTORY)
 }

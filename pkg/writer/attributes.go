@@ -97,7 +97,7 @@ func (o *Options) setAttribute(fd int, name, value string) error {
 // write to the volume may have written the record.
 func Record(dir *os.Root, prefix string) (string, error) {
 	generation, err := openPresent(dir)
-	if generation < 0 || err != nil {
+	if generation == noDescriptor || err != nil {
 		return "", err
 	}
 	defer unix.Close(generation)
@@ -123,19 +123,19 @@ func IsTorn(record string) bool { return strings.HasSuffix(record, tornMark) }
 // isTorn reports whether the record of the present generation has the mark.
 func (u *update) isTorn() bool { return IsTorn(readRecord(u.old, u.opts.AttributePrefix)) }
 
-// openPresent opens the generation that dir shows. It returns -1 if there is none.
+// openPresent opens the generation that dir shows. It returns noDescriptor if there is none.
 func openPresent(dir *os.Root) (fd int, err error) {
 	root, err := openRoot(dir)
 	if err != nil {
-		return -1, err
+		return noDescriptor, err
 	}
 	defer root.Close()
 	l, err := list(int(root.Fd()))
 	if err != nil || l.current == "" {
-		return -1, err
+		return noDescriptor, err
 	}
 	if fd, err = openAt(int(root.Fd()), l.current, unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
-		return -1, fmt.Errorf("open generation %s: %w", l.current, err)
+		return noDescriptor, fmt.Errorf("open generation %s: %w", l.current, err)
 	}
 	return fd, nil
 }

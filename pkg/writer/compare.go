@@ -52,7 +52,7 @@ func (u *update) remember(before memory) memory {
 
 // compare finds out which files of the tree the present generation has, and whether it has nothing else.
 func (u *update) compare(ctx context.Context, memory memory) (same bool, err error) {
-	if u.old < 0 {
+	if u.old == noDescriptor {
 		return false, nil
 	}
 	if memory.generation != u.current {
@@ -90,7 +90,7 @@ func (u *update) compare(ctx context.Context, memory memory) (same bool, err err
 // read for another reason may be held by somebody.
 func (u *update) compareFile(old *dirs, f *volume.File, want *fileState, buf []byte) have {
 	at, last, err := old.at(f.Path)
-	fd := -1
+	fd := noDescriptor
 	if err == nil {
 		fd, err = openAt(at, last, unix.O_RDONLY)
 	}

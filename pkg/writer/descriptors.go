@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// noDescriptor is what system calls return for a descriptor where there is none.
+const noDescriptor = -1
+
 // openRoot opens dir itself. O_NONBLOCK saves system calls: without it, package os needs six to find out that a directory cannot be polled.
 func openRoot(dir *os.Root) (*os.File, error) {
 	root, err := dir.OpenFile(".", unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
@@ -59,7 +62,7 @@ type dirs struct {
 	name    string
 }
 
-func newDirs(generation int) *dirs { return &dirs{top: generation, fd: -1} }
+func newDirs(generation int) *dirs { return &dirs{top: generation, fd: noDescriptor} }
 
 // at returns the directory of a path, which stays open until the next call, and the path's last element.
 func (d *dirs) at(p string) (fd int, last string, err error) {
@@ -67,10 +70,10 @@ func (d *dirs) at(p string) (fd int, last string, err error) {
 	if dir == "" {
 		return d.top, last, nil
 	}
-	if d.fd < 0 || d.name != dir {
+	if d.fd == noDescriptor || d.name != dir {
 		d.close()
 		if d.fd, err = openAt(d.top, dir, unix.O_PATH|unix.O_DIRECTORY); err != nil {
-			return -1, "", fmt.Errorf("open directory %s: %w", dir, err)
+			return noDescriptor, "", fmt.Errorf("open directory %s: %w", dir, err)
 		}
 		d.name = dir
 	}
@@ -78,10 +81,10 @@ func (d *dirs) at(p string) (fd int, last string, err error) {
 }
 
 func (d *dirs) close() {
-	if d.fd >= 0 {
+	if d.fd != noDescriptor {
 		unix.Close(d.fd)
 	}
-	d.fd = -1
+	d.fd = noDescriptor
 }
 
 // walk calls visit for each entry of a generation that is not a directory. Somebody else may have nested directories there, so it goes no

@@ -140,7 +140,7 @@ func eachLast(root int, generation string, do func(file int)) {
 			return nil
 		}
 		dir, last, err := at.at(p)
-		fd := -1
+		fd := noDescriptor
 		if err == nil {
 			fd, err = openAt(dir, last, unix.O_RDONLY)
 		}

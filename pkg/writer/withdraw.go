@@ -42,7 +42,7 @@ func (w *Writer) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.
 // treeWithout returns a tree that keeps what dir shows, apart from the files that go. It returns nil if dir shows nothing.
 func (w *Writer) treeWithout(dir *os.Root, refused map[volume.Ref]bool) (tree *volume.Payload, gone []string, err error) {
 	generation, err := openPresent(dir)
-	if generation < 0 || err != nil {
+	if generation == noDescriptor || err != nil {
 		return nil, nil, err
 	}
 	defer unix.Close(generation)
@@ -97,7 +97,7 @@ func (w *Writer) isKept(at *dirs, p string, refused map[volume.Ref]bool) (bool, 
 func (w *Writer) remove(dir *os.Root, gone []string) error {
 	w.memory = memory{}
 	generation, err := openPresent(dir)
-	if generation < 0 || err != nil {
+	if generation == noDescriptor || err != nil {
 		return err
 	}
 	defer unix.Close(generation)

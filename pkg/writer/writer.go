@@ -120,7 +120,7 @@ type update struct {
 	*shape
 	root int
 	tree *volume.Payload
-	// old is the descriptor of the present generation, or -1.
+	// old is the descriptor of the present generation, or noDescriptor.
 	old int
 	// next is the name of a directory for data that is not visible yet. A leftover of that name counts as an unfinished generation.
 	next string
@@ -185,7 +185,7 @@ func (w *Writer) Compare(ctx context.Context, dir *os.Root, tree *volume.Payload
 
 // isLinked reports whether there is a present generation, with links to all its entries and with all directories for mounts.
 func (u *update) isLinked() (bool, error) {
-	if u.old < 0 {
+	if u.old == noDescriptor {
 		return false, nil
 	}
 	entries, err := readDir(u.old, ".")
@@ -202,7 +202,7 @@ func (u *update) isLinked() (bool, error) {
 
 // begin reads a volume's root.
 func (w *Writer) begin(root int, tree *volume.Payload) (u *update, err error) {
-	u = &update{opts: w.opts, root: root, tree: tree, old: -1}
+	u = &update{opts: w.opts, root: root, tree: tree, old: noDescriptor}
 	if u.shape, err = shapeOf(tree); err != nil {
 		return nil, err
 	}
@@ -221,7 +221,7 @@ func (w *Writer) begin(root int, tree *volume.Payload) (u *update, err error) {
 }
 
 func (u *update) close() {
-	if u.old >= 0 {
+	if u.old != noDescriptor {
 		unix.Close(u.old)
 	}
 }
