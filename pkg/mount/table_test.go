@@ -1,9 +1,13 @@
 package mount
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"testing"
+
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 )
 
 // Other programs choose the names and options of their mounts. Whatever these are, the volumes in the lines before and after are found, and
@@ -38,6 +42,16 @@ func TestLinesThatCannotBeParsed(t *testing.T) {
 				t.Errorf("got %v, want %v", got, want)
 			}
 		})
+	}
+}
+
+// TestListLogsNothing: the table of this machine has no line that can't be parsed, so none is logged.
+func TestListLogsNothing(t *testing.T) {
+	var log bytes.Buffer
+	ctx := klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log))))
+	m := &Mounter{driver: "d", kubeletDir: t.TempDir()}
+	if all, err := m.List(ctx); err != nil || len(all) > 0 || log.Len() > 0 {
+		t.Errorf("%v, %v, and it logged %q", all, err, &log)
 	}
 }
 
