@@ -90,6 +90,18 @@ func TestFeatureGates(t *testing.T) {
 	}
 }
 
+// With cgroup v1, and only then, neither the kubelets nor containerd make cgroups through systemd.
+func TestWithoutSystemd(t *testing.T) {
+	for cgroups, want := range map[string]int{"1": 1, "2": 0} {
+		config := configuration("", "", cgroups)
+		for _, text := range []string{"\n  cgroupDriver: cgroupfs\n", "\n    SystemdCgroup = false\n"} {
+			if got := strings.Count(config, text); got != want {
+				t.Errorf("cgroup v%s: %q is there %d times, want %d", cgroups, text, got, want)
+			}
+		}
+	}
+}
+
 // The usual image has a version, so that it gets the gates.
 func TestUsualImage(t *testing.T) {
 	image, err := usualImage(t.Context(), "../../../node-image/kubernetes")
