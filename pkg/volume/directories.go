@@ -69,51 +69,66 @@ func (s *Spec) MountPoints() (root, inner []string) {
 
 // checkDirectories refuses directories that conflict with the paths of files. A mount must not be on a directory of a generation, because
 // the generation is removed later, unless the volume is written in place.
-func (s *Spec) checkDirectories(d *decoder, files map[string]place) {
+func (s *Spec) checkDirectories(d *decoder, paths []located, files map[string]place) {
 	if len(s.Directories) == 0 {
 		return
 	}
-	// below has, for each directory of files, a file below it. For each first path element, it has a file with that first element.
-	below := map[string]string{}
-	for _, path := range s.paths() {
-		below[topOf(path)] = path
-		for dir := parent(path); dir != "" && s.InPlace(); dir = parent(dir) {
-			below[dir] = path
-		}
+	conflict := s.conflictAtomic(paths, files)
+	if s.InPlace() {
+		conflict = s.conflictInPlace(paths, files)
 	}
-	for _, directory := range s.Directories {
-		if problem := s.conflict(directory.Path, files, below); problem != "" {
+	for i := range s.Directories {
+		if problem := conflict(i); problem != "" {
+			directory := &s.Directories[i]
 			d.add(field.Invalid(field.NewPath(directory.Field), shorten(directory.Path), problem+": mount elsewhere, or map the key to another path"))
 		}
 	}
 }
 
-// conflict says what is wrong with a directory, or returns "".
-func (s *Spec) conflict(path string, files map[string]place, below map[string]string) string {
-	named := func(file string) string {
-		if dir, isDir := strings.CutSuffix(file, "/"); isDir {
-			return fmt.Sprintf("the directory %q of %s", shorten(dir), files[file].field())
-		}
-		return fmt.Sprintf("the file %q of %s", shorten(file), files[file].field())
+// conflictAtomic returns a function that says what is wrong with a directory, or returns "". Only the first element of a path counts, because
+// it is a link into the present generation.
+func (s *Spec) conflictAtomic(paths []located, files map[string]place) func(i int) string {
+	tops := map[string]string{}
+	for i := range paths {
+		tops[topOf(paths[i].path)] = paths[i].path
 	}
-	if top := topOf(path); !s.InPlace() {
-		if file, taken := below[top]; taken {
-			return fmt.Sprintf("must not be %q or below it, as %s is", shorten(top), named(file))
+	return func(i int) string {
+		top := topOf(s.Directories[i].Path)
+		if file := tops[top]; file != "" {
+			return fmt.Sprintf("must not be %q or below it, as %s is", shorten(top), describe(file, files))
 		}
 		return ""
 	}
-	if _, isFile := files[path]; isFile {
-		return "must not hide " + named(path)
+}
+
+// conflictInPlace is conflictAtomic for a volume whose directories of files stay.
+func (s *Spec) conflictInPlace(paths []located, files map[string]place) func(i int) string {
+	all, n := slices.Clone(paths), len(paths)
+	for i := range s.Directories {
+		all = append(all, located{path: s.Directories[i].Path})
 	}
-	if file, hides := below[path]; hides {
-		return "must not hide " + named(file)
-	}
-	for dir := parent(path); dir != ""; dir = parent(dir) {
-		if _, isFile := files[dir]; isFile {
-			return "must not be below " + named(dir)
+	above, below := filesAbove(all, files), newTree(paths)
+	return func(i int) string {
+		path := s.Directories[i].Path
+		if _, isFile := files[path]; isFile {
+			return "must not hide " + describe(path, files)
 		}
+		if file := below.below(path); file != "" {
+			return "must not hide " + describe(file, files)
+		}
+		if file := above[n+i]; file != "" {
+			return "must not be below " + describe(file, files)
+		}
+		return ""
 	}
-	return ""
+}
+
+// describe names a file, or a directory of files, with its field.
+func describe(file string, files map[string]place) string {
+	if dir, isDir := strings.CutSuffix(file, "/"); isDir {
+		return fmt.Sprintf("the directory %q of %s", shorten(dir), files[file].field())
+	}
+	return fmt.Sprintf("the file %q of %s", shorten(file), files[file].field())
 }
 
 // topOf returns the first element of a path.

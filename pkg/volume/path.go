@@ -85,6 +85,7 @@ func (s *Spec) Validate() error {
 		d.add(err)
 	}
 	files := map[string]place{}
+	var all []located
 	for at, path := range s.paths() {
 		longest := maxPathLength
 		if at.item == allKeys {
@@ -93,21 +94,19 @@ func (s *Spec) Validate() error {
 		if len(path) > longest {
 			d.add(field.Invalid(at.field(), shorten(path), fmt.Sprintf("must have at most %d bytes, with the directory of the source and a key in it", maxPathLength)))
 		}
+		all = append(all, located{path, at})
 		if other, found := files[path]; found && at.item != allKeys && at.conflicts(other) {
 			d.add(field.Invalid(at.field(), shorten(path), "conflicting duplicate paths: also the path of "+other.field().String()))
 			continue
 		}
 		files[path] = at
 	}
-	for at, path := range s.paths() {
-		for dir := parent(path); dir != ""; dir = parent(dir) {
-			if other, found := files[dir]; found && at.conflicts(other) {
-				d.add(field.Invalid(at.field(), shorten(path), fmt.Sprintf("must not lie below %q, which %s makes a file", shorten(dir), other.field())))
-				break
-			}
+	for i, above := range filesAbove(all, files) {
+		if above != "" {
+			d.add(field.Invalid(all[i].at.field(), shorten(all[i].path), fmt.Sprintf("must not lie below %q, which %s makes a file", shorten(above), files[above].field())))
 		}
 	}
-	s.checkDirectories(&d, files)
+	s.checkDirectories(&d, all, files)
 	return d.err()
 }
 
@@ -143,9 +142,10 @@ type place struct {
 	item   int
 }
 
-// conflicts reports whether paths at two places may conflict. Paths within one of the pod's own volumes never do.
+// conflicts reports whether paths at two places may conflict. Paths within one of the pod's own volumes never do. The zero place conflicts
+// with all.
 func (p place) conflicts(other place) bool {
-	return p.source.Volume == "" || p.source.Volume != other.source.Volume
+	return p.source == nil || p.source.Volume == "" || p.source.Volume != other.source.Volume
 }
 
 func (p place) field() *field.Path {

@@ -1,0 +1,113 @@
+package volume
+
+// The limits of what the volumes of one pod may name together. Without them, the limits of one volume multiply: 128 volumes of 256 objects
+// are 32,768 watches, and a directory of 4 KiB in front of each of 8,192 items is 32 MiB of paths. A pod's spec has at most 1.5 MiB, so what
+// it names itself, each native volume shown once, stays below these limits.
+const (
+	// MaxPodVolumes limits the volumes of the driver in one pod.
+	MaxPodVolumes = 128
+	// MaxPodObjects limits the objects, counted once for each volume that names them.
+	MaxPodObjects = 1024
+	// MaxPodItems limits the Items of Names.
+	MaxPodItems = 16384
+	// MaxPodNameBytes limits the Bytes of Names.
+	MaxPodNameBytes = 4 << 20
+)
+
+// Names counts what volumes name.
+type Names struct {
+	// Objects are the ConfigMaps and Secrets. A volume counts each of them once.
+	Objects int
+	// Items are the sources, and what they list: items, variables, parts of joined files. Directories count too.
+	Items int
+	// Bytes are those of the names of objects, keys and variables, of the variables' values, and of the paths of files and directories.
+	// A directory that a source puts its files into counts for each file.
+	Bytes int64
+}
+
+// Plus returns the sum.
+func (n Names) Plus(other Names) Names {
+	return Names{n.Objects + other.Objects, n.Items + other.Items, n.Bytes + other.Bytes}
+}
+
+// Names counts what the spec names. For podEnv and volume sources it counts only what is resolved.
+func (s *Spec) Names() Names {
+	count := NewCount()
+	for i := range s.Sources {
+		count.Add(&s.Sources[i], "")
+	}
+	count.AddDirectories(s.Directories)
+	return count.Names
+}
+
+// Count adds up the names of sources. Objects that several sources name count once.
+type Count struct {
+	Names
+	seen map[Ref]struct{}
+}
+
+// NewCount returns a Count of nothing.
+func NewCount() *Count { return &Count{seen: map[Ref]struct{}{}} }
+
+// Add counts a source. dir is a directory that is still to be put in front of the paths of its items, or "".
+func (c *Count) Add(source *Source, dir string) {
+	c.Items++
+	c.Bytes += int64(len(source.Path) + len(source.Below.Path))
+	switch p := source.Projection; {
+	case p != nil:
+		c.object(p.Ref)
+		c.Items += len(p.Items)
+		for i := range p.Items {
+			c.Bytes += int64(len(p.Items[i].Key) + len(p.Items[i].Path) + len(dir))
+		}
+	case source.Env != nil:
+		c.env(source.Env)
+	case source.Expand != nil:
+		c.reference(&source.Expand.Text)
+		c.env(&source.Expand.Env)
+	}
+	for i := range source.Join {
+		c.reference(&source.Join[i])
+	}
+}
+
+// AddDirectories counts directories.
+func (c *Count) AddDirectories(all []Directory) {
+	c.Items += len(all)
+	for i := range all {
+		c.Bytes += int64(len(all[i].Path))
+	}
+}
+
+func (c *Count) env(e *Env) {
+	c.Items += len(e.From)
+	for i := range e.From {
+		c.Bytes += int64(len(e.From[i].Prefix))
+		c.object(e.From[i].Ref)
+	}
+	for i := range e.Vars {
+		v := &e.Vars[i]
+		c.Bytes += int64(len(v.Name) + len(v.Value))
+		if v.Key != nil {
+			c.reference(v.Key)
+		} else {
+			c.Items++
+		}
+	}
+}
+
+// reference counts a key of an object as an item.
+func (c *Count) reference(r *Reference) {
+	c.Items++
+	c.Bytes += int64(len(r.Key))
+	c.object(r.Ref)
+}
+
+func (c *Count) object(ref Ref) {
+	if _, found := c.seen[ref]; found {
+		return
+	}
+	c.seen[ref] = struct{}{}
+	c.Objects++
+	c.Bytes += int64(len(ref.Namespace) + len(ref.Name))
+}
