@@ -13,7 +13,15 @@ type located struct {
 
 // sortKey returns a text that sorts a path directly before what lies below it. Looking up each parent of each path would cost the square of
 // a path's depth, which may be 2,000.
-func sortKey(path string) string { return strings.ReplaceAll(path, "/", "\x00") }
+func sortKey(path string) string {
+	key := []byte(path)
+	for i, b := range key {
+		if b == '/' {
+			key[i] = 0
+		}
+	}
+	return string(key)
+}
 
 // filesAbove returns, for each path, the nearest file above it with which it conflicts, or "". files has the place of each file. It takes
 // one sort of the paths.
