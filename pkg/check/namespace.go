@@ -153,7 +153,7 @@ func (c *Checker) resolveLive(ctx context.Context, p *corev1.Pod, changed *corev
 			}
 			return sources, err
 		},
-		func(name string) []pod.Below { return pod.MountsBelow(withToken(changed), at, name) }, by)
+		func(name string) []pod.Below { return pod.MountsBelow(withToken(changed), at)[name] }, by, nil)
 	return resolved, err
 }
 

@@ -129,7 +129,7 @@ func (c *Checker) sources(w *Workload, template podTemplate, v *driverVolume) {
 	if len(c.report.Problems) > before {
 		return
 	}
-	below := pod.MountsBelow(withToken(template.spec), template.at, v.Name)
+	below := pod.MountsBelow(withToken(template.spec), template.at)[v.Name]
 	resolved, _, err := pod.Resolve(v.spec,
 		func(container string) (volume.Env, []string, error) {
 			return pod.Env(template.spec, w.Namespace, container)
@@ -137,7 +137,7 @@ func (c *Checker) sources(w *Workload, template podTemplate, v *driverVolume) {
 		func(name string) ([]volume.Source, error) {
 			return pod.VolumeSources(template.spec, template.at, w.Namespace, name)
 		},
-		func(string) []pod.Below { return below }, v.Name)
+		func(string) []pod.Below { return below }, v.Name, nil)
 	if err != nil { // each source is valid, but they conflict
 		c.unresolved(w.Location, template, *v, err)
 		return

@@ -21,18 +21,56 @@ func (h *Held) has(ref volume.Ref) bool {
 
 func (h *Held) isOf(file *volume.File) bool { return slices.ContainsFunc(file.Refs, h.has) }
 
-// keep adds the files of held objects that a source continues to show. done means that nothing else of the source must be added.
-func (r *renderer) keep(source *volume.Source) (done bool) {
-	held, p := &r.opts.Held, source.Projection
-	for i := range held.Files {
-		file := &held.Files[i]
-		switch {
-		case p != nil && held.has(p.Ref) && slices.Contains(file.Refs, p.Ref):
-			r.addFile(*file)
-		case p == nil && !source.Versions && file.Path == source.Path && held.isOf(file):
-			r.addFile(*file)
-			return true
+// keeper finds the shown files of held objects. It looks through all files once, however many sources name an object.
+type keeper struct {
+	// files has the files of each held object, and combined the file at each path that has one.
+	files    map[volume.Ref][]*volume.File
+	combined map[string]*volume.File
+	// last is the last source that shows keys of each held object. Its files are added there, so that they win over those of the sources
+	// before it, as the newest files would.
+	last map[volume.Ref]*volume.Source
+}
+
+// newKeeper returns nil if nothing is held.
+func newKeeper(spec *volume.Spec, held *Held) *keeper {
+	if len(held.At) == 0 {
+		return nil
+	}
+	k := &keeper{files: map[volume.Ref][]*volume.File{}, combined: map[string]*volume.File{}, last: map[volume.Ref]*volume.Source{}}
+	for i := range spec.Sources {
+		if p := spec.Sources[i].Projection; p != nil && held.has(p.Ref) {
+			k.last[p.Ref] = &spec.Sources[i]
 		}
 	}
-	return p != nil && held.has(p.Ref)
+	for i := range held.Files {
+		file := &held.Files[i]
+		if !held.isOf(file) {
+			continue
+		}
+		k.combined[file.Path] = file
+		for _, ref := range file.Refs {
+			if k.last[ref] != nil {
+				k.files[ref] = append(k.files[ref], file)
+			}
+		}
+	}
+	return k
+}
+
+// keep adds the files of held objects that a source continues to show. done means that nothing else of the source must be added.
+func (r *renderer) keep(source *volume.Source) (done bool) {
+	p := source.Projection
+	switch {
+	case p != nil && r.opts.Held.has(p.Ref):
+		if r.keeps.last[p.Ref] == source {
+			for _, file := range r.keeps.files[p.Ref] {
+				r.addFile(*file)
+			}
+		}
+		return true
+	case p == nil && !source.Versions && r.keeps.combined[source.Path] != nil:
+		r.addFile(*r.keeps.combined[source.Path])
+		return true
+	}
+	return false
 }

@@ -37,7 +37,7 @@ const (
 
 // maxMissing limits the missing objects and keys that an error names. A spec may ask for thousands of keys, and the text ends up in an
 // event and in logs.
-const maxMissing = 32
+const maxMissing = 5
 
 // Options are what a tree depends on beside the spec and the objects.
 type Options struct {
@@ -51,8 +51,8 @@ type Options struct {
 	// Held has the objects whose files stay as they are. A file of several objects stays as a whole if one of them is held. If the volume
 	// shows nothing of a held object, nothing is added, required or not.
 	Held Held
-	// MaxFiles limits the keys, items and other files of all sources together. 0 means no limit.
-	MaxFiles int
+	// MaxFiles limits the keys, items and other files of all sources together, and MaxDirectories their directories. 0 means no limit.
+	MaxFiles, MaxDirectories int
 	// Pod and NodeName are the values for variables of an env file that name fields of the pod.
 	Pod      volume.Pod
 	NodeName string
@@ -153,7 +153,7 @@ type Skipped struct {
 //
 // Options.MaxFiles and MaxEnvBytes limit the memory and the time, however often the spec names the objects.
 func Render(spec *volume.Spec, objects Objects, opts Options) (*Rendering, error) {
-	r := &renderer{spec: spec, objects: objects, opts: opts, files: map[string]volume.File{}}
+	r := &renderer{spec: spec, objects: objects, opts: opts, files: map[string]volume.File{}, keeps: newKeeper(spec, &opts.Held)}
 	for i := range spec.Sources {
 		source := &spec.Sources[i]
 		if err := r.add(source); err != nil {
@@ -205,6 +205,8 @@ type renderer struct {
 	named   int
 	missing MissingError
 	skipped []Skipped
+	// keeps knows what stays of held objects.
+	keeps *keeper
 	// envBytes is the use of joined and expanded files and all variables; see MaxEnvBytes.
 	envBytes int
 }
@@ -235,7 +237,7 @@ func (r *renderer) tree() *volume.Payload {
 // add adds the files of one source, and records what is missing.
 func (r *renderer) add(source *volume.Source) error {
 	switch {
-	case len(r.opts.Held.At) > 0 && r.keep(source):
+	case r.keeps != nil && r.keep(source):
 		return nil
 	case source.Projection != nil:
 		r.addProjection(source.Projection, source.Below.Path, source.Field)
@@ -389,23 +391,34 @@ func (r *renderer) addFile(file volume.File, modes ...*fs.FileMode) {
 	r.named++
 }
 
-// checkDirectories returns an error if a file is in the place of another file's directory. The spec's own paths were checked when it was
-// parsed, but a key without items can still conflict. The files are sorted, so the files of one directory are neighbours.
+// checkDirectories returns an error if a file is in the place of another file's directory, or if there are too many directories. The spec's
+// own paths were checked when it was parsed, but a key without items can still conflict. Each directory is looked up once.
 func (r *renderer) checkDirectories(files []volume.File) error {
-	checked := ""
+	checked := map[string]struct{}{"": {}}
 	for i := range files {
-		dir := parent(files[i].Path)
-		if dir == checked {
-			continue
-		}
-		checked = dir
-		for ; dir != ""; dir = parent(dir) {
-			if _, found := r.files[dir]; found {
-				return fmt.Errorf("path %q can't be shown: %q is a file of the same volume; map one of the two keys to another path", files[i].Path, dir)
+		for dir := parent(files[i].Path); ; dir = parent(dir) {
+			if _, again := checked[dir]; again {
+				break
 			}
+			checked[dir] = struct{}{}
+			if _, found := r.files[dir]; found {
+				return fmt.Errorf("path %q can't be shown: %q is a file of the same volume; map one of the two keys to another path", short(files[i].Path), short(dir))
+			}
+		}
+		if most := r.opts.MaxDirectories; most > 0 && len(checked)-1 > most {
+			return &TooLargeError{fmt.Sprintf("the files need more than the %d directories that a volume may have (they follow --max-volume-size)", most)}
 		}
 	}
 	return nil
+}
+
+// short returns at most the first 64 bytes of a path, for an error.
+func short(path string) string {
+	const most = 64
+	if len(path) <= most {
+		return path
+	}
+	return strings.ToValidUTF8(path[:most], "") + "..."
 }
 
 // parent returns the directory of a path, "" for the root.

@@ -3,6 +3,7 @@ package pod
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,60 +27,94 @@ type Below struct {
 	By, Part string
 }
 
-// MountsBelow returns the mounts of init and regular containers that lie directly in a volume. at is the path of the spec, as in
-// field.NewPath("spec"). Ephemeral containers don't count, because they start long after the volume was mounted.
-func MountsBelow(spec *corev1.PodSpec, at *field.Path, name string) (all []Below) {
+// MountsBelow returns the mounts of init and regular containers that lie directly in a volume, by the volume's name. at is the path of the
+// spec, as in field.NewPath("spec"). Ephemeral containers don't count, because they start long after the volume was mounted.
+func MountsBelow(spec *corev1.PodSpec, at *field.Path) map[string][]Below {
+	all := map[string][]Below{}
 	containers := Containers(spec, at)
 	for _, c := range containers[:len(spec.InitContainers)+len(spec.Containers)] {
-		all = append(all, mountsBelow(c, name)...)
+		for i, outer := range outerMounts(c) {
+			if outer < 0 {
+				continue
+			}
+			name := c.VolumeMounts[outer].Name
+			all[name] = append(all[name], below(c, i, outer))
+		}
 	}
 	return all
 }
 
-func mountsBelow(c Container, name string) (all []Below) {
-	mounts, mounted := map[string]int{}, false
-	for i := range c.VolumeMounts {
-		mounts[cleanMountPath(&c.VolumeMounts[i])] = i
-		mounted = mounted || c.VolumeMounts[i].Name == name
+// below describes a mount of a container that lies in another one.
+func below(c Container, inner, outer int) Below {
+	in, at := &c.VolumeMounts[outer], c.At.Child("volumeMounts")
+	b := Below{
+		Path:      strings.TrimPrefix(strings.TrimPrefix(cleanMountPath(&c.VolumeMounts[inner]), cleanMountPath(in)), "/"),
+		MountPath: c.VolumeMounts[inner].MountPath, Field: at.Index(inner).Child("mountPath").String(),
+		Of: at.Index(outer).String(),
 	}
-	for i := range c.VolumeMounts {
-		p := cleanMountPath(&c.VolumeMounts[i])
-		if !mounted || len(p) > maxMountPath {
-			continue
-		}
-		outer, found := nearest(mounts, p)
-		if !found || c.VolumeMounts[outer].Name != name {
-			continue
-		}
-		in, at := &c.VolumeMounts[outer], c.At.Child("volumeMounts")
-		b := Below{
-			Path:      strings.TrimPrefix(strings.TrimPrefix(p, cleanMountPath(in)), "/"),
-			MountPath: c.VolumeMounts[i].MountPath, Field: at.Index(i).Child("mountPath").String(),
-			Of: at.Index(outer).String(),
-		}
-		switch {
-		case in.SubPathExpr != "":
-			b.By, b.Part = "subPathExpr", in.SubPathExpr
-		case in.SubPath != "":
-			b.By, b.Part = "subPath", in.SubPath
-			b.Path = path.Join(in.SubPath, b.Path)
-		}
-		all = append(all, b)
+	switch {
+	case in.SubPathExpr != "":
+		b.By, b.Part = "subPathExpr", in.SubPathExpr
+	case in.SubPath != "":
+		b.By, b.Part = "subPath", in.SubPath
+		b.Path = path.Join(in.SubPath, b.Path)
 	}
-	return all
+	return b
+}
+
+// outerMounts returns, for each mount of a container, the index of the mount at the nearest directory above it, or -1. It takes one sort: a
+// path may have 2,000 directories above it.
+func outerMounts(c Container) []int {
+	outer, paths, order := make([]int, len(c.VolumeMounts)), make([]string, len(c.VolumeMounts)), []int{}
+	for i := range c.VolumeMounts {
+		outer[i], paths[i] = -1, cleanMountPath(&c.VolumeMounts[i])
+		if len(paths[i]) <= maxMountPath {
+			order = append(order, i)
+		}
+	}
+	// A path sorts directly before what lies below it.
+	slices.SortStableFunc(order, func(a, b int) int { return comparePaths(paths[a], paths[b]) })
+	var above []int // the mounts above the present one, outermost first
+	for _, i := range order {
+		for len(above) > 0 && !isBelow(paths[i], paths[above[len(above)-1]]) && paths[i] != paths[above[len(above)-1]] {
+			above = above[:len(above)-1]
+		}
+		n := len(above)
+		if n > 0 && paths[above[n-1]] == paths[i] { // the last mount at a path counts
+			n--
+		}
+		if n > 0 {
+			outer[i] = above[n-1]
+		}
+		above = append(above[:n], i)
+	}
+	return outer
+}
+
+// comparePaths orders clean absolute paths like a tree: a slash sorts before all other bytes.
+func comparePaths(a, b string) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	switch {
+	case n == len(a) || n == len(b):
+		return len(a) - len(b)
+	case a[n] == '/':
+		return -1
+	case b[n] == '/':
+		return 1
+	}
+	return int(a[n]) - int(b[n])
+}
+
+// isBelow reports whether a clean absolute path lies below another one.
+func isBelow(p, dir string) bool {
+	return p != dir && strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // cleanMountPath returns where the kubelet mounts a volume in the container.
 func cleanMountPath(m *corev1.VolumeMount) string { return path.Clean("/" + m.MountPath) }
-
-// nearest returns the index of the mount at the nearest directory above a path. mounts has the index of each mount by its path.
-func nearest(mounts map[string]int, p string) (i int, found bool) {
-	for p != "/" && !found {
-		p = path.Dir(p)
-		i, found = mounts[p]
-	}
-	return i, found
-}
 
 // directories returns the directories that a volume needs for mounts below it. The error lists the first few that are impossible.
 func directories(spec *volume.Spec, below []Below) (all []volume.Directory, err error) {

@@ -53,7 +53,7 @@ func TestMountsBelow(t *testing.T) {
 	} {
 		spec := &corev1.PodSpec{Containers: []corev1.Container{mounting(test.mounts...)}}
 		var got []string
-		for _, b := range MountsBelow(spec, field.NewPath("spec"), "v") {
+		for _, b := range MountsBelow(spec, field.NewPath("spec"))["v"] {
 			text := b.Path + " < " + b.Field + " > " + b.Of
 			text = strings.NewReplacer("spec.containers[0].volumeMounts[", "", "].mountPath", "", "]", "").Replace(text)
 			got = append(got, strings.TrimSpace(text+" "+b.By))
@@ -74,7 +74,7 @@ func TestMountsBelowInAllContainers(t *testing.T) {
 		},
 	}
 	var got []string
-	for _, b := range MountsBelow(spec, field.NewPath("spec"), "v") {
+	for _, b := range MountsBelow(spec, field.NewPath("spec"))["v"] {
 		got = append(got, b.Path+" "+b.Field+" "+b.Of)
 	}
 	want := []string{
@@ -121,7 +121,7 @@ func TestResolveMountsBelow(t *testing.T) {
 		}
 		before := len(spec.Directories)
 		in := &corev1.PodSpec{Containers: []corev1.Container{mounting(test.mounts...)}}
-		resolved, _, err := Resolve(spec, nil, nil, func(name string) []Below { return MountsBelow(in, field.NewPath("spec"), name) }, "v")
+		resolved, _, err := Resolve(spec, nil, nil, func(name string) []Below { return MountsBelow(in, field.NewPath("spec"))[name] }, "v", nil)
 		got := fmt.Sprint(err)
 		if err == nil {
 			root, inner := resolved.MountPoints()

@@ -17,7 +17,7 @@ func TestResolveInADirectory(t *testing.T) {
 	shown := []volume.Source{native("configMap", "items", "x", "y/z"), native("secret", "whole")}
 	dir := volume.Directory{Path: "a/b", Field: "sources[0].volume.path"}
 	for range 2 { // the second time with the same sources
-		resolved, _, err := Resolve(spec, nil, func(string) ([]volume.Source, error) { return shown, nil }, nil, "")
+		resolved, _, err := Resolve(spec, nil, func(string) ([]volume.Source, error) { return shown, nil }, nil, "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +41,7 @@ func TestResolveInADirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = `sources[1].secret.items[0].path: Invalid value: "a/x": conflicting duplicate paths: also the path of spec.volumes[1].projected.sources[0].configMap.items[0].path`
-	if _, _, err = Resolve(long, nil, func(string) ([]volume.Source, error) { return shown, nil }, nil, ""); err == nil || err.Error() != want {
+	if _, _, err = Resolve(long, nil, func(string) ([]volume.Source, error) { return shown, nil }, nil, "", nil); err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 }

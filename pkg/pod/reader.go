@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,7 +49,7 @@ type Spec struct {
 	// Refs are the objects that the spec itself names in its own fields.
 	Refs []volume.Ref
 	// Env, VolumeSources and MountsBelow are the package's functions of the same names, for this pod. They keep the pod's whole spec in
-	// memory, and each call returns a new list.
+	// memory. Each call of the first two returns a new list. MountsBelow looks once, for all volumes.
 	Env           func(container string) (env volume.Env, leftOut []string, err error)
 	VolumeSources func(volume string) ([]volume.Source, error)
 	// MountsBelow may be nil if no volume has a mount below it.
@@ -88,6 +89,7 @@ func isMirror(pod *corev1.Pod) bool {
 }
 
 func newSpec(got *corev1.Pod) *Spec {
+	below := sync.OnceValue(func() map[string][]Below { return MountsBelow(&got.Spec, field.NewPath("spec")) })
 	spec := &Spec{
 		Mirror: isMirror(got),
 		Pod:    volume.Pod{Namespace: got.Namespace, Name: got.Name, UID: got.UID, ServiceAccount: got.Spec.ServiceAccountName},
@@ -99,7 +101,7 @@ func newSpec(got *corev1.Pod) *Spec {
 		VolumeSources: func(name string) ([]volume.Source, error) {
 			return VolumeSources(&got.Spec, field.NewPath("spec"), got.Namespace, name)
 		},
-		MountsBelow: func(name string) []Below { return MountsBelow(&got.Spec, field.NewPath("spec"), name) },
+		MountsBelow: func(name string) []Below { return below()[name] },
 	}
 	if security := got.Spec.SecurityContext; security != nil {
 		spec.FSGroup = security.FSGroup

@@ -11,15 +11,19 @@ import (
 // called once for each container of a podEnv source, and shown for each volume source: see Env and VolumeSources. below is called once with
 // the name of the volume itself, and may be nil: see MountsBelow. leftOut combines the leftOut of all calls, sorted, without duplicates.
 //
+// allow is called with what the result will name, before its paths are made and checked, and may be nil.
+//
 // The error is that of a call, with the field that names the container or volume, or that of volume.Spec.Validate.
 func Resolve(
 	spec *volume.Spec,
 	env func(container string) (env volume.Env, leftOut []string, err error),
 	shown func(name string) ([]volume.Source, error),
 	below func(name string) []Below, name string,
+	allow func(volume.Names) error,
 ) (resolved *volume.Spec, leftOut []string, err error) {
 	copied := *spec
 	copied.Sources = nil
+	count := volume.NewCount()
 	// All sources of a container share its environment, because there may be many sources.
 	known := map[string]*volume.Env{}
 	for _, source := range spec.Sources {
@@ -36,15 +40,19 @@ func Resolve(
 				leftOut = append(leftOut, more...)
 			}
 			added[0].Env, added[0].PodEnv = known[container], nil
+			count.Add(&added[0])
 		case source.Volume != "":
-			all, err := shown(source.Volume)
+			own, err := shown(source.Volume)
 			if err != nil {
 				return nil, nil, fmt.Errorf("%s: %w", source.PodField(), err)
 			}
-			added = nil
-			for _, one := range all {
-				added = append(added, one.In(source.Below))
+			added = slices.Clone(own)
+			for i := range added {
+				count.AddIn(&added[i], source.Below.Path)
+				added[i].Below = source.Below // the paths are made when they are allowed
 			}
+		default:
+			count.Add(&source)
 		}
 		copied.Sources = append(copied.Sources, added...)
 	}
@@ -55,6 +63,17 @@ func Resolve(
 			return nil, nil, err
 		}
 		copied.Directories = append(copied.Directories, added...)
+	}
+	count.AddDirectories(copied.Directories)
+	if allow != nil {
+		if err := allow(count.Names); err != nil {
+			return nil, nil, err
+		}
+	}
+	for i := range copied.Sources {
+		if source := &copied.Sources[i]; source.Volume != "" {
+			*source = source.In(source.Below)
+		}
 	}
 	if err := copied.Validate(); err != nil {
 		return nil, nil, err

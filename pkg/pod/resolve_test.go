@@ -34,7 +34,7 @@ func TestResolve(t *testing.T) {
 	}, func(volume string) ([]volume.Source, error) {
 		asked += "volume " + volume + ", "
 		return shown, nil
-	}, nil, "")
+	}, nil, "", nil)
 	if err != nil || !slices.Equal(leftOut, []string{"A", "B"}) || asked != "container main, volume v, " {
 		t.Errorf("left out %q, asked for %s, %v", leftOut, asked, err)
 	}
@@ -54,6 +54,46 @@ func TestResolve(t *testing.T) {
 	}
 	if !reflect.DeepEqual(spec.Sources, before) {
 		t.Errorf("the spec became %+v", spec.Sources)
+	}
+}
+
+// What a spec will name is asked before any path of it is made: a long directory in front of many items is refused at once.
+func TestResolveAsksFirst(t *testing.T) {
+	dir := strings.Repeat("a/", 1900) + "b"
+	spec, err := volume.Parse(map[string]string{"sources": "[{volume: {name: v, path: " + dir + "}}, {podEnv: {path: e, container: c}}]", "directories": "[d]"}, testPod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := make([]string, 8192)
+	for i := range keys {
+		keys[i] = fmt.Sprint(i)
+	}
+	shown := []volume.Source{native("configMap", "app", keys...)}
+	var asked volume.Names
+	resolve := func(answer error) (*volume.Spec, error) {
+		resolved, _, err := Resolve(spec,
+			func(string) (volume.Env, []string, error) {
+				return volume.Env{Vars: []volume.EnvVar{{Name: "A", Value: "1"}}}, nil, nil
+			},
+			func(string) ([]volume.Source, error) { return shown, nil }, func(string) []Below { return []Below{{Path: "m", Field: "f"}} }, "",
+			func(n volume.Names) error { asked = n; return answer })
+		return resolved, err
+	}
+	resolved, err := resolve(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := resolved.Names(); asked != want || asked.Items != 2+8192+1+2 || asked.Added != 8192*int64(len(dir)+1) {
+		t.Errorf("asked for %+v, the result names %+v", asked, want)
+	}
+	refused := errors.New("too many")
+	allocated := testing.AllocsPerRun(1, func() {
+		if _, err := resolve(refused); !errors.Is(err, refused) {
+			t.Error(err)
+		}
+	})
+	if allocated > 100 {
+		t.Errorf("a refusal takes %v allocations", allocated)
 	}
 }
 
@@ -107,7 +147,7 @@ func TestResolveRefuses(t *testing.T) {
 			}
 			resolved, _, err := Resolve(spec,
 				func(string) (volume.Env, []string, error) { return volume.Env{}, nil, c.err },
-				func(string) ([]volume.Source, error) { return c.shown, c.err }, nil, "")
+				func(string) ([]volume.Source, error) { return c.shown, c.err }, nil, "", nil)
 			text := ""
 			if err != nil {
 				text = err.Error()
@@ -135,7 +175,7 @@ func TestPodEnvIsBounded(t *testing.T) {
 		resolved, _, err := Resolve(spec, func(string) (volume.Env, []string, error) {
 			reads++
 			return env, nil, nil
-		}, nil, nil, "")
+		}, nil, nil, "", nil)
 		return resolved, err
 	}
 	resolved, err := with(volume.Env{Vars: make([]volume.EnvVar, 10000)})

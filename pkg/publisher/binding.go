@@ -172,6 +172,7 @@ func (b *binding) bind(ctx context.Context, request *Request, urgent bool) (isNe
 	if isNew {
 		// Add the volume to the index before the first answer is read, so that no change is overlooked.
 		b.entry.follow(b.spec.refs)
+		b.entry.room.Name(b.spec.names)
 		b.rights = rights{shared: b.shared, entry: b.entry, request: request, spec: b.spec, token: request.Token, isProven: request.Derived}
 	}
 	b.rights.offer(ctx, request)
@@ -201,11 +202,11 @@ func (b *binding) parseRequest(ctx context.Context, request *Request, urgent boo
 		return nil, f
 	}
 	if !b.entry.isMounted() {
-		if f := b.shared.limits.checkItems(pod.CountItems(s.resolved)); f != nil {
-			return nil, f
+		if err := b.shared.limits.CheckItems(pod.CountItems(s.resolved)); err != nil {
+			return nil, final(ReasonTooLarge, "%w", err)
 		}
 	}
-	s.refs = s.resolved.Refs()
+	s.names, s.refs = s.resolved.Names(), s.resolved.Refs()
 	s.consents, s.consent = s.resolved.CrossNamespaceRefs(request.Pod), map[volume.Ref]bool{}
 	if b.shared.opts.Identity != nil {
 		s.consents = append(s.consents, s.resolved.LocalRefs(request.Pod)...)
@@ -221,6 +222,9 @@ func (b *binding) parseRequest(ctx context.Context, request *Request, urgent boo
 func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.Spec, urgent bool) (*spec, *failure) {
 	at := parsed.NeedsPod()
 	if at == "" && !b.shared.opts.NodeRights {
+		if f := b.mayName(parsed.Names()); f != nil {
+			return nil, f
+		}
 		return &spec{Spec: parsed, resolved: parsed}, nil
 	}
 	at = cmp.Or(at, "with --identity=node a volume shows only what its pod's spec names")
@@ -233,12 +237,18 @@ func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.
 	}
 	s := &spec{Spec: parsed}
 	var leftOut []string
+	var refused *failure
 	_, name := targetParts(b.shared.opts.KubeletDir, request.Target)
 	crowd := b.shared.inTurn(ctx, func() {
-		s.resolved, leftOut, err = pod.Resolve(parsed, podSpec.Env, podSpec.VolumeSources, podSpec.MountsBelow, name)
+		s.resolved, leftOut, err = pod.Resolve(parsed, podSpec.Env, podSpec.VolumeSources, podSpec.MountsBelow, name, func(n volume.Names) error {
+			if refused = b.mayName(n); refused != nil {
+				return refused
+			}
+			return nil
+		})
 	})
-	if crowd != nil {
-		return nil, crowd
+	if f := cmp.Or(crowd, refused); f != nil {
+		return nil, f
 	}
 	s.leftOut = few(leftOut)
 	if err == nil && b.shared.opts.NodeRights {
@@ -249,6 +259,14 @@ func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.
 		return nil, final(ReasonInvalid, "%w", err)
 	}
 	return s, nil
+}
+
+// mayName returns a failure if a volume that is not mounted yet names more than it may. A running pod may keep what it has.
+func (b *binding) mayName(n volume.Names) *failure {
+	if b.entry.isMounted() {
+		return nil
+	}
+	return b.entry.mayName(n)
 }
 
 // unreadPod returns the failure to read a pod whose spec says what the volume shows. With the node's rights a refusal may pass: the API

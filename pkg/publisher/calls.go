@@ -8,13 +8,11 @@ import (
 
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // graceTime limits the last reconcile of a publish after its deadline.
 const graceTime = time.Second
-
-// maxPodVolumes limits the volumes of a pod. Each of them keeps a list of what it shows.
-const maxPodVolumes = 128
 
 // Publish makes a volume visible at its target when all its files are written. It waits for required objects and keys that don't exist yet,
 // for at most Options.PublishWait. If the volume is already mounted, Publish accepts the request with its token, or fails with ReasonExists
@@ -69,10 +67,10 @@ func (p *Publisher) want(request *Request, lost bool) (*entry, error) {
 		if err := request.validate(&p.opts); err != nil {
 			return nil, err
 		}
-		if e = t.add(request.VolumeID, request.VolumeID, request.Target); len(e.worker.all) > maxPodVolumes {
+		if e = t.add(request.VolumeID, request.VolumeID, request.Target); len(e.worker.all) > volume.MaxPodVolumes {
 			n := len(e.worker.all)
 			e.remove()
-			return nil, fail(ReasonInvalid, "the pod has %d volumes of this driver, more than %d: show several objects in one volume", n, maxPodVolumes)
+			return nil, fail(ReasonInvalid, "the pod has %d volumes of this driver, more than %d: show several objects in one volume", n, volume.MaxPodVolumes)
 		}
 	}
 	request.came = time.Now()

@@ -8,17 +8,15 @@ import (
 	"time"
 )
 
-// TestDocumentedLimits: docs/limits.md has the right numbers for a pod's share and for receipts.
+// TestDocumentedLimits: docs/limits.md has the right numbers for receipts.
 func TestDocumentedLimits(t *testing.T) {
 	text, err := os.ReadFile("../../docs/limits.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	plain := strings.Join(strings.Fields(string(text)), " ")
-	share := map[int]string{8: "may hold an eighth of `--max-total-size`"}[podShare]
 	longest := map[time.Duration]string{time.Hour: "an hour"}[rewatchMax]
 	for _, want := range []string{
-		share,
 		fmt.Sprintf("**More than %d files.**", maxWatchedFiles),
 		fmt.Sprintf("at the earliest after %v s, and after longer each time, up to %s", rewatchMin.Seconds(), longest),
 		fmt.Sprintf("tries again by itself: after %v s, and after longer each time, up to %s", rewatchMin.Seconds(), longest),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/room"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
@@ -39,6 +40,8 @@ type files struct {
 	generations generations
 	// measuredAt is when the file system's use was last measured.
 	measuredAt time.Time
+	// isCounted means that this process has counted what the files name.
+	isCounted bool
 	// skipped is the last reported text about variables that the env files lack.
 	skipped string
 }
@@ -133,8 +136,7 @@ func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, got 
 	switch {
 	case err == nil:
 		f.shown, f.withdrawn, f.verified, f.torn = got.at, got.refused, true, false
-		size := writer.Measure(tree)
-		f.entry.set(func() { f.entry.memory.tree = memoryOf(size.Bytes, size.Inodes+overhead(tree.Record)) })
+		f.entry.room.Need(memoryOf(tree))
 	case result.Changed:
 		// With a rewrite in place, some files may still have the old content. No older version may follow, and the status continues to
 		// report the versions that all files showed.
@@ -193,19 +195,17 @@ func (f *files) measure(mnt Mount) error {
 		return fmt.Errorf("measure volume %s: %w", f.entry.id, err)
 	}
 	f.measuredAt = time.Now()
-	size := memoryOf(usage.Used, usage.InodesUsed)
-	f.entry.table.mu.Lock()
-	defer f.entry.table.mu.Unlock()
-	f.entry.charge(size)
+	size := room.MemoryOf(usage.Used, usage.InodesUsed)
+	f.entry.room.Hold(size)
 	if !f.generations.isAnyLeft() {
-		f.entry.memory.tree = min(f.entry.memory.tree, size) // for a volume of an earlier process this is less than was assumed
+		f.entry.room.NeedAtMost(size) // for a volume of an earlier process this is less than was assumed
 	}
 	return nil
 }
 
 // measureAt returns when a volume is measured again that holds more than its files need: readers may have closed old files.
 func (f *files) measureAt(interval time.Duration) time.Time {
-	if !f.entry.holdsOld() || f.generations.isAnyLeft() {
+	if !f.entry.room.HoldsOld() || f.generations.isAnyLeft() {
 		return time.Time{}
 	}
 	return f.measuredAt.Add(interval)

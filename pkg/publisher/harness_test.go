@@ -334,8 +334,8 @@ func (e *env) wantNothing() {
 	e.Helper()
 	synctest.Wait() // volumes without a waiting publish are forgotten by themselves
 	e.p.table.mu.Lock()
-	if t := e.p.table; len(t.entries)+len(t.byRef) > 0 || t.used != 0 {
-		e.Errorf("left: %d volumes, %d refs, %d bytes counted", len(t.entries), len(t.byRef), t.used)
+	if t := e.p.table; len(t.entries)+len(t.byRef) > 0 || e.p.table.room.Total() != 0 {
+		e.Errorf("left: %d volumes, %d refs, %d bytes counted", len(t.entries), len(t.byRef), e.p.table.room.Total())
 	}
 	if left := len(e.p.table.workers); left > 0 {
 		e.Errorf("left: %d workers", left)
@@ -353,11 +353,7 @@ func (e *env) wantNothing() {
 }
 
 // used returns the counted memory of all volumes.
-func (e *env) used() int64 {
-	e.p.table.mu.Lock()
-	defer e.p.table.mu.Unlock()
-	return e.p.table.used
-}
+func (e *env) used() int64 { return e.p.table.room.Total() }
 
 // settle waits until nothing happens any more, including a change that was delayed for readers.
 func (e *env) settle() {

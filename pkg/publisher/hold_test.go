@@ -454,3 +454,29 @@ func TestRolloutOfWhatIsAtOnce(t *testing.T) {
 		e.wantFiles(r, "all", "2\n")
 	})
 }
+
+// An object that many sources name is held, and the other objects are still updated: its files count once, however many sources name it.
+func TestManySourcesOfAHeldObject(t *testing.T) {
+	inBubble(t, func(e *env) {
+		var sources, pairs []string
+		for i := range 20 {
+			key := fmt.Sprint("k", i)
+			sources = append(sources, fmt.Sprintf("{configMap: {name: app, items: [{key: %s, path: d%d/%s}]}}", key, i, key))
+			pairs = append(pairs, key, "1")
+		}
+		sources = append(sources, "{secret: {name: db}}")
+		e.objects.putShare(configMap("app"), "0%", pairs...)
+		e.objects.put(secret("db"), "p", "1")
+		r := e.request("v1", "sources", "["+strings.Join(sources, ",")+"]")
+		e.publish(r)
+		pairs[1] = "2"
+		e.objects.putShare(configMap("app"), "0%", pairs...)
+		e.settle()
+		e.objects.put(secret("db"), "p", "2")
+		e.settle()
+		if got := e.mounts.files(r.Target); got["p"] != "2" || got["d0/k0"] != "1" {
+			t.Errorf("the volume shows %v", got)
+		}
+		e.wantCondition(ConditionHeld)
+	})
+}

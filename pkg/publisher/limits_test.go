@@ -12,26 +12,18 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
+// The units of a volume's memory; see package room.
+const (
+	pageSize  = 4096
+	inodeSize = 1024
+)
+
 // pages returns a value that needs n pages.
 func pages(n int) string { return strings.Repeat("x", n*pageSize) }
 
 // taken returns what a volume counts whose files need so many pages, without directories or long names. A file needs an inode and its link
 // another. Three are for the root, the generation and ..data.
 func taken(pages, files int) int64 { return int64(pages)*pageSize + int64(3+2*files)*inodeSize }
-
-func TestTheFileSystemHoldsTwoGenerations(t *testing.T) {
-	for _, size := range []int64{1, pageSize, mebibyte, 32 * mebibyte, 1 << 40} {
-		l := limitsFor(size)
-		const root = 1
-		if l.bytes != size || l.mountBytes < 2*l.bytes || l.mountInodes < 2*l.inodes+root {
-			t.Errorf("%d: %+v", size, l)
-		}
-		// The largest number of one-page files must not fail for lack of inodes: each needs one, and its link another.
-		if files := size / pageSize; l.inodes < 2*files+2 {
-			t.Errorf("%d: %d inodes for %d files", size, l.inodes, files)
-		}
-	}
-}
 
 func TestAVolumeOverItsLimit(t *testing.T) {
 	many := volume.Payload{}
@@ -53,7 +45,10 @@ func TestAVolumeOverItsLimit(t *testing.T) {
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			e := newEnv(t, nil)
-			e.wantReason(e.p.limits.check(writer.Measure(&test.tree)).public(), ReasonTooLarge, test.text)
+			size := writer.Measure(&test.tree)
+			if err := e.p.limits.CheckTree(size.Bytes, size.Inodes); err == nil || err.Error() != test.text {
+				t.Errorf("got %v, want %s", err, test.text)
+			}
 			if e.used() != 0 {
 				t.Errorf("%d bytes counted", e.used())
 			}
@@ -68,7 +63,7 @@ func TestAnUpdateWithTooManyFiles(t *testing.T) {
 		r := e.request("v1")
 		e.publish(r)
 		var pairs []string
-		for i := range limitsFor(mebibyte).files + 1 {
+		for i := range e.p.limits.Files + 1 {
 			pairs = append(pairs, fmt.Sprint("f", i), "")
 		}
 		e.objects.put(configMap("app"), pairs...)
@@ -76,17 +71,6 @@ func TestAnUpdateWithTooManyFiles(t *testing.T) {
 		e.wantProblem(r, "Too many: the volume may show 256 keys")
 		e.wantFiles(r, "a", "1")
 	})
-}
-
-// What is exactly as large as the limits is accepted.
-func TestAVolumeAtItsLimits(t *testing.T) {
-	l := limitsFor(mebibyte)
-	if f := l.check(writer.Footprint{Bytes: l.bytes, Inodes: l.inodes}); f != nil {
-		t.Error(f)
-	}
-	if f := l.checkItems(int(l.files)); f != nil {
-		t.Error(f)
-	}
 }
 
 func TestAnUpdateOverTheLimitKeepsTheFiles(t *testing.T) {
@@ -214,10 +198,10 @@ func TestTheLastByteFits(t *testing.T) {
 			e.p.table.mu.Lock()
 			added := e.p.table.add(target, target, target)
 			e.p.table.mu.Unlock()
-			if f := e.p.fits(added, room); f != nil {
+			if f := added.fits(room); f != nil {
 				t.Errorf("%s: %d bytes: %v", target, room, f.err)
 			}
-			if e.p.fits(added, room+1) == nil {
+			if added.fits(room+1) == nil {
 				t.Errorf("%s: %d bytes fit", target, room+1)
 			}
 		}
@@ -309,11 +293,11 @@ func TestTheCountIsExact(t *testing.T) {
 // Each volume of a pod keeps a list of what it shows, so the number of volumes and of items is limited.
 func TestAPodsVolumesAreBounded(t *testing.T) {
 	inIdentities(t, func(e *env) {
-		volumes := e.volumesOf("v", maxPodVolumes+1)
-		for _, r := range volumes[:maxPodVolumes] {
+		volumes := e.volumesOf("v", volume.MaxPodVolumes+1)
+		for _, r := range volumes[:volume.MaxPodVolumes] {
 			e.publish(r)
 		}
-		last := volumes[maxPodVolumes]
+		last := volumes[volume.MaxPodVolumes]
 		e.wantReason(e.p.Publish(e.ctx, last), ReasonInvalid, "the pod has 129 volumes of this driver, more than 128: show several objects in one volume")
 		e.unpublish(volumes[0])
 		e.publish(last)
@@ -339,18 +323,6 @@ func TestAVolumeMayTakeExactlyItsLimit(t *testing.T) {
 		e.unpublish(r)
 		e.wantNothing()
 	})
-}
-
-// A volume that holds a little more than its files is not measured again and again.
-func TestTheMarginOfOldFiles(t *testing.T) {
-	const margin = mebibyte/4 + 64<<10
-	for more, want := range map[int64]bool{0: false, margin: false, margin + 1: true} {
-		e := &entry{}
-		e.memory.tree, e.memory.size = mebibyte, mebibyte+more
-		if e.holdsOld() != want {
-			t.Errorf("with %d bytes more: %t", more, !want)
-		}
-	}
 }
 
 // When the node is full, the volumes are measured at once. Files that readers have closed no longer count, so the kubelet's next try

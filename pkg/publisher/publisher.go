@@ -24,6 +24,7 @@ import (
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/pod"
+	"github.com/refvol/refvol/pkg/room"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
@@ -56,10 +57,11 @@ func New(opts Options) (*Publisher, error) {
 		opts.Observer = noObserver{}
 	}
 	opts.KubeletDir = filepath.Clean(opts.KubeletDir)
+	space := room.New(opts.MaxVolumeSize, opts.MaxTotalSize)
 	p := &Publisher{
 		shared: &shared{
 			opts:      opts,
-			limits:    limitsFor(opts.MaxVolumeSize),
+			limits:    space.Limits(),
 			newWriter: func(opts writer.Options) treeWriter { return writer.New(opts) },
 			renders:   semaphore.NewWeighted(atOnce),
 			kept:      semaphore.NewWeighted(maxKept),
@@ -70,6 +72,7 @@ func New(opts Options) (*Publisher, error) {
 	}
 	p.table = &table{
 		kubeletDir: opts.KubeletDir,
+		room:       space,
 		newVolume:  func(e *entry) reconciler { return newVolume(p.shared, e) },
 		entries:    map[string]*entry{},
 		byRef:      map[volume.Ref]map[*entry]struct{}{},

@@ -79,7 +79,7 @@ func TestStats(t *testing.T) {
 		e.wantReason(err, ReasonNotFound, "volume v1 is not published at "+r.Target)
 		e.publish(r)
 		stats, err := e.p.Stats(e.ctx, r.VolumeID, r.Target)
-		if err != nil || stats.Capacity != limitsFor(mebibyte).mountBytes || stats.Used != 4096 {
+		if err != nil || stats.Capacity != e.p.limits.MountBytes || stats.Used != 4096 {
 			t.Errorf("got %+v, %v", stats, err)
 		}
 		_, err = e.p.Stats(e.ctx, r.VolumeID, strings.Replace(r.Target, "/settings/", "/other/", 1))

@@ -5,12 +5,16 @@ import (
 	"errors"
 
 	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/room"
 )
 
 // render returns what the volume is to show. It waits for one of a few places, which limits the memory. While the volume is mounted, its
 // spec decides what happens to files of a deleted object. Before that, a missing required object never existed.
 func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering, f *failure) {
 	isMounted, spec := v.entry.isMounted(), v.binding.spec
+	if f := v.name(got); f != nil {
+		return nil, f
+	}
 	var err error
 	crowd := v.shared.inTurn(ctx, func() {
 		next, err = payload.Render(spec.resolved, got.objects, payload.Options{
@@ -19,7 +23,8 @@ func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering
 			Held:           got.held,
 			Pod:            v.binding.request.Pod,
 			NodeName:       v.shared.opts.NodeName,
-			MaxFiles:       int(max(v.shared.limits.files, v.entry.memory.tree/inodeSize)), // a mounted volume may keep as many files as it has
+			MaxFiles:       int(max(v.shared.limits.Files, room.FilesOf(v.entry.room.Needed()))), // a mounted volume may keep as many files as it has
+			MaxDirectories: int(max(v.shared.limits.Inodes, room.FilesOf(v.entry.room.Needed()))),
 			ForgiveDeleted: isMounted && spec.RemoveDeleted(),
 		})
 	})
@@ -40,6 +45,20 @@ func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering
 	}
 	next.Payload.Record = got.at.Encode()
 	return next, nil
+}
+
+// name counts what the files will name with the keys of whole objects, before their paths are made. A volume of an earlier process may name
+// what its files do, whatever that is, so nothing is refused until this process knows them.
+func (v *vol) name(got *answers) *failure {
+	n := v.binding.spec.names.Plus(payload.Names(v.binding.spec.resolved, got.objects))
+	if !v.entry.isMounted() || v.files.isCounted {
+		if f := v.entry.mayName(n); f != nil {
+			return f
+		}
+	}
+	v.entry.room.Name(n)
+	v.files.isCounted = true
+	return nil
 }
 
 // missing returns the failure for objects or keys that don't exist. A change can end it.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/pod"
+	"github.com/refvol/refvol/pkg/room"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
@@ -20,8 +21,9 @@ const atOnce = 4
 // shared is what all volumes of a process share, apart from the table. Its fields are constant. What they refer to is safe for concurrent
 // use.
 type shared struct {
-	opts   Options
-	limits limits
+	opts Options
+	// limits are those of one volume.
+	limits room.Limits
 	// newWriter returns the writer of one volume.
 	newWriter func(opts writer.Options) treeWriter
 	// access answers questions about rights. It is nil without Options.Reviews.
@@ -51,18 +53,6 @@ func (s *shared) inTurn(ctx context.Context, do func()) *failure {
 	}
 	defer s.renders.Release(1)
 	do()
-	return nil
-}
-
-// fits returns nil if a volume may hold so many bytes beside the pod's other volumes and the node's, or else the failure.
-func (s *shared) fits(e *entry, takes int64) *failure {
-	share := max(s.opts.MaxTotalSize/podShare, s.opts.MaxVolumeSize)
-	switch pod, node := e.held(); {
-	case pod+takes > share:
-		return full(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the pod's other volumes %d, together more than %d (a pod's share: an eighth of --max-total-size, but at least --max-volume-size)", takes, pod, share)
-	case node+takes > s.opts.MaxTotalSize:
-		return full(ReasonNodeFull, "the files and their inodes take %d bytes of memory, the node's other volumes %d, together more than %d (--max-total-size)", takes, node, s.opts.MaxTotalSize)
-	}
 	return nil
 }
 

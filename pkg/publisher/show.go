@@ -13,6 +13,7 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/room"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
@@ -88,20 +89,20 @@ func (v *vol) delay(ctx context.Context, next *payload.Rendering, got *answers) 
 // after a limit was lowered. If there is no room, old files of the pod's own volumes are removed, never those of other pods.
 func (v *vol) reserve(ctx context.Context, tree *volume.Payload) *failure {
 	size := writer.Measure(tree)
-	if v.entry.isMounted() && memoryOf(size.Bytes, size.Inodes) <= v.entry.memory.tree {
+	if v.entry.isMounted() && room.MemoryOf(size.Bytes, size.Inodes) <= v.entry.room.Needed() {
 		return nil
 	}
-	if f := v.shared.limits.check(size); f != nil {
-		return f
+	if err := v.shared.limits.CheckTree(size.Bytes, size.Inodes); err != nil {
+		return final(ReasonTooLarge, "%w", err)
 	}
-	takes := memoryOf(size.Bytes, size.Inodes+overhead(tree.Record))
-	if v.shared.fits(v.entry, takes) == nil {
+	takes := room.MemoryOf(size.Bytes, size.Inodes+overhead(tree.Record))
+	if v.entry.fits(takes) == nil {
 		return nil
 	}
 	for _, e := range v.entry.siblings() {
 		e.vol.makeRoom(ctx)
 	}
-	f := v.shared.fits(v.entry, takes)
+	f := v.entry.fits(takes)
 	if f != nil {
 		v.entry.table.measureAll()
 	}
@@ -110,7 +111,7 @@ func (v *vol) reserve(ctx context.Context, tree *volume.Payload) *failure {
 
 // makeRoom removes what a volume keeps for its readers, and measures what it holds.
 func (v *vol) makeRoom(ctx context.Context) {
-	if !v.entry.isMounted() || !v.seen || !v.files.generations.isAnyLeft() && !v.entry.holdsOld() {
+	if !v.entry.isMounted() || !v.seen || !v.files.generations.isAnyLeft() && !v.entry.room.HoldsOld() {
 		return
 	}
 	err := v.files.through(ctx, func(mnt Mount) error { return v.files.pruneAll(mnt, v.receipts.removing) })
@@ -151,8 +152,8 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 	}
 	mnt, err := v.shared.opts.Mounts.Create(ctx, mount.Params{
 		VolumeID: v.entry.id,
-		Size:     v.shared.limits.mountBytes,
-		Inodes:   v.shared.limits.mountInodes,
+		Size:     v.shared.limits.MountBytes,
+		Inodes:   v.shared.limits.MountInodes,
 		Mode:     next.Payload.DirMode,
 		UID:      next.Payload.UID,
 		GID:      next.Payload.GID,
@@ -164,7 +165,8 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 		if !v.entry.isMounted() {
 			v.receipts.close()
 			v.files.reset()
-			v.entry.set(func() { v.entry.charge(0); v.entry.report.shown, v.entry.report.opened = nil, nil })
+			v.entry.room.Hold(0)
+			v.entry.set(func() { v.entry.report.shown, v.entry.report.opened = nil, nil })
 		}
 		if err := mnt.Close(); err != nil {
 			f = also(f, broken(err))
@@ -254,7 +256,7 @@ func (v *vol) settle(mnt Mount) *failure {
 	if err := v.files.measure(mnt); err != nil {
 		return broken(err)
 	}
-	f := v.shared.fits(v.entry, v.entry.memory.size)
+	f := v.entry.fits(v.entry.room.Held())
 	if f == nil || !v.entry.isMounted() {
 		return f
 	}

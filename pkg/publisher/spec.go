@@ -14,6 +14,8 @@ type spec struct {
 	resolved *volume.Spec
 	leftOut  string
 	refs     []volume.Ref
+	// names is what the spec names, without the keys of objects.
+	names volume.Names
 	// consent has the objects that the pod needs a right to. consents also has the field that first names each of them.
 	consent  map[volume.Ref]bool
 	consents []volume.Reference

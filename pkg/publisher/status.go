@@ -52,7 +52,7 @@ func (e *entry) status() VolumeStatus {
 	r := &e.report
 	s := VolumeStatus{
 		VolumeID: e.id, Target: e.target, Pod: r.pod, Since: e.since, Refs: r.refs, Shown: r.shown, Withdrawn: r.withdrawn,
-		Opened: r.opened, Bytes: e.memory.size, Condition: r.condition, Reason: r.problem,
+		Opened: r.opened, Bytes: e.room.Held(), Condition: r.condition, Reason: r.problem,
 	}
 	if s.Pod.UID = e.worker.uid; r.condition != "" {
 		s.Since = r.since

@@ -9,15 +9,18 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/pkg/room"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 // table finds volumes by ID, by object and by pod. It is safe for concurrent use.
 //
 // Its lock, mu, guards its fields, and the fields of entries and workers that say so. It is never held during a system call or while a lock
-// of another package is taken.
+// of another package is taken, except that of a Room.
 type table struct {
 	kubeletDir string
+	// room counts what the volumes hold and name.
+	room *room.Room
 	// newVolume returns the worker's part of a volume. It is called with mu held.
 	newVolume func(*entry) reconciler
 
@@ -27,8 +30,7 @@ type table struct {
 	entries map[string]*entry
 	byRef   map[volume.Ref]map[*entry]struct{}
 	workers map[types.UID]*worker
-	// used is the number of bytes that all volumes hold. measuredAt is when all were last measured because the node was full.
-	used       int64
+	// measuredAt is when all volumes were last measured because the node was full.
 	measuredAt time.Time
 }
 
@@ -63,8 +65,10 @@ type entry struct {
 	worker *worker
 	// vol is used only by the worker.
 	vol reconciler
+	// room has what the volume holds and names.
+	room *room.Volume
 
-	// table.mu guards the fields below. Only the worker sets phase, memory and report, so it may read them without the lock.
+	// table.mu guards the fields below. Only the worker sets phase and report, so it may read them without the lock.
 	//
 	// wanted is what the calls want of the volume.
 	wanted wanted
@@ -78,14 +82,10 @@ type entry struct {
 	rounds int
 	// changed is closed at the next change of the fields above. It is nil until a call waits for it.
 	changed chan struct{}
-	memory  memory
 	// changedAt is when the first change came that no reconcile has processed; zero for none.
 	changedAt time.Time
 	report    report
 }
-
-// memory is a volume's memory in bytes. size is what its file system holds, and part of table.used. tree is what the shown files need.
-type memory struct{ size, tree int64 }
 
 // unmounts counts the tries to unmount a volume. last is the error of the last try.
 type unmounts struct {
@@ -167,7 +167,7 @@ func (t *table) add(key, id, target string) *entry {
 		w.timer.Stop()
 		t.workers[uid] = w
 	}
-	e.worker = w
+	e.worker, e.room = w, t.room.Add(uid)
 	w.all[e] = struct{}{}
 	t.entries[key] = e
 	e.vol = t.newVolume(e)
@@ -182,7 +182,7 @@ func (e *entry) remove() {
 			delete(t.entries, key)
 		}
 	}
-	e.charge(0)
+	e.room.Remove()
 	e.phase = removed
 	e.due = time.Time{}
 	if delete(w.all, e); len(w.all) == 0 {
@@ -309,26 +309,6 @@ func (e *entry) set(change func()) {
 // isMounted reports whether the volume is visible. Only the worker may call it.
 func (e *entry) isMounted() bool { return e.phase == mounted }
 
-// charge sets the memory that a volume holds. The caller holds mu.
-func (e *entry) charge(size int64) {
-	e.table.used += size - e.memory.size
-	e.memory.size = size
-}
-
-// held returns the memory of the pod's other volumes and of the node's other volumes.
-func (e *entry) held() (pod, node int64) {
-	e.table.mu.Lock()
-	defer e.table.mu.Unlock()
-	for other := range e.worker.all {
-		pod += other.memory.size
-	}
-	return pod - e.memory.size, e.table.used - e.memory.size
-}
-
-// holdsOld reports whether a volume held much more than its files need when it was measured, because readers had old files open. The margin
-// allows for the files' attributes. Only the worker may call it, or a caller that holds mu.
-func (e *entry) holdsOld() bool { return e.memory.size > e.memory.tree+e.memory.tree/4+64<<10 }
-
 // siblings returns all volumes of the pod.
 func (e *entry) siblings() []*entry {
 	e.table.mu.Lock()
@@ -347,7 +327,7 @@ func (t *table) measureAll() {
 	}
 	t.measuredAt = now
 	for _, e := range t.entries {
-		if e.holdsOld() {
+		if e.room.HoldsOld() {
 			e.wanted.measure = true
 			e.wakeLocked(now)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/room"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
@@ -160,13 +161,14 @@ func (v *vol) look(ctx context.Context) *failure {
 		v.receipts.find(v.files.generations.pruneAt)
 	}
 	v.seen = true
+	holds := room.MemoryOf(usage.Used, usage.InodesUsed)
+	e.room.Hold(holds)
+	e.room.Need(holds) // an upper limit
 	e.set(func() {
 		e.phase = absent
 		if isMounted {
 			e.phase = mounted
 		}
-		e.charge(memoryOf(usage.Used, usage.InodesUsed))
-		e.memory.tree = e.memory.size // an upper limit
 		e.report.withdrawn, e.report.opened = nil, nil
 		if e.wanted.request == nil {
 			e.report.pod = v.binding.hint

@@ -10,7 +10,7 @@ const (
 	MaxPodObjects = 1024
 	// MaxPodItems limits the Items of Names.
 	MaxPodItems = 16384
-	// MaxPodNameBytes limits the Bytes of Names.
+	// MaxPodNameBytes limits the Bytes and Added of Names together. Directories that don't double the names are allowed in any case.
 	MaxPodNameBytes = 4 << 20
 )
 
@@ -21,20 +21,26 @@ type Names struct {
 	// Items are the sources, and what they list: items, variables, parts of joined files. Directories count too.
 	Items int
 	// Bytes are those of the names of objects, keys and variables, of the variables' values, and of the paths of files and directories.
-	// A directory that a source puts its files into counts for each file.
 	Bytes int64
+	// Added are the bytes of the directories that sources put in front of the paths of their files, counted for each file.
+	Added int64
 }
 
 // Plus returns the sum.
 func (n Names) Plus(other Names) Names {
-	return Names{n.Objects + other.Objects, n.Items + other.Items, n.Bytes + other.Bytes}
+	return Names{n.Objects + other.Objects, n.Items + other.Items, n.Bytes + other.Bytes, n.Added + other.Added}
+}
+
+// Minus returns the difference.
+func (n Names) Minus(other Names) Names {
+	return Names{n.Objects - other.Objects, n.Items - other.Items, n.Bytes - other.Bytes, n.Added - other.Added}
 }
 
 // Names counts what the spec names. For podEnv and volume sources it counts only what is resolved.
 func (s *Spec) Names() Names {
 	count := NewCount()
 	for i := range s.Sources {
-		count.Add(&s.Sources[i], "")
+		count.Add(&s.Sources[i])
 	}
 	count.AddDirectories(s.Directories)
 	return count.Names
@@ -49,8 +55,8 @@ type Count struct {
 // NewCount returns a Count of nothing.
 func NewCount() *Count { return &Count{seen: map[Ref]struct{}{}} }
 
-// Add counts a source. dir is a directory that is still to be put in front of the paths of its items, or "".
-func (c *Count) Add(source *Source, dir string) {
+// Add counts a source as it is in a Spec: the paths of its items include the source's directory.
+func (c *Count) Add(source *Source) {
 	c.Items++
 	c.Bytes += int64(len(source.Path) + len(source.Below.Path))
 	switch p := source.Projection; {
@@ -58,8 +64,11 @@ func (c *Count) Add(source *Source, dir string) {
 		c.object(p.Ref)
 		c.Items += len(p.Items)
 		for i := range p.Items {
-			c.Bytes += int64(len(p.Items[i].Key) + len(p.Items[i].Path) + len(dir))
+			c.Bytes += int64(len(p.Items[i].Key) + len(p.Items[i].Path))
 		}
+		added := c.below(source.Below.Path, len(p.Items))
+		c.Bytes -= added
+		c.Added += added
 	case source.Env != nil:
 		c.env(source.Env)
 	case source.Expand != nil:
@@ -69,6 +78,21 @@ func (c *Count) Add(source *Source, dir string) {
 	for i := range source.Join {
 		c.reference(&source.Join[i])
 	}
+}
+
+// AddIn counts a source of items as Add would count source.In(dir), before that makes the paths.
+func (c *Count) AddIn(source *Source, dir string) {
+	c.Add(source)
+	c.Bytes += int64(len(dir))
+	c.Added += c.below(dir, len(source.Projection.Items))
+}
+
+// below returns the bytes that a directory adds to the paths of n files.
+func (*Count) below(dir string, n int) int64 {
+	if dir == "" {
+		return 0
+	}
+	return int64(len(dir)+1) * int64(n)
 }
 
 // AddDirectories counts directories.

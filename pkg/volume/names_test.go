@@ -13,18 +13,18 @@ func TestNames(t *testing.T) {
 		name, sources string
 		want          Names
 	}{
-		{"a whole object", "[{configMap: {name: app}}]", Names{1, 1, names + 3}},
-		{"items", "[{configMap: {name: app, items: [{key: a, path: x/y}, {key: bc, path: z}]}}]", Names{1, 3, names + 3 + 1 + 3 + 2 + 1}},
-		{"a directory counts for the source and for each item", "[{configMap: {name: app, path: dir, items: [{key: a, path: x}, {key: b, path: z}]}}]", Names{1, 3, names + 3 + 3 + 2*(1+len64("dir/x"))}},
-		{"an object that is named twice", "[{configMap: {name: app}}, {configMap: {name: app, path: d}}]", Names{1, 2, names + 3 + 1}},
-		{"two kinds", "[{configMap: {name: app}}, {secret: {name: app}}]", Names{2, 2, 2 * (names + 3)}},
-		{"join", "[{join: {path: f, sources: [{secret: {name: a, key: k}}, {secret: {name: b, key: kk}}]}}]", Names{2, 3, 1 + 2*(names+1) + 3}},
+		{"a whole object", "[{configMap: {name: app}}]", Names{1, 1, names + 3, 0}},
+		{"items", "[{configMap: {name: app, items: [{key: a, path: x/y}, {key: bc, path: z}]}}]", Names{1, 3, names + 3 + 1 + 3 + 2 + 1, 0}},
+		{"a directory counts for the source and for each item", "[{configMap: {name: app, path: dir, items: [{key: a, path: x}, {key: b, path: z}]}}]", Names{1, 3, names + 3 + 3 + 2*2, 2 * len64("dir/")}},
+		{"an object that is named twice", "[{configMap: {name: app}}, {configMap: {name: app, path: d}}]", Names{1, 2, names + 3 + 1, 0}},
+		{"two kinds", "[{configMap: {name: app}}, {secret: {name: app}}]", Names{2, 2, 2 * (names + 3), 0}},
+		{"join", "[{join: {path: f, sources: [{secret: {name: a, key: k}}, {secret: {name: b, key: kk}}]}}]", Names{2, 3, 1 + 2*(names+1) + 3, 0}},
 		{
 			"env", "[{env: {path: f, envFrom: [{prefix: P_, configMapRef: {name: a}}], env: [{name: V, value: abc}, {name: W, valueFrom: {secretKeyRef: {name: b, key: k}}}]}}]",
-			Names{2, 4, 1 + 2 + 2*(names+1) + 4 + 2},
+			Names{2, 4, 1 + 2 + 2*(names+1) + 4 + 2, 0},
 		},
-		{"expand", "[{expand: {path: f, configMap: {name: a, key: t}, env: [{name: V, value: abc}]}}]", Names{1, 3, 1 + names + 1 + 1 + 4}},
-		{"versions", "[{configMap: {name: app}}, {versions: {path: v}}]", Names{1, 2, names + 3 + 1}},
+		{"expand", "[{expand: {path: f, configMap: {name: a, key: t}, env: [{name: V, value: abc}]}}]", Names{1, 3, 1 + names + 1 + 1 + 4, 0}},
+		{"versions", "[{configMap: {name: app}}, {versions: {path: v}}]", Names{1, 2, names + 3 + 1, 0}},
 	} {
 		spec, err := Parse(map[string]string{"sources": test.sources, "directories": "[mnt]"}, Pod{Namespace: "ns", Name: "p", UID: "u"})
 		if err != nil {
@@ -34,6 +34,23 @@ func TestNames(t *testing.T) {
 		test.want.Bytes += int64(len("mnt"))
 		if got := spec.Names(); got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
+		}
+	}
+}
+
+// What AddIn counts before paths are made is what Add counts after it.
+func TestNamesBeforePathsAreMade(t *testing.T) {
+	source := Source{Projection: &Projection{Ref: Ref{ConfigMap, "ns", "app"}, Items: []Item{{Key: "a", Path: "x"}, {Key: "b", Path: "y/z"}}}}
+	whole := Source{Projection: &Projection{Ref: Ref{ConfigMap, "ns", "app"}}}
+	for _, dir := range []string{"", "some/directory"} {
+		before, after := NewCount(), NewCount()
+		for _, s := range []Source{source, whole} {
+			before.AddIn(&s, dir)
+			put := s.In(Directory{Path: dir})
+			after.Add(&put)
+		}
+		if before.Names != after.Names {
+			t.Errorf("%q: %+v before, %+v after", dir, before.Names, after.Names)
 		}
 	}
 }
