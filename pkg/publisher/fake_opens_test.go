@@ -34,7 +34,7 @@ func newFakeOpens() *fakeOpens {
 
 func (o *fakeOpens) Unmark(int) error { return nil }
 
-func (o *fakeOpens) Watch(_ int, opened func([]string), lost func(error)) (stop func(), err error) {
+func (o *fakeOpens) Watch(_ int, _ string, opened func([]string), lost func(error)) (stop func(), err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.refuses {

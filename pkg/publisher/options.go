@@ -109,7 +109,7 @@ type Observer interface {
 
 // Opens watches which files other processes open. *receipts.Group implements it. See its methods.
 type Opens interface {
-	Watch(dir int, opened func(ids []string), lost func(err error)) (stop func(), err error)
+	Watch(dir int, owner string, opened func(ids []string), lost func(err error)) (stop func(), err error)
 	Unmark(dir int) error
 	ID(dir int, path string) (string, error)
 	Drain(within time.Duration) error

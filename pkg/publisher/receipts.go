@@ -33,7 +33,8 @@ var errTooManyFiles = fmt.Errorf("a volume of more than %d files has no receipts
 // openReceipts records which files of a volume have been opened. The worker owns it; Opens reports to the inbox. A failure here makes
 // receipts unknown and never affects the files.
 type openReceipts struct {
-	opens  Opens // nil: there are no receipts
+	opens  Opens  // nil: there are no receipts
+	owner  string // the pod's UID: opens that come too fast are counted per pod
 	writes writer.Options
 	inbox  *inbox
 	// versionsPath is the path of the versions file, which belongs to no object. "" means none.
@@ -54,9 +55,10 @@ type openReceipts struct {
 	noUntil time.Time
 }
 
-// newReceipts returns the receipts of a volume. prefix is the prefix of its attributes' names. wake schedules a reconcile of the volume.
-func newReceipts(opens Opens, prefix string, wake func(at time.Time)) *openReceipts {
-	return &openReceipts{opens: opens, inbox: &inbox{wake: wake}, writes: writer.Options{AttributePrefix: prefix}}
+// newReceipts returns the receipts of a volume. owner is the UID of its pod. prefix is the prefix of its attributes' names. wake schedules a
+// reconcile of the volume.
+func newReceipts(opens Opens, owner, prefix string, wake func(at time.Time)) *openReceipts {
+	return &openReceipts{opens: opens, owner: owner, inbox: &inbox{wake: wake}, writes: writer.Options{AttributePrefix: prefix}}
 }
 
 // bind sets how the volume is written. It returns these options with the callbacks that receipts need.
@@ -90,7 +92,7 @@ func (r *openReceipts) close() {
 		r.stop()
 	}
 	r.inbox.take()
-	*r = openReceipts{opens: r.opens, inbox: r.inbox, writes: r.writes, versionsPath: r.versionsPath}
+	*r = openReceipts{opens: r.opens, owner: r.owner, inbox: r.inbox, writes: r.writes, versionsPath: r.versionsPath}
 }
 
 // beforeWrite reads the files of a mounted volume before the first write after a restart changes them.
@@ -273,7 +275,7 @@ func (r *openReceipts) watch(ctx context.Context, g *writer.Generation) {
 	if r.stop != nil || errors.Is(r.unwatched, receipts.ErrNoisy) && time.Now().Before(r.noUntil) {
 		return
 	}
-	stop, err := r.opens.Watch(g.Fd(), r.inbox.opened, r.inbox.lost)
+	stop, err := r.opens.Watch(g.Fd(), r.owner, r.inbox.opened, r.inbox.lost)
 	if err != nil {
 		r.refuse(ctx, err)
 		r.retry()

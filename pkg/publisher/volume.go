@@ -41,7 +41,7 @@ type vol struct {
 }
 
 func newVolume(s *shared, e *entry) *vol {
-	receipts := newReceipts(s.opts.Opens, s.opts.AttributePrefix, e.wake)
+	receipts := newReceipts(s.opts.Opens, string(e.worker.uid), s.opts.AttributePrefix, e.wake)
 	return &vol{
 		shared: s, entry: e,
 		binding: &binding{shared: s, entry: e}, files: &files{shared: s, entry: e},

@@ -152,7 +152,7 @@ func TestAnIdleGroupIsReadLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(func() {})
 		defer g.Close()
-		if _, err := g.Watch(dir, func([]string) {}, func(error) {}); err != nil {
+		if _, err := g.Watch(dir, "", func([]string) {}, func(error) {}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -188,7 +188,7 @@ func TestNothingWorksAfterClose(t *testing.T) {
 	if link, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil {
 		t.Errorf("the group's descriptor is still %s", link)
 	}
-	_, watchErr := v.group.Watch(dir, nil, nil)
+	_, watchErr := v.group.Watch(dir, "", nil, nil)
 	for name, err := range map[string]error{
 		"Watch":  watchErr,
 		"Ignore": v.group.Ignore(dir),
@@ -200,7 +200,7 @@ func TestNothingWorksAfterClose(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	if _, err := v.group.Watch(-1, nil, nil); !errors.Is(err, unix.EBADF) {
+	if _, err := v.group.Watch(-1, "", nil, nil); !errors.Is(err, unix.EBADF) {
 		t.Errorf("of a closed descriptor: %v", err)
 	}
 }

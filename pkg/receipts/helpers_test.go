@@ -2,6 +2,7 @@ package receipts
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -225,11 +226,13 @@ func (r *recorder) take() (files []string, calls int) {
 	return files, calls
 }
 
-// volume is a tmpfs with a group that nobody runs. want drains it.
+// volume is a tmpfs with a group that nobody runs. want drains it. If owner is empty, the volume is the only one of
+// its owner.
 type volume struct {
 	testing.TB
 	group     *Group
 	path      string
+	owner     string
 	overflows int
 }
 
@@ -290,7 +293,7 @@ func (v *volume) watch() (stop func(), r *recorder) {
 	dir, err := os.Open(v.path)
 	v.must(err)
 	defer dir.Close()
-	stop, err = v.group.Watch(int(dir.Fd()), r.opened, r.lost)
+	stop, err = v.group.Watch(int(dir.Fd()), cmp.Or(v.owner, v.path), r.opened, r.lost)
 	v.must(err)
 	return stop, r
 }

@@ -38,7 +38,7 @@ func probe(dir int) (reads uint64, err error) {
 	}
 	defer unix.Close(file)
 	defer func() { err = errors.Join(err, unix.Unlinkat(dir, probeName, 0)) }()
-	if _, err := g.Watch(dir, func([]string) { seen++ }, func(error) {}); err != nil {
+	if _, err := g.Watch(dir, "", func([]string) { seen++ }, func(error) {}); err != nil {
 		return 0, err
 	}
 	for _, what := range []string{"a watched", "an ignored"} { // the first open must be reported, the second must not

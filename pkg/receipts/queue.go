@@ -1,6 +1,7 @@
 package receipts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run reports opens until ctx ends. An error ends all watches. Their owners are notified and may watch again.
+// Run reports opens until ctx ends. An error ends all watches. Their callers are notified and may watch again.
 func (g *Group) Run(ctx context.Context) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -128,7 +129,7 @@ func (g *Group) read(anew bool, late <-chan time.Time) (events int, err error) {
 	return b.events, slow
 }
 
-// take adds the events of a buffer to a batch. If there are too many, it ends the noisiest watch.
+// take adds the events of a buffer to a batch. If there are too many, it ends watches until the rest fits.
 func (g *Group) take(b *batch, buf []byte) error {
 	for len(buf) > 0 {
 		e, rest, err := next(buf)
@@ -161,7 +162,13 @@ func (g *Group) note(b *batch, e event) {
 		g.late++
 		return
 	}
-	g.counts[w]++
+	of := g.counts[w.owner]
+	if of == nil {
+		of = &count{watches: make(map[*watch]int)}
+		g.counts[w.owner] = of
+	}
+	of.watches[w]++
+	of.total++
 	g.total++
 	if b.opened[w] == nil {
 		b.opened[w] = make(map[string]bool)
@@ -169,16 +176,15 @@ func (g *Group) note(b *batch, e event) {
 	b.opened[w][string(e.file)] = true
 }
 
-// quiet ends the noisiest watch. Its events are late from then on.
+// quiet ends the noisiest watch of the noisiest owner. Its events are late from then on.
 func (g *Group) quiet(b *batch) {
-	var noisiest *watch
-	for w, n := range g.counts {
-		if noisiest == nil || n > g.counts[noisiest] {
-			noisiest = w
-		}
-	}
-	g.total -= g.counts[noisiest]
-	delete(g.counts, noisiest)
+	owner := slices.MaxFunc(slices.Collect(maps.Values(g.counts)), func(x, y *count) int { return cmp.Compare(x.total, y.total) })
+	noisiest := slices.MaxFunc(slices.Collect(maps.Keys(owner.watches)), func(x, y *watch) int {
+		return cmp.Compare(owner.watches[x], owner.watches[y])
+	})
+	g.total -= owner.watches[noisiest]
+	owner.total -= owner.watches[noisiest]
+	delete(owner.watches, noisiest)
 	delete(b.opened, noisiest)
 	g.stop(noisiest)
 	noisiest.lost(ErrNoisy)

@@ -9,7 +9,8 @@
 // through the descriptor is read after its event.
 //
 // All watches share one queue, and an open wakes nobody. A noisy file system must not cost the others anything: a watch whose events come
-// too fast is ended, and its owner removes the mark.
+// too fast is ended, and the caller removes the mark. The watches of one owner count together. Otherwise an owner of
+// many watches, each with a little noise, could end the watch of another owner.
 package receipts
 
 import (
@@ -36,10 +37,10 @@ const (
 	idlePause, maxEmpty = 3 * pause, 25
 	// busy is the number of events in one read after which the next read follows at once, because the queue is filling.
 	busy = 1024
-	// maxEvents limits the events of all watches together in one pause. Beyond it, the noisiest watch is ended. It is enough for 32
-	// processes that each open 512 files.
+	// maxEvents limits the events of all watches together in one pause. Beyond it, the noisiest watch of the noisiest owner is ended. It is
+	// enough for 32 processes that each open 512 files.
 	maxEvents = 16 << 10
-	// maxLate limits the pauses in a row with too many events of file systems whose owner does not remove the mark. Beyond it, the group is
+	// maxLate limits the pauses in a row with too many events of file systems whose mark the caller does not remove. Beyond it, the group is
 	// discarded.
 	maxLate = 25
 	// maxQueued limits the events in the queue. Each needs about 200 bytes of kernel memory. Beyond it the queue is discarded. That happens
@@ -73,11 +74,11 @@ type Group struct {
 	overflow func()
 
 	// reading has a token for the goroutine that takes events off the queue, until it has reported them. It is taken before mu, and guards
-	// the fields below: the events since the last pause, per watch, in total, and without a watch (late), and the number of pauses in a row
+	// the fields below: the events since the last pause, per owner, in total, and without a watch (late), and the number of pauses in a row
 	// with too many late ones.
 	reading     chan struct{}
 	buffer      []byte
-	counts      map[*watch]int
+	counts      map[string]*count // by owner
 	total, late int
 	latePauses  int
 	// reads counts the reads that have reported everything that was queued when they began.
@@ -97,15 +98,22 @@ type Group struct {
 // watch is the watch of a file system. It is constant.
 type watch struct {
 	fs     string
+	owner  string
 	opened func(files []string)
 	lost   func(err error)
+}
+
+// count is the number of events of an owner since the last pause, per watch and in total. Watches that were ended no longer count.
+type count struct {
+	watches map[*watch]int
+	total   int
 }
 
 // New returns a Group without a watch. It calls overflow when opens of any file may have been lost.
 func New(overflow func()) *Group {
 	return &Group{
 		pid: int32(os.Getpid()), most: maxEvents, flags: groupFlags, overflow: overflow, fd: noDescriptor, reading: make(chan struct{}, 1),
-		watches: make(map[string]*watch), counts: make(map[*watch]int), buffer: make([]byte, bufferSize),
+		watches: make(map[string]*watch), counts: make(map[string]*count), buffer: make([]byte, bufferSize),
 	}
 }
 
@@ -155,19 +163,20 @@ func (g *Group) end() error {
 }
 
 // Watch reports opens of all files of dir's file system, until it is unmounted or stop is called. dir is a descriptor, opened without
-// O_PATH, and is needed only during the call. A file system has one watch: the last one.
+// O_PATH, and is needed only during the call. A file system has one watch: the last one. owner is any string: events
+// that come too fast are counted for all watches with the same owner together.
 //
 // Watch calls opened with the IDs of files that other processes have opened. A file that is not ignored is reported again and again. It
-// calls lost once, with the reason, if the watch was ended; after ErrNoisy the owner must call Unmark. The comment of Group says what these
+// calls lost once, with the reason, if the watch was ended; after ErrNoisy the caller must call Unmark. The comment of Group says what these
 // functions may do. stop is idempotent. A report that is in progress may still arrive after it.
-func (g *Group) Watch(dir int, opened func(files []string), lost func(err error)) (stop func(), err error) {
+func (g *Group) Watch(dir int, owner string, opened func(files []string), lost func(err error)) (stop func(), err error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(dir, &st); err != nil {
 		return nil, fmt.Errorf("watch a file system: statfs: %w", err)
 	}
 	fs := binary.NativeEndian.AppendUint32(nil, uint32(st.Fsid.Val[0]))
 	fs = binary.NativeEndian.AppendUint32(fs, uint32(st.Fsid.Val[1]))
-	w := &watch{fs: string(fs), opened: opened, lost: lost}
+	w := &watch{fs: string(fs), owner: owner, opened: opened, lost: lost}
 	g.mu.Lock() // until it is known to whom the mark's events belong
 	defer g.mu.Unlock()
 	if err := g.make(); err != nil {

@@ -241,7 +241,7 @@ func TestADetachedMountIsWatched(t *testing.T) {
 	v.must(err)
 	unix.Close(file)
 	var r recorder
-	_, err = v.group.Watch(dir, r.opened, r.lost)
+	_, err = v.group.Watch(dir, "", r.opened, r.lost)
 	v.must(err)
 	unix.Close(dir)
 	over := t.TempDir()

@@ -3,6 +3,7 @@ package receipts
 import (
 	"errors"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -95,6 +96,56 @@ func TestOnlyTheNoisiestIsEnded(t *testing.T) {
 	for i, r := range quiet {
 		if files, _ := r.take(); r.end() != nil || len(files) != 1 {
 			t.Errorf("quiet watch %d was ended: %v, and has reported %d files", i, r.end(), len(files))
+		}
+	}
+}
+
+// opensBeside watches another volume of an owner, and opens each of its files once.
+func (v *volume) opensBeside(owner string, files int) *recorder {
+	v.Helper()
+	other := v.beside()
+	other.owner = owner
+	other.numbered(files)
+	_, r := other.watch()
+	run(v, job("burst", other.path+"/1", strconv.Itoa(files)))
+	return r
+}
+
+// TestManyQuietWatchesOfAnOwner: they count together. So some of them are ended, and not the noisiest watch, whose owner has fewer events.
+func TestManyQuietWatchesOfAnOwner(t *testing.T) {
+	v := newVolume(t)
+	v.group.most = 100
+	victim := v.opensBeside("victim", 10)
+	var attackers []*recorder
+	for range 12 {
+		attackers = append(attackers, v.opensBeside("attacker", 9))
+	}
+	v.must(v.group.Drain(drainTime))
+	ended := 0
+	for _, r := range attackers {
+		if errors.Is(r.end(), ErrNoisy) {
+			ended++
+		}
+	}
+	files, _ := victim.take()
+	t.Logf("%d of the attacker's watches were ended; the victim's was ended: %v, and has reported %d files", ended, victim.end(), len(files))
+	if victim.end() != nil || len(files) != 10 {
+		t.Error("want the victim's watch to report 10 files")
+	}
+	if ended != 2 {
+		t.Error("want 2 of the attacker's watches to end, as few as leave 100 events")
+	}
+}
+
+// TestTheNoisiestOfAnOwnerIsEnded first. Its events don't count for the owner's other watches afterwards.
+func TestTheNoisiestOfAnOwnerIsEnded(t *testing.T) {
+	v := newVolume(t)
+	v.group.most = 12
+	watches := []*recorder{v.opensBeside("a", 3), v.opensBeside("a", 12), v.opensBeside("a", 2), v.opensBeside("b", 10), v.opensBeside("c", 1)}
+	v.must(v.group.Drain(drainTime))
+	for i, want := range []error{nil, ErrNoisy, nil, ErrNoisy, nil} {
+		if got := watches[i].end(); !errors.Is(got, want) {
+			t.Errorf("watch %d was ended: %v, want %v", i, got, want)
 		}
 	}
 }
@@ -200,7 +251,7 @@ func TestADrainWaitsForReports(t *testing.T) {
 	dir := v.open("1")
 	taken, report := make(chan struct{}), make(chan struct{})
 	reported := false
-	_, err := v.group.Watch(int(dir.Fd()), func([]string) {
+	_, err := v.group.Watch(int(dir.Fd()), "", func([]string) {
 		close(taken)
 		<-report
 		reported = true
@@ -255,7 +306,7 @@ func TestAGroupIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(func() {})
 		defer g.Close()
-		_, err := g.Watch(dir, nil, nil)
+		_, err := g.Watch(dir, "", nil, nil)
 		if !errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "fs.fanotify.max_user_groups") {
 			t.Errorf("got %v", err)
 		}
@@ -263,7 +314,7 @@ func TestAGroupIsTriedAgain(t *testing.T) {
 			t.Helper()
 			<-time.After(after)
 			takeAll()
-			_, again := g.Watch(dir, nil, nil)
+			_, again := g.Watch(dir, "", nil, nil)
 			if !errors.Is(again, unix.EMFILE) || (again != err) != tried { //nolint:errorlint // each try has an error of its own
 				t.Errorf("after %s it is refused by %v, want a new try: %t", after, again, tried)
 			}
@@ -275,7 +326,7 @@ func TestAGroupIsTriedAgain(t *testing.T) {
 		unix.Close(groups[0])
 		groups = groups[1:]
 		<-time.After(time.Second)
-		if _, err := g.Watch(dir, func([]string) {}, nil); err != nil {
+		if _, err := g.Watch(dir, "", func([]string) {}, nil); err != nil {
 			t.Error(err)
 		}
 	})

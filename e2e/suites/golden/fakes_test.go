@@ -115,7 +115,7 @@ func (o *opens) open(path string) error {
 	return err
 }
 
-func (o *opens) Watch(_ int, told func(ids []string), _ func(error)) (stop func(), err error) {
+func (o *opens) Watch(_ int, _ string, told func(ids []string), _ func(error)) (stop func(), err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.told = told

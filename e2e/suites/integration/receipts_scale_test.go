@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -116,5 +118,79 @@ func TestALoopingOpener(t *testing.T) {
 		t.Error("the receipt is late")
 	}
 	n.isOpened(volumes[0], "looped", "no", "b")
+	n.unpublishAll(volumes)
+}
+
+// TestManyQuietVolumesOfAPod: two pods open a few files of each of their many volumes, and another pod opens more files of its only volume.
+// Together that is too fast. Some of the many volumes lose their receipts. The only volume keeps its receipts, although it has
+// more opens than each other volume.
+func TestManyQuietVolumesOfAPod(t *testing.T) {
+	const each, few, more = 55, 160, 300 // 17,900 opens, and the limit is 16,384
+	needsReceipts(t)
+	n := newPlain(t, anyStatusPort)
+	keys := map[string]string{}
+	for i := range more {
+		if i == few {
+			n.configMap("few", keys)
+		}
+		keys[fmt.Sprint("k", i)] = ""
+	}
+	n.configMap("more", keys)
+	victim := n.short("more")
+	volumes := []*harness.Volume{victim}
+	for range 2 { // so that no pod has unusually many files
+		pod := n.short("few")
+		for i := range each {
+			v := *pod
+			v.Name = fmt.Sprint("volume-", i)
+			volumes = append(volumes, &v)
+		}
+	}
+	n.publishAll(volumes)
+
+	signal := func(s unix.Signal) {
+		if err := unix.Kill(n.PID(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signal(unix.SIGSTOP) // so that it finds all opens at once, however slow the machine is
+	resume := sync.OnceFunc(func() { signal(unix.SIGCONT) })
+	defer resume()
+	for _, v := range volumes {
+		paths, err := filepath.Glob(filepath.Join(n.Target(v), "k*"))
+		if err != nil || len(paths) < few {
+			t.Fatalf("%d files: %v", len(paths), err)
+		}
+		n.reads(paths...)
+	}
+	resume()
+	var kept string // the state of the victim's object, as in isOpened
+	states := map[string]int{}
+	harness.Eventually(t, soon, func() error {
+		report, err := n.report()
+		if err != nil {
+			return err
+		}
+		clear(states)
+		for i := range report.Volumes {
+			o := &report.Volumes[i].Objects[0]
+			switch state := strings.TrimSpace(o.Opened + " " + o.OpenedReason); {
+			case o.Opened == "no":
+				return fmt.Errorf("the opens of %s are not reported", report.Volumes[i].VolumeID)
+			case report.Volumes[i].VolumeID == victim.ID():
+				kept = state
+			default:
+				states[state]++
+			}
+		}
+		return nil
+	})
+	t.Logf("the state of a pod's only volume is %q, and of the %d others %v; \"\" is opened", kept, 2*each, states)
+	if kept != "" {
+		t.Error("the pod with one volume has lost its receipts")
+	}
+	if states[""] == 0 || states[""] == 2*each {
+		t.Error("want some of the others to lose their receipts")
+	}
 	n.unpublishAll(volumes)
 }
