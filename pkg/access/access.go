@@ -22,6 +22,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/question"
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -267,7 +268,8 @@ func (a *Access) startQuestion(k right, x *answer, pod volume.Pod, token volume.
 		return
 	}
 	x.Urgent = urgent
-	ctx := x.Begin(klog.NewContext(context.Background(), klog.Background().WithValues("pod", klog.KRef(pod.Namespace, pod.Name))))
+	ctx := requests.With(context.Background(), requests.Meta{For: requests.For(pod.UID)})
+	ctx = x.Begin(klog.NewContext(ctx, klog.Background().WithValues("pod", klog.KRef(pod.Namespace, pod.Name))))
 	p := a.pods[pod.UID]
 	if p == nil {
 		p = &places{taken: make(chan struct{}, questionsAtOnce)}

@@ -136,7 +136,7 @@ func (r *run) endIfImmutable() bool {
 func (r *run) requestContext(ctx context.Context) context.Context {
 	r.item.mu.Lock()
 	defer r.item.mu.Unlock()
-	return requests.With(ctx, requests.Meta{Account: r.item.account, Urgent: r.item.state.Urgent})
+	return requests.With(ctx, requests.Meta{Account: r.item.account, Urgent: r.item.state.Urgent, For: r.item.waiters})
 }
 
 // list requests the state, and returns where a watch can continue.

@@ -55,6 +55,8 @@ type item struct {
 	// minTries has, with Cache and Get, the number of the first try whose answer a pod may read. It holds the pods that came after an
 	// earlier try was sent.
 	minTries map[types.UID]uint64
+	// waiters are the pods whose publishes have waited for the state since the last answer. It is constant.
+	waiters *requests.Pods
 }
 
 // run is one reflector or poller that keeps an item current. The lock of the item guards all fields except item, which is constant.
@@ -125,6 +127,9 @@ func (r *run) isPausing() bool {
 func (it *item) onReferenced(uid types.UID, newPod, urgent bool) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
+	if urgent && (it.m.detection != Watch || !it.state.Last.IsKnown()) {
+		it.waiters.Add(uid)
+	}
 	r := it.run
 	switch isPolled := it.m.detection == Get || it.m.detection == Cache && newPod; {
 	case it.m.detection == Watch && newPod && r != nil && r.ended:
@@ -147,10 +152,13 @@ func (it *item) onUnreferenced(uid types.UID) {
 	delete(it.minTries, uid)
 }
 
-// prioritize requests the state before others, if it is not known.
-func (it *item) prioritize() {
+// prioritize requests the state before others, for a pod, if it is not known.
+func (it *item) prioritize(uid types.UID) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
+	if !it.state.Last.IsKnown() {
+		it.waiters.Add(uid)
+	}
 	if r := it.run; r == nil || !it.state.Last.IsKnown() && (!it.state.Urgent || r.isPausing()) {
 		it.startLocked(true)
 	}
@@ -279,6 +287,7 @@ func (r *run) setLocked(obj *volume.Object, version string) (notify bool, err er
 		it.lastRead = time.Now() // give the caller that waits for this state time to read it
 	}
 	it.state.RecordAnswer(obj)
+	it.waiters.Clear()
 	it.provenAt = it.state.Last.CameAt
 	now := knownOf(obj)
 	notify = it.awaited && it.satisfiesAny() || !it.notified.isSame(now)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/question"
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -296,7 +297,10 @@ func (m *Manager) addReference(k key, uid types.UID, mounted bool) {
 	if first {
 		it.mu.Lock()
 		defer it.mu.Unlock()
-		it.startLocked(!mounted) // a publish waits if the volume is not mounted
+		if !mounted { // a publish waits
+			it.waiters.Add(uid)
+		}
+		it.startLocked(!mounted)
 		return
 	}
 	it.onReferenced(uid, newPod, !mounted)
@@ -306,6 +310,7 @@ func (m *Manager) newItem(k key) *item {
 	return &item{
 		key: k, m: m, source: m.sources[k.ref.Kind], since: time.Now(), lastRead: time.Now(),
 		place: place{pods: map[types.UID]need{}}, minTries: map[types.UID]uint64{}, state: question.New[*volume.Object](newPauses()),
+		waiters: &requests.Pods{},
 	}
 }
 
@@ -415,7 +420,7 @@ func (m *Manager) DenialErr(pod volume.Pod, ref volume.Ref) error {
 func (m *Manager) Prioritize(pod volume.Pod, refs []volume.Ref) {
 	for _, ref := range refs {
 		if it := m.find(pod, ref); it != nil {
-			it.prioritize()
+			it.prioritize(pod.UID)
 		}
 	}
 }

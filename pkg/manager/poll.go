@@ -41,7 +41,7 @@ func (r *run) refreshLocked() {
 		return
 	}
 	r.again = false
-	ctx := it.state.Begin(requests.With(clientlog.Context(context.Background()), requests.Meta{Account: it.account}))
+	ctx := it.state.Begin(requests.With(clientlog.Context(context.Background()), requests.Meta{Account: it.account, For: it.waiters}))
 	it.m.running.Go(func() { r.poll(ctx) })
 }
 

@@ -68,7 +68,7 @@ func NewReads(get func(ctx context.Context, pod volume.Pod) (*Spec, error), chan
 func (r *Reads) Run(ctx context.Context) {
 	r.mu.Lock()
 	r.start = func(x *read) {
-		ctx, urgent := x.Begin(ctx), x.Urgent
+		ctx, urgent := x.Begin(requests.With(ctx, requests.Meta{For: requests.For(x.pod.UID)})), x.Urgent
 		r.running.Go(func() {
 			spec, err := r.send(ctx, x.pod, urgent)
 			r.recordResult(x, spec, err)

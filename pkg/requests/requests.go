@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -41,8 +40,9 @@ type Meta struct {
 	// Account is the account whose rights, and perhaps whose token, the request has. Zero stands for the plugin's own account or, if the
 	// client impersonates the node, for the node.
 	Account volume.ServiceAccount
-	// Urgent means that a publish waits for the answer.
+	// Urgent means that a publish waits for the answer. For has the pods whose publishes wait; it may be nil.
 	Urgent bool
+	For    *Pods
 	// Alone means that the request has a credential of its own. Its result does not concern the account, and it does not wait at the
 	// account's gate.
 	Alone bool
@@ -72,13 +72,13 @@ func (e *CredentialError) Unwrap() error { return e.Err }
 // Requests limits and paces the requests of all clients of a process. All methods are safe for concurrent use. It has no goroutine.
 //
 //   - At most 12 requests are in flight, or 16 with urgent ones. A request without the headers of an answer stops counting
-//     after a second, so that objects without an answer don't delay others for long.
+//     after a second, so that objects without an answer don't delay others for long. The pods that wait take turns.
 //   - After a failure of the transport, a 401 or a 503, all requests of the same identity wait. The pauses grow from 0.25 s
 //     to 5 s if there is no answer, and to 30 s if there is one. After a pause one request tries for all.
 //   - A 429 concerns only its own request. The sender obeys its Retry-After.
 type Requests struct {
-	// all has a place for each request in flight. ordinary has a place for each of them that isn't urgent.
-	all, ordinary     *semaphore.Weighted
+	// slots has a slot for each request in flight.
+	slots             turns
 	underWay, waiting atomic.Int64
 	// refused has room for one signal.
 	refused chan struct{}
@@ -109,7 +109,7 @@ func (i identity) String() string {
 // New returns a Requests with all gates open.
 func New() *Requests {
 	return &Requests{
-		all: semaphore.NewWeighted(ordinarySlots + urgentSlots), ordinary: semaphore.NewWeighted(ordinarySlots),
+		slots:   turns{free: ordinarySlots + urgentSlots, ordinary: ordinarySlots},
 		refused: make(chan struct{}, 1), identities: map[identity]*gate{},
 	}
 }
@@ -195,7 +195,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !m.Alone {
 		g = t.requests.gateOf(identity{account: m.Account, node: !t.own && m.Account == volume.ServiceAccount{}})
 	}
-	epoch, releaseSlot, err := t.requests.admit(ctx, g, m.Urgent)
+	epoch, releaseSlot, err := t.requests.admit(ctx, g, m)
 	if err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close() // a transport must close it
@@ -218,14 +218,14 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // admit waits at the gate and for a slot. The error is the cause of ctx. releaseSlot is idempotent.
-func (r *Requests) admit(ctx context.Context, g *gate, urgent bool) (epoch int, releaseSlot func(), err error) {
+func (r *Requests) admit(ctx context.Context, g *gate, m Meta) (epoch int, releaseSlot func(), err error) {
 	r.waiting.Add(1)
 	defer r.waiting.Add(-1)
 	for {
 		if epoch, err = g.enter(ctx); err != nil {
 			return 0, nil, err
 		}
-		if releaseSlot, err = r.takeSlot(ctx, urgent); err != nil {
+		if releaseSlot, err = r.takeSlot(ctx, m); err != nil {
 			g.recordNoResult(epoch)
 			return 0, nil, err
 		}
@@ -236,24 +236,16 @@ func (r *Requests) admit(ctx context.Context, g *gate, urgent bool) (epoch int, 
 	}
 }
 
-func (r *Requests) takeSlot(ctx context.Context, urgent bool) (release func(), err error) {
-	if !urgent && r.ordinary.Acquire(ctx, 1) != nil {
-		return nil, context.Cause(ctx)
-	}
-	releaseOrdinary := func() {
-		if !urgent {
-			r.ordinary.Release(1)
-		}
-	}
-	if r.all.Acquire(ctx, 1) != nil {
-		releaseOrdinary()
-		return nil, context.Cause(ctx)
+// takeSlot waits for a slot. release is idempotent.
+func (r *Requests) takeSlot(ctx context.Context, m Meta) (release func(), err error) {
+	free, err := r.slots.take(ctx, m.Urgent, m.For)
+	if err != nil {
+		return nil, err
 	}
 	r.underWay.Add(1)
 	return sync.OnceFunc(func() {
 		r.underWay.Add(-1)
-		r.all.Release(1)
-		releaseOrdinary()
+		free()
 	}), nil
 }
 

@@ -138,7 +138,7 @@ func TestSlots(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
-		if s := r.State(); s.UnderWay+s.Waiting != 0 || !r.all.TryAcquire(ordinarySlots+urgentSlots) {
+		if s := r.State(); s.UnderWay+s.Waiting != 0 || r.slots.free != ordinarySlots+urgentSlots {
 			t.Errorf("slots are left: %+v", s)
 		}
 		if _, err := r.Err(account("a")); err != nil {
