@@ -96,11 +96,11 @@ func TestInvalidVolumesCount(t *testing.T) {
 	})
 }
 
-// TestDocumentedLimits: the documents have the limits of a pod.
+// TestDocumentedLimits: the documents and the policy have the limits of a pod.
 func TestDocumentedLimits(t *testing.T) {
 	numbers := strings.NewReplacer(
 		"VOLUMES", grouped(volume.MaxPodVolumes), "OBJECTS", grouped(volume.MaxPodObjects), "ITEMS", grouped(volume.MaxPodItems),
-		"MIB", fmt.Sprint(volume.MaxPodNameBytes>>20),
+		"MIB", fmt.Sprint(volume.MaxPodNameBytes>>20), "SOURCES", grouped(mostSources), "LISTED", grouped(mostItems),
 	)
 	for file, all := range map[string][]string{
 		"docs/limits.md": {
@@ -109,13 +109,17 @@ func TestDocumentedLimits(t *testing.T) {
 			"| sources, and what they list: items, variables, parts of joined files; and directories | ITEMS |",
 			"| bytes of names and paths, and of values of variables in the pod's spec and in attributes | MIB MiB |",
 		},
-		"docs/check.md": {"more than VOLUMES volumes, or more than OBJECTS ConfigMaps and Secrets"},
+		"docs/live-namespaces.md": {
+			"more than SOURCES sources, or more than LISTED items", "more than VOLUMES volumes of the driver", "more than OBJECTS sources", "more than ITEMS sources and items",
+		},
+		"deploy/components/live/policy.yaml": {"publishes VOLUMES volumes", "name OBJECTS objects", "ITEMS sources and items"},
+		"docs/check.md":                      {"more than VOLUMES volumes, or more than OBJECTS ConfigMaps and Secrets"},
 	} {
 		text, err := os.ReadFile("../../" + file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		plain := strings.Join(strings.Fields(string(text)), " ")
+		plain := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "\n  #", "\n")), " ")
 		for _, want := range all {
 			if want = numbers.Replace(want); !strings.Contains(plain, want) {
 				t.Errorf("%s doesn't say %q", file, want)
