@@ -61,9 +61,9 @@ func label(p *corev1.Pod, driver string) (live map[string]string, native []Nativ
 			fresh = append(fresh, v.Name)
 		}
 	}
-	if why := overLimits(&p.Spec, driver, fresh); why != "" {
+	if over := overLimits(&p.Spec, driver, fresh); over != "" {
 		for _, name := range fresh {
-			native = append(native, Native{name, why})
+			native = append(native, Native{name, over})
 		}
 		fresh = nil
 	}

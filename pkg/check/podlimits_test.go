@@ -46,10 +46,10 @@ func TestPodLimits(t *testing.T) {
 		return n
 	}
 	const (
-		many = ": show several objects in one volume"
-		less = ", each counted once for each volume, more than 1024: show fewer objects, or show them in fewer volumes"
-		list = " sources, items, variables, joined keys and directories, more than 16384: list fewer of them, or show whole objects, without items"
-		path = " bytes, more than 4194304: list fewer items, or shorten the path in front of them"
+		many   = ": show several objects in one volume"
+		less   = ", each counted once for each volume, more than 1024: show fewer objects, or show them in fewer volumes"
+		listed = " sources, items, variables, joined keys and directories, more than 16384: list fewer of them, or show whole objects, without items"
+		path   = " bytes, more than 4194304: list fewer items, or shorten the path in front of them"
 	)
 	for _, test := range []struct {
 		name, volumes string
@@ -60,7 +60,7 @@ func TestPodLimits(t *testing.T) {
 		{"1024 objects", manyVolumes(4, objects(256)), nil},
 		{"1025 objects", manyVolumes(5, objects(205)), []string{"the volumes of the pod name 1025 ConfigMaps and Secrets" + less}},
 		{"16384 items", manyVolumes(4, "{volume: native}", native(4095)), nil},
-		{"16388 items", manyVolumes(4, "{volume: native}", native(4096)), []string{"the volumes of the pod list 16388" + list}},
+		{"16388 items", manyVolumes(4, "{volume: native}", native(4096)), []string{"the volumes of the pod list 16388" + listed}},
 		{"4 MiB of paths", manyVolumes(4, below, native(575)), nil},
 		{"more than 4 MiB of paths", manyVolumes(4, below, native(581)), []string{
 			fmt.Sprintf("the names and paths of the pod's volumes have %d%s", 4*bytesOf(581), path),

@@ -60,24 +60,12 @@ func limitCases() []liveCase {
 
 // podLimitCases are pods at the limits of what all volumes of a pod may name together, and pods beyond them.
 func podLimitCases() []liveCase {
-	// so is a pod of equal volumes v0, v1, and so on, and of more volumes that are mounted too.
-	so := func(volumes int, one corev1.Volume, more ...corev1.Volume) *corev1.Pod {
-		return changed(crossed(1, volumes), func(pod *corev1.Pod) {
-			for i := range pod.Spec.Volumes {
-				pod.Spec.Volumes[i].VolumeSource = *one.VolumeSource.DeepCopy()
-			}
-			for _, v := range more {
-				pod.Spec.Volumes = append(pod.Spec.Volumes, v)
-				pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, mounts(v.Name+":/more/"+v.Name)...)
-			}
-		})
-	}
 	// unmounted adds volumes that no container mounts.
 	unmounted := func(pod *corev1.Pod, more ...corev1.Volume) *corev1.Pod {
 		return changed(pod, func(pod *corev1.Pod) { pod.Spec.Volumes = append(pod.Spec.Volumes, more...) })
 	}
 	// The pod of four full volumes as an earlier turn of the policy leaves it, and a container that is injected afterwards.
-	again := so(4, ofSources(objects(mostObjects)...))
+	again := alike(4, ofSources(objects(mostObjects)...))
 	for i := range 4 {
 		live := showing(fmt.Sprintf("refvol-v%d", i), attributes{"volume": fmt.Sprintf("v%d", i)})
 		again.Spec.Volumes = append(again.Spec.Volumes, live)
@@ -85,35 +73,53 @@ func podLimitCases() []liveCase {
 	again = unmounted(again, ofConfigMap("b"))
 	again.Spec.Containers = append(again.Spec.Containers, container("injected", "b:/b"))
 
-	const volumes = mostPodItems / mostPodVolumes // items and sources of each of 128 volumes
+	const each = mostPodItems / mostPodVolumes // items and sources of each of 128 volumes
 	full := ofSources(objects(mostObjects)...)
-	// Volumes of eight sources each, which together reach all limits.
-	var mixed []corev1.VolumeProjection
-	for i := range mostPodObjects / mostPodVolumes {
-		mixed = append(mixed, secretSource(fmt.Sprintf("o%d", i), items(i*volumes, volumes*mostPodVolumes/mostPodObjects-1)...))
-	}
 	long := harness.Scaled(nil, []liveCase{
-		{name: "16384 items and sources in four volumes", pod: so(4, ofItems(mostPodItems/4-1)), moves: crossedMoves(4)},
-		{name: "16385 items and sources in four volumes", pod: so(3, ofItems(mostPodItems/4-1), ofItems(mostPodItems/4))},
+		{name: "16384 items and sources in four volumes", pod: alike(4, ofItems(mostPodItems/4-1)), moves: crossedMoves(4)},
+		{name: "16385 items and sources in four volumes", pod: alike(3, ofItems(mostPodItems/4-1), ofItems(mostPodItems/4))},
 	})
 	return append(long, []liveCase{
-		{name: "1024 sources in 4 volumes", pod: so(4, full), moves: crossedMoves(4)},
-		{name: "1025 sources in 5 volumes", pod: so(4, full, ofConfigMap("b"))},
-		{name: "1024 sources in 128 volumes", pod: so(mostPodVolumes, ofSources(objects(8)...)), moves: crossedMoves(mostPodVolumes)},
-		{name: "1025 sources in 128 volumes", pod: so(mostPodVolumes-1, ofSources(objects(8)...), ofSources(objects(9)...))},
-		{name: "1024 sources, and a volume that is not mounted", pod: unmounted(so(4, full), ofConfigMap("b")), moves: crossedMoves(4)},
-		{name: "1024 sources, of which the author's own volume shows one", pod: unmounted(so(3, full, ofSources(objects(mostObjects-1)...)),
+		{name: "1024 sources in 4 volumes", pod: alike(4, full), moves: crossedMoves(4)},
+		{name: "1025 sources in 5 volumes", pod: alike(4, full, ofConfigMap("b"))},
+		{name: "1024 sources in 128 volumes", pod: alike(mostPodVolumes, ofSources(objects(8)...)), moves: crossedMoves(mostPodVolumes)},
+		{name: "1025 sources in 128 volumes", pod: alike(mostPodVolumes-1, ofSources(objects(8)...), ofSources(objects(9)...))},
+		{name: "1024 sources, and a volume that is not mounted", pod: unmounted(alike(4, full), ofConfigMap("b")), moves: crossedMoves(4)},
+		{name: "1024 sources, of which the author's own volume shows one", pod: unmounted(alike(3, full, ofSources(objects(mostObjects-1)...)),
 			ofConfigMap("b"), showing("own", attributes{"volume": "b"})), moves: andMove(crossedMoves(3), "a")},
-		{name: "1025 sources, of which the author's own volume shows one", pod: unmounted(so(4, full),
+		{name: "1025 sources, of which the author's own volume shows one", pod: unmounted(alike(4, full),
 			ofConfigMap("b"), showing("own", attributes{"volume": "b"}))},
 		{name: "1025 sources, of which an earlier turn has made all but one live", pod: again, moves: crossedMoves(4)},
 
-		{name: "16384 items and sources in 128 volumes", pod: so(mostPodVolumes, ofItems(volumes-1)), moves: crossedMoves(mostPodVolumes)},
-		{name: "16385 items and sources in 128 volumes", pod: so(mostPodVolumes-1, ofItems(volumes-1), ofSecretItems(volumes))},
-		{name: "16384 items and sources in 16 volumes", pod: so(16, ofSecretItems(mostPodItems/16-1)), moves: crossedMoves(16)},
-		{name: "16385 items and sources in 16 volumes", pod: so(15, ofSecretItems(mostPodItems/16-1), ofProjectedItems(1, mostPodItems/16-2))},
-		{name: "16384 items and sources, 1024 objects and 128 volumes", pod: so(mostPodVolumes, ofSources(mixed...)), moves: crossedMoves(mostPodVolumes)},
+		{name: "16384 items and sources in 128 volumes", pod: alike(mostPodVolumes, ofItems(each-1)), moves: crossedMoves(mostPodVolumes)},
+		{name: "16385 items and sources in 128 volumes", pod: alike(mostPodVolumes-1, ofItems(each-1), ofSecretItems(each))},
+		{name: "16384 items and sources in 16 volumes", pod: alike(16, ofSecretItems(mostPodItems/16-1)), moves: crossedMoves(16)},
+		{name: "16385 items and sources in 16 volumes", pod: alike(15, ofSecretItems(mostPodItems/16-1), ofProjectedItems(1, mostPodItems/16-2))},
+		{name: "16384 items and sources, 1024 objects and 128 volumes", pod: atAllLimits(), moves: crossedMoves(mostPodVolumes)},
 	}...)
+}
+
+// alike is a pod of equal volumes v0, v1, and so on, and of more volumes that are mounted too.
+func alike(volumes int, one corev1.Volume, more ...corev1.Volume) *corev1.Pod {
+	return changed(crossed(1, volumes), func(pod *corev1.Pod) {
+		for i := range pod.Spec.Volumes {
+			pod.Spec.Volumes[i].VolumeSource = *one.VolumeSource.DeepCopy()
+		}
+		for _, v := range more {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, v)
+			pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, mounts(v.Name+":/more/"+v.Name)...)
+		}
+	})
+}
+
+// atAllLimits is a pod that reaches all limits that the policy can count.
+func atAllLimits() *corev1.Pod {
+	const sources = mostPodObjects / mostPodVolumes // of each volume
+	var all []corev1.VolumeProjection
+	for i := range sources {
+		all = append(all, secretSource(fmt.Sprintf("o%d", i), items(i*mostPodItems, mostPodItems/mostPodObjects-1)...))
+	}
+	return alike(mostPodVolumes, ofSources(all...))
 }
 
 // andMove adds the move of a volume to others.
@@ -235,6 +241,7 @@ func TestLargeLivePodsAreUpdated(t *testing.T) {
 	for name, pod := range map[string]*corev1.Pod{
 		"50-containers-100-volumes": crossed(50, 100),
 		"128-volumes":               sparse(50, mostPodVolumes, 50),
+		"all-limits":                atAllLimits(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			again := pod.DeepCopy()
