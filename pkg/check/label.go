@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 const (
@@ -16,8 +18,8 @@ const (
 	liveLabel = "refvol.dev/live"
 	// livePrefix begins the names of the live volumes that the policy makes.
 	livePrefix = "refvol-"
-	// The limits in deploy/components/live: volumes of the driver in a pod, sources in a volume, and items in a volume.
-	mostVolumes, mostSources, mostItems = 128, 256, 8192
+	// The limits of a volume in deploy/components/live: sources and items.
+	mostSources, mostItems = 256, 8192
 )
 
 // Native is a volume that remains the kubelet's own in spite of a live label.
@@ -31,7 +33,7 @@ type Native struct {
 // with a token, are in neither.
 func label(p *corev1.Pod, driver string) (live map[string]string, native []Native) {
 	why := optOutReason(p)
-	driven, made := madeLive(&p.Spec, driver)
+	made := madeLive(&p.Spec, driver)
 	var moved, fresh []string
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
@@ -59,9 +61,9 @@ func label(p *corev1.Pod, driver string) (live map[string]string, native []Nativ
 			fresh = append(fresh, v.Name)
 		}
 	}
-	if driven+len(fresh) > mostVolumes {
+	if over := overLimits(&p.Spec, driver, fresh); over != "" {
 		for _, name := range fresh {
-			native = append(native, Native{name, "the pod would have more than 128 volumes of the driver"})
+			native = append(native, Native{name, over})
 		}
 		fresh = nil
 	}
@@ -78,16 +80,44 @@ func label(p *corev1.Pod, driver string) (live map[string]string, native []Nativ
 	return live, native
 }
 
-// madeLive returns how many volumes of the driver there are, and the names of those that an earlier run of the policy has added, by
-// the native volume that they show.
-func madeLive(spec *corev1.PodSpec, driver string) (driven int, made map[string]string) {
-	made = map[string]string{}
+// overLimits says which limit of a pod its volumes of the driver would exceed if the fresh native volumes became live, or returns "". Like
+// the policy, which can't read YAML, it counts what a volume of the driver shows only by its attribute `volume`, and sources for objects.
+func overLimits(spec *corev1.PodSpec, driver string, fresh []string) string {
+	shown := slices.Clone(fresh)
+	objects, listed := map[string]int{}, map[string]int{} // by the native volume
+	for i := range spec.Volumes {
+		v := &spec.Volumes[i]
+		if v.CSI != nil && v.CSI.Driver == driver {
+			shown = append(shown, v.CSI.VolumeAttributes["volume"])
+		}
+		items, sources, _ := projections(v)
+		objects[v.Name], listed[v.Name] = sources, sources+len(items)
+	}
+	sum := func(of map[string]int) (n int) {
+		for _, name := range shown {
+			n += of[name]
+		}
+		return n
+	}
+	switch {
+	case len(shown) > volume.MaxPodVolumes:
+		return "the pod would have more than 128 volumes of the driver"
+	case sum(objects) > volume.MaxPodObjects:
+		return "the live volumes of the pod would have more than 1,024 sources"
+	case sum(listed) > volume.MaxPodItems:
+		return "the live volumes of the pod would have more than 16,384 sources and items"
+	}
+	return ""
+}
+
+// madeLive returns the names of the volumes of the driver that an earlier run of the policy has added, by the native volume that they show.
+func madeLive(spec *corev1.PodSpec, driver string) map[string]string {
+	made := map[string]string{}
 	for i := range spec.Volumes {
 		v := &spec.Volumes[i]
 		if v.CSI == nil || v.CSI.Driver != driver {
 			continue
 		}
-		driven++
 		shown, ok := v.CSI.VolumeAttributes["volume"]
 		for name := range v.CSI.VolumeAttributes {
 			ok = ok && (name == "volume" || name == "spread")
@@ -96,7 +126,7 @@ func madeLive(spec *corev1.PodSpec, driver string) (driven int, made map[string]
 			made[shown] = v.Name
 		}
 	}
-	return driven, made
+	return made
 }
 
 // liveName returns the first name for the live volume of a native one that is free, "" if none is.
@@ -134,6 +164,7 @@ func projections(v *corev1.Volume) (items []corev1.KeyToPath, sources int, ok bo
 	case v.Projected == nil:
 		return nil, 0, false
 	}
+	ok = len(v.Projected.Sources) > 0
 	for i := range v.Projected.Sources {
 		switch s := &v.Projected.Sources[i]; {
 		case s.ConfigMap != nil:
@@ -141,10 +172,10 @@ func projections(v *corev1.Volume) (items []corev1.KeyToPath, sources int, ok bo
 		case s.Secret != nil:
 			items = append(items, s.Secret.Items...)
 		default:
-			return nil, 0, false
+			ok = false
 		}
 	}
-	return items, len(v.Projected.Sources), len(v.Projected.Sources) > 0
+	return items, len(v.Projected.Sources), ok
 }
 
 // containersOf returns the containers whose mounts the policy changes.

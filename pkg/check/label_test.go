@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 func specOf(t *testing.T, text string) *corev1.PodSpec {
@@ -21,27 +23,27 @@ func specOf(t *testing.T, text string) *corev1.PodSpec {
 	return spec
 }
 
-// TestMadeLive: only what the policy itself makes counts as made by an earlier run. All volumes of the driver count.
+// TestMadeLive: only what the policy itself makes counts as made by an earlier run.
 func TestMadeLive(t *testing.T) {
 	csi := func(name, fields string) string { return fmt.Sprintf("{name: %s, csi: {%s}}", name, fields) }
 	const ours = "driver: csi.refvol.dev, readOnly: true, "
 	for volumes, want := range map[string]string{
-		csi("refvol-a", ours+"volumeAttributes: {volume: a}"):                                                                                "1 map[a:refvol-a]",
-		csi("refvol-a", ours+"volumeAttributes: {volume: a, spread: 5m}"):                                                                    "1 map[a:refvol-a]",
-		csi("refvol-a", ours+"volumeAttributes: {volume: a, uid: '1'}"):                                                                      "1 map[]",
-		csi("refvol-a", ours+"volumeAttributes: {spread: 5m}"):                                                                               "1 map[]",
-		csi("refvol-a", ours+"volumeAttributes: {secret: a}"):                                                                                "1 map[]",
-		csi("own-a", ours+"volumeAttributes: {volume: a}"):                                                                                   "1 map[]",
-		csi("refvol-a", "driver: csi.refvol.dev, volumeAttributes: {volume: a}"):                                                             "1 map[]",
-		csi("refvol-a", "driver: csi.refvol.dev, readOnly: false, volumeAttributes: {volume: a}"):                                            "1 map[]",
-		csi("refvol-a", "driver: csi.example.com, readOnly: true, volumeAttributes: {volume: a}"):                                            "0 map[]",
-		"{name: a, secret: {secretName: a}}":                                                                                                 "0 map[]",
-		csi("refvol-x", ours+"volumeAttributes: {volume: a}") + ", " + csi("refvol-y", ours+"volumeAttributes: {volume: a}"):                 "2 map[a:refvol-x]",
-		csi("refvol-a", ours+"volumeAttributes: {volume: a}") + ", " + csi("refvol-b", ours+"volumeAttributes: {volume: b}"):                 "2 map[a:refvol-a b:refvol-b]",
-		csi("other", "driver: csi.example.com") + ", " + csi("refvol-b", ours+"volumeAttributes: {volume: b}") + ", {name: a, emptyDir: {}}": "1 map[b:refvol-b]",
+		csi("refvol-a", ours+"volumeAttributes: {volume: a}"):                                                                                "map[a:refvol-a]",
+		csi("refvol-a", ours+"volumeAttributes: {volume: a, spread: 5m}"):                                                                    "map[a:refvol-a]",
+		csi("refvol-a", ours+"volumeAttributes: {volume: a, uid: '1'}"):                                                                      "map[]",
+		csi("refvol-a", ours+"volumeAttributes: {spread: 5m}"):                                                                               "map[]",
+		csi("refvol-a", ours+"volumeAttributes: {secret: a}"):                                                                                "map[]",
+		csi("own-a", ours+"volumeAttributes: {volume: a}"):                                                                                   "map[]",
+		csi("refvol-a", "driver: csi.refvol.dev, volumeAttributes: {volume: a}"):                                                             "map[]",
+		csi("refvol-a", "driver: csi.refvol.dev, readOnly: false, volumeAttributes: {volume: a}"):                                            "map[]",
+		csi("refvol-a", "driver: csi.example.com, readOnly: true, volumeAttributes: {volume: a}"):                                            "map[]",
+		"{name: a, secret: {secretName: a}}":                                                                                                 "map[]",
+		csi("refvol-x", ours+"volumeAttributes: {volume: a}") + ", " + csi("refvol-y", ours+"volumeAttributes: {volume: a}"):                 "map[a:refvol-x]",
+		csi("refvol-a", ours+"volumeAttributes: {volume: a}") + ", " + csi("refvol-b", ours+"volumeAttributes: {volume: b}"):                 "map[a:refvol-a b:refvol-b]",
+		csi("other", "driver: csi.example.com") + ", " + csi("refvol-b", ours+"volumeAttributes: {volume: b}") + ", {name: a, emptyDir: {}}": "map[b:refvol-b]",
 	} {
-		driven, made := madeLive(specOf(t, "containers: []\nvolumes: ["+volumes+"]"), driver)
-		if got := fmt.Sprint(driven, made); got != want {
+		made := madeLive(specOf(t, "containers: []\nvolumes: ["+volumes+"]"), driver)
+		if got := fmt.Sprint(made); got != want {
 			t.Errorf("%s: got %s, want %s", volumes, got, want)
 		}
 	}
@@ -133,7 +135,9 @@ func TestLabelLimits(t *testing.T) {
 
 // TestMostVolumes: as many volumes of the driver as a pod may have become live, those that the author made included.
 func TestMostVolumes(t *testing.T) {
-	for _, test := range []struct{ native, own, want int }{{mostVolumes, 0, mostVolumes}, {mostVolumes - 1, 1, mostVolumes - 1}, {mostVolumes, 1, 0}} {
+	for _, test := range []struct{ native, own, want int }{
+		{volume.MaxPodVolumes, 0, volume.MaxPodVolumes}, {volume.MaxPodVolumes - 1, 1, volume.MaxPodVolumes - 1}, {volume.MaxPodVolumes, 1, 0},
+	} {
 		spec := specOf(t, volumesNamed(test.native, "small"))
 		for i := range test.own {
 			spec.Volumes = append(spec.Volumes, corev1.Volume{Name: fmt.Sprint("own", i), VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: driver}}})
@@ -141,6 +145,54 @@ func TestMostVolumes(t *testing.T) {
 		live, native := label(&corev1.Pod{Spec: *spec}, driver)
 		if len(live) != test.want || len(native) != test.native-test.want {
 			t.Errorf("%d native volumes and %d own: %d become live, want %d: %q", test.native, test.own, len(live), test.want, slices.Sorted(maps.Keys(live)))
+		}
+	}
+}
+
+// TestMostNames: as many sources and items as a pod may have become live. Those of the native volumes that the pod's own volumes show count.
+func TestMostNames(t *testing.T) {
+	projected := func(sources, items int) corev1.Volume {
+		p := &corev1.ProjectedVolumeSource{}
+		for range sources {
+			p.Sources = append(p.Sources, corev1.VolumeProjection{Secret: &corev1.SecretProjection{}})
+		}
+		p.Sources[0].Secret.Items = make([]corev1.KeyToPath, items)
+		return corev1.Volume{VolumeSource: corev1.VolumeSource{Projected: p}}
+	}
+	const objects, items = volume.MaxPodObjects / 4, volume.MaxPodItems / 4
+	for _, test := range []struct {
+		name  string
+		each  corev1.Volume
+		add   int // volumes of one ConfigMap that are mounted, too
+		shown int // volumes of the driver that show a volume of one ConfigMap that is not mounted
+		want  string
+	}{
+		{name: "1024 sources", each: projected(objects, 0)},
+		{name: "1025 sources", each: projected(objects, 0), add: 1, want: "the live volumes of the pod would have more than 1,024 sources"},
+		{name: "1025 sources, one of the pod's own", each: projected(objects, 0), shown: 1, want: "the live volumes of the pod would have more than 1,024 sources"},
+		{name: "1024 sources, some of the pod's own", each: projected(objects-1, 0), add: 1, shown: 3},
+		{name: "16384 sources and items", each: projected(objects, items-objects)},
+		{name: "16385 sources and items", each: projected(objects-1, items-objects+1), add: 1, want: "the live volumes of the pod would have more than 16,384 sources and items"},
+	} {
+		spec := specOf(t, volumesNamed(4+test.add, "small"))
+		for i := range 4 {
+			spec.Volumes[i].VolumeSource = test.each.VolumeSource
+		}
+		own := corev1.Volume{Name: "own", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}}
+		spec.Volumes = append(spec.Volumes, own)
+		for i := range test.shown {
+			spec.Volumes = append(spec.Volumes, corev1.Volume{Name: fmt.Sprint("shows", i), VolumeSource: corev1.VolumeSource{
+				CSI: &corev1.CSIVolumeSource{Driver: driver, VolumeAttributes: map[string]string{"volume": "own"}},
+			}})
+		}
+		live, native := label(&corev1.Pod{Spec: *spec}, driver)
+		if want := 4 + test.add; test.want == "" && (len(live) != want || len(native) > 0) || test.want != "" && (len(live) > 0 || len(native) != want) {
+			t.Errorf("%s: %d become live, %d stay native: %v", test.name, len(live), len(native), native[:min(len(native), 1)])
+		}
+		for _, n := range native {
+			if n.Reason != test.want {
+				t.Errorf("%s: %s stays native, because %s; want: %s", test.name, n.Volume, n.Reason, test.want)
+			}
 		}
 	}
 }

@@ -30,6 +30,7 @@ type driverVolume struct {
 
 // volumes checks a workload's volumes of the driver and adds what they reference. It returns those with valid attributes.
 func (c *Checker) volumes(w *Workload, template podTemplate) (all []driverVolume) {
+	driven := 0
 	for i := range template.spec.Volumes {
 		v := driverVolume{Volume: &template.spec.Volumes[i]}
 		at := template.at.Child("volumes").Index(i).Child("csi")
@@ -39,6 +40,7 @@ func (c *Checker) volumes(w *Workload, template podTemplate) (all []driverVolume
 		if v.CSI == nil || v.CSI.Driver != c.opts.Driver {
 			continue
 		}
+		driven++
 		if v.CSI.ReadOnly == nil || !*v.CSI.ReadOnly {
 			c.problem(w.Location, at.Child("readOnly").String(), "Required value: must be true")
 		}
@@ -60,6 +62,7 @@ func (c *Checker) volumes(w *Workload, template podTemplate) (all []driverVolume
 		c.sources(w, template, &v)
 		all = append(all, v)
 	}
+	c.podLimits(w.Location, template, driven, all)
 	return all
 }
 

@@ -8,11 +8,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // What the plugin publishes at most, with its defaults (docs/limits.md).
 const (
-	mostPodVolumes = 128
+	mostPodVolumes = volume.MaxPodVolumes
+	mostPodObjects = volume.MaxPodObjects
+	mostPodItems   = volume.MaxPodItems
 	mostObjects    = 256
 	mostItems      = 8192
 )
@@ -33,7 +36,7 @@ func limitCases() []liveCase {
 		{name: "8192 items of a ConfigMap", pod: native(ofItems(mostItems)), moves: both},
 		{name: "8192 items of a Secret", pod: native(ofSecretItems(mostItems)), moves: both},
 	})
-	return append(long, []liveCase{
+	return append(append(long, podLimitCases()...), []liveCase{
 		{name: "128 volumes", pod: with(mostPodVolumes), moves: crossedMoves(mostPodVolumes)},
 		{name: "129 volumes", pod: with(mostPodVolumes + 1)},
 		{name: "127 volumes, and one of the author's own", pod: with(mostPodVolumes-1, own), moves: crossedMoves(mostPodVolumes - 1)},
@@ -53,6 +56,76 @@ func limitCases() []liveCase {
 		{name: "8192 items of a projected volume", pod: native(ofProjectedItems(mostItems/2, mostItems/2)), moves: both},
 		{name: "8193 items of a projected volume", pod: native(ofProjectedItems(mostItems/2, mostItems/2+1)), moves: onlyB},
 	}...)
+}
+
+// podLimitCases are pods at the limits of what all volumes of a pod may name together, and pods beyond them.
+func podLimitCases() []liveCase {
+	// unmounted adds volumes that no container mounts.
+	unmounted := func(pod *corev1.Pod, more ...corev1.Volume) *corev1.Pod {
+		return changed(pod, func(pod *corev1.Pod) { pod.Spec.Volumes = append(pod.Spec.Volumes, more...) })
+	}
+	// The pod of four full volumes as an earlier turn of the policy leaves it, and a container that is injected afterwards.
+	again := alike(4, ofSources(objects(mostObjects)...))
+	for i := range 4 {
+		live := showing(fmt.Sprintf("refvol-v%d", i), attributes{"volume": fmt.Sprintf("v%d", i)})
+		again.Spec.Volumes = append(again.Spec.Volumes, live)
+	}
+	again = unmounted(again, ofConfigMap("b"))
+	again.Spec.Containers = append(again.Spec.Containers, container("injected", "b:/b"))
+
+	const each = mostPodItems / mostPodVolumes // items and sources of each of 128 volumes
+	full := ofSources(objects(mostObjects)...)
+	long := harness.Scaled(nil, []liveCase{
+		{name: "16384 items and sources in four volumes", pod: alike(4, ofItems(mostPodItems/4-1)), moves: crossedMoves(4)},
+		{name: "16385 items and sources in four volumes", pod: alike(3, ofItems(mostPodItems/4-1), ofItems(mostPodItems/4))},
+	})
+	return append(long, []liveCase{
+		{name: "1024 sources in 4 volumes", pod: alike(4, full), moves: crossedMoves(4)},
+		{name: "1025 sources in 5 volumes", pod: alike(4, full, ofConfigMap("b"))},
+		{name: "1024 sources in 128 volumes", pod: alike(mostPodVolumes, ofSources(objects(8)...)), moves: crossedMoves(mostPodVolumes)},
+		{name: "1025 sources in 128 volumes", pod: alike(mostPodVolumes-1, ofSources(objects(8)...), ofSources(objects(9)...))},
+		{name: "1024 sources, and a volume that is not mounted", pod: unmounted(alike(4, full), ofConfigMap("b")), moves: crossedMoves(4)},
+		{name: "1024 sources, of which the author's own volume shows one", pod: unmounted(alike(3, full, ofSources(objects(mostObjects-1)...)),
+			ofConfigMap("b"), showing("own", attributes{"volume": "b"})), moves: andMove(crossedMoves(3), "a")},
+		{name: "1025 sources, of which the author's own volume shows one", pod: unmounted(alike(4, full),
+			ofConfigMap("b"), showing("own", attributes{"volume": "b"}))},
+		{name: "1025 sources, of which an earlier turn has made all but one live", pod: again, moves: crossedMoves(4)},
+
+		{name: "16384 items and sources in 128 volumes", pod: alike(mostPodVolumes, ofItems(each-1)), moves: crossedMoves(mostPodVolumes)},
+		{name: "16385 items and sources in 128 volumes", pod: alike(mostPodVolumes-1, ofItems(each-1), ofSecretItems(each))},
+		{name: "16384 items and sources in 16 volumes", pod: alike(16, ofSecretItems(mostPodItems/16-1)), moves: crossedMoves(16)},
+		{name: "16385 items and sources in 16 volumes", pod: alike(15, ofSecretItems(mostPodItems/16-1), ofProjectedItems(1, mostPodItems/16-2))},
+		{name: "16384 items and sources, 1024 objects and 128 volumes", pod: atAllLimits(), moves: crossedMoves(mostPodVolumes)},
+	}...)
+}
+
+// alike is a pod of equal volumes v0, v1, and so on, and of more volumes that are mounted too.
+func alike(volumes int, one corev1.Volume, more ...corev1.Volume) *corev1.Pod {
+	return changed(crossed(1, volumes), func(pod *corev1.Pod) {
+		for i := range pod.Spec.Volumes {
+			pod.Spec.Volumes[i].VolumeSource = *one.VolumeSource.DeepCopy()
+		}
+		for _, v := range more {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, v)
+			pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, mounts(v.Name+":/more/"+v.Name)...)
+		}
+	})
+}
+
+// atAllLimits is a pod that reaches all limits that the policy can count.
+func atAllLimits() *corev1.Pod {
+	const sources = mostPodObjects / mostPodVolumes // of each volume
+	var all []corev1.VolumeProjection
+	for i := range sources {
+		all = append(all, secretSource(fmt.Sprintf("o%d", i), items(i*mostPodItems, mostPodItems/mostPodObjects-1)...))
+	}
+	return alike(mostPodVolumes, ofSources(all...))
+}
+
+// andMove adds the move of a volume to others.
+func andMove(moves map[string]string, native string) map[string]string {
+	moves[native] = "refvol-" + native
+	return moves
 }
 
 // sparse is a pod whose containers mount some of its volumes each, all of them together.
@@ -168,6 +241,7 @@ func TestLargeLivePodsAreUpdated(t *testing.T) {
 	for name, pod := range map[string]*corev1.Pod{
 		"50-containers-100-volumes": crossed(50, 100),
 		"128-volumes":               sparse(50, mostPodVolumes, 50),
+		"all-limits":                atAllLimits(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			again := pod.DeepCopy()

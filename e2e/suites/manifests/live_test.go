@@ -225,6 +225,17 @@ func TestLiveNamespaces(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the budget suffices at the limits", func(t *testing.T) {
+		before := unjudged(t)
+		for _, test := range podLimitCases() {
+			if _, err := createdIn(t.Context(), s.live, test.pod); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := unjudged(t); got != before { // a pod that can't be judged stays native, too
+			t.Errorf("the metric counts %v pods that could not be judged, want %v", got, before)
+		}
+	})
 	t.Run("the budget is counted", func(t *testing.T) {
 		before, dear := unjudged(t), crossed(100, 100)
 		if _, err := createdIn(t.Context(), s.live, dear); err != nil {

@@ -214,6 +214,7 @@ func largeCases() []restartCase {
 		{name: "200 variables of 2 objects", pod: keys(200, 100)},
 		{name: "201 variables of 3 objects", pod: keys(201, 100)},
 		{name: "1000 variables of 10 objects", pod: keys(1000, 100)},
+		{name: "8191 variables", pod: keys(mostPodItems/2-1, 100)}, // two sources list them
 	}
 	for i := range cases {
 		cases[i].adds = environment(cases[i].pod)
@@ -223,6 +224,7 @@ func largeCases() []restartCase {
 		restartCase{name: "257 objects", pod: keys(mostObjects+1, 1)},
 		restartCase{name: "127 volumes", pod: most, adds: mounted(most)},
 		restartCase{name: "128 volumes", pod: volumes(mostPodVolumes)},
+		restartCase{name: "8192 variables", pod: keys(mostPodItems/2, 100)},
 		restartCase{name: "10000 variables", pod: keys(10000, 5000)})
 }
 
