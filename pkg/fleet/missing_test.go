@@ -20,11 +20,11 @@ func TestMissing(t *testing.T) {
 	}
 	using := []Pod{pod("whole", true), pod("half", true), pod("gone", true), pod("again", true), pod("unclear", true), pod("late", false)}
 	o := options(nil, []corev1.Pod{pluginOn("n", "p")}, using)
-	o.Fetch = func(context.Context, string) (*status.Report, error) {
+	o.Fetch = func(context.Context, string, []status.ObjectKey) (*status.Report, error) {
 		volume := func(pod, name string) status.Volume {
 			return status.Volume{Pod: status.Pod{UID: "uid-" + pod}, Name: name}
 		}
-		return &status.Report{Driver: driver, Node: "n", Volumes: []status.Volume{volume("whole", "a"), volume("whole", "b"), volume("half", "a"), volume("other", "b")}}, nil
+		return &status.Report{Header: status.Header{Driver: driver, Node: "n"}, Volumes: []status.Volume{volume("whole", "a"), volume("whole", "b"), volume("half", "a"), volume("other", "b")}}, nil
 	}
 	o.Pod = func(_ context.Context, namespace, name string) (*Pod, error) {
 		found := pod(name, true)
