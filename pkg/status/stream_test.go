@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestStream: what is written piece by piece is read as the whole report, and nothing shorter is a report.
@@ -36,6 +36,22 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// TestStreamEndsWithItsWriter: for a client that has gone, no more volumes are created.
+func TestStreamEndsWithItsWriter(t *testing.T) {
+	s, created := stream(sample()), 0
+	s.Volumes = func(yield func(*Volume) bool) {
+		for created < 100 {
+			created++
+			if !yield(&Volume{Reason: strings.Repeat("x", 1<<13)}) {
+				return
+			}
+		}
+	}
+	if err := s.Write(&full{}); !errors.Is(err, errFault) || created > 1 {
+		t.Errorf("%d volumes were created: %v", created, err)
+	}
+}
+
 // full is a writer that fails after some bytes.
 type full struct{ left int }
 
@@ -46,16 +62,12 @@ func (f *full) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestAnswerThatEndsEarly: a client gets an error, and not a part of the report, if the plugin ends meanwhile.
+// TestAnswerThatEndsEarly: a client gets an error, and not a part of the report, if the plugin can't write all of it.
 func TestAnswerThatEndsEarly(t *testing.T) {
-	address := serve(t, Handler(func([]ObjectKey) *Stream {
-		s := stream(sample(samples()...))
-		s.Volumes = func(yield func(*Volume) bool) {
-			yield(&Volume{Reason: strings.Repeat("x", 1<<16)})
-			panic(http.ErrAbortHandler)
-		}
-		return s
-	}))
+	report := sample(samples()...)
+	report.Volumes[4].Since = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC) // JSON has no such year
+	report.Volumes[0].Reason = strings.Repeat("x", 1<<16)
+	address := serve(t, answering(func() *Report { return report }))
 	if report, err := fetch(t.Context(), address); !errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, ErrFormat) {
 		t.Errorf("got %v, %v", report, err)
 	}
