@@ -36,8 +36,9 @@ type Options struct {
 	Pod func(ctx context.Context, namespace, name string) (*Pod, error)
 	// NodeReady reports whether the kubelet of a node is ready. The error says why that isn't known.
 	NodeReady func(ctx context.Context, node string) (bool, error)
-	// Fetch gets the report of a plugin's pod about some objects, or about all objects if there are none, as status.Fetch does. If nothing listens on the plugin's port, the error must wrap
-	// ECONNREFUSED. A Forbidden API error ends the survey, because all plugins need the same right.
+	// Fetch gets the report of a plugin's pod about some objects, or about all objects if there are none, as status.Fetch does. If nothing
+	// listens on the plugin's port, the error must wrap ECONNREFUSED. A Forbidden API error ends the survey, because all plugins need the
+	// same right.
 	Fetch func(ctx context.Context, pod string, objects []status.ObjectKey) (*status.Report, error)
 	// AtOnce limits the plugins that are asked at the same time. Timeout limits the answer of each.
 	AtOnce  int

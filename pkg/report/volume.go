@@ -156,13 +156,17 @@ func (o *object) report() *status.Object {
 // show, so its own state may be older than that.
 func (o *object) olderAnswer() *status.OlderAnswer {
 	answer := o.OlderAnswer
-	for _, shown := range o.versions {
-		if o.OlderAnswer == nil && manager.IsOlder(o.Version.ResourceVersion, shown.ResourceVersion) && (answer == nil || manager.IsOlder(answer.Known, shown.ResourceVersion)) {
-			answer = &manager.OlderAnswer{Object: o.Version, ResourceVersion: o.Version.ResourceVersion, Known: shown.ResourceVersion}
-		}
-	}
 	if answer == nil {
-		return nil
+		newest := o.Version.ResourceVersion
+		for _, shown := range o.versions {
+			if manager.IsOlder(newest, shown.ResourceVersion) {
+				newest = shown.ResourceVersion
+			}
+		}
+		if newest == o.Version.ResourceVersion {
+			return nil
+		}
+		answer = &manager.OlderAnswer{Object: o.Version, ResourceVersion: o.Version.ResourceVersion, Known: newest}
 	}
 	return &status.OlderAnswer{Object: version(answer.Object), ResourceVersion: answer.ResourceVersion, Known: answer.Known}
 }
