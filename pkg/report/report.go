@@ -41,8 +41,12 @@ func (r *Reporter) Collect(objects []status.ObjectKey) *status.Stream {
 		Driver: r.Driver, Node: r.Node, Version: r.Version, KnowsRollout: true,
 		MissingRights: r.MissingRights(), NotReady: r.NotReady(), Refused: r.refused(),
 	}}
+	asked := map[volume.Ref]bool{}
+	for _, o := range objects {
+		asked[volume.Ref{Kind: volume.Kind(o.Kind), Namespace: o.Namespace, Name: o.Name}] = true
+	}
 	// The volumes are read first. So what they show is never newer than the known state of the objects, unless it really is.
-	volumes, others := r.volumes(objects)
+	volumes, others := r.volumes(asked)
 	known := map[key]*object{}
 	for o := range r.Objects {
 		known[key{o.Account, o.Ref}] = &object{ObjectStatus: o}
@@ -52,7 +56,7 @@ func (r *Reporter) Collect(objects []status.ObjectKey) *status.Stream {
 	for _, v := range volumes {
 		v.findObjects(known)
 		v.abnormal = r.assess(v, stream.ObservedAt)
-		v.keepObjects(objects)
+		v.keepObjects(asked)
 	}
 	slices.SortFunc(volumes, compare)
 	named := number(volumes)
@@ -84,11 +88,11 @@ func (r *Reporter) refused() []status.Refusal {
 }
 
 // volumes returns the volumes that may concern some objects, or all volumes if there are no objects, and the names of the others.
-func (r *Reporter) volumes(objects []status.ObjectKey) (volumes []*reportedVolume, others []status.PodVolumes) {
+func (r *Reporter) volumes(asked map[volume.Ref]bool) (volumes []*reportedVolume, others []status.PodVolumes) {
 	pods := map[string]int{}
 	for v := range r.Volumes {
 		name := path.Base(path.Dir(v.Target))
-		if len(objects) == 0 || len(v.Refs) == 0 || slices.ContainsFunc(v.Refs, func(ref volume.Ref) bool { return isIn(objects, ref) }) {
+		if len(asked) == 0 || len(v.Refs) == 0 || slices.ContainsFunc(v.Refs, func(ref volume.Ref) bool { return asked[ref] }) {
 			volumes = append(volumes, &reportedVolume{VolumeStatus: v, name: name})
 			continue
 		}
@@ -101,10 +105,6 @@ func (r *Reporter) volumes(objects []status.ObjectKey) (volumes []*reportedVolum
 		others[place].Volumes = append(others[place].Volumes, name)
 	}
 	return volumes, others
-}
-
-func isIn(objects []status.ObjectKey, ref volume.Ref) bool {
-	return slices.Contains(objects, status.ObjectKey{Kind: string(ref.Kind), Namespace: ref.Namespace, Name: ref.Name})
 }
 
 // compare orders volumes as a report lists them.

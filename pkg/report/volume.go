@@ -72,11 +72,11 @@ func (v *reportedVolume) findObjects(known map[key]*object) {
 	}
 }
 
-// keepObjects removes all but some objects. If no objects are given, or the volume may not be mounted, it removes none, because all objects
+// keepObjects removes all objects but those that are asked for. If none are, or the volume may not be mounted, it removes none, because all objects
 // together show whether it is mounted.
-func (v *reportedVolume) keepObjects(objects []status.ObjectKey) {
-	if len(objects) > 0 && v.Bytes > 0 {
-		v.objects = slices.DeleteFunc(v.objects, func(o namedObject) bool { return !isIn(objects, o.Ref) })
+func (v *reportedVolume) keepObjects(asked map[volume.Ref]bool) {
+	if len(asked) > 0 && v.Bytes > 0 {
+		v.objects = slices.DeleteFunc(v.objects, func(o namedObject) bool { return !asked[o.Ref] })
 	}
 }
 

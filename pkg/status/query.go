@@ -30,8 +30,12 @@ func query(objects []ObjectKey) string {
 	return ""
 }
 
-// parseObjects returns the objects that a request names.
-func parseObjects(values url.Values) (objects []ObjectKey, err error) {
+// parseObjects returns the objects that the query of a request names.
+func parseObjects(query string) (objects []ObjectKey, err error) {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, fmt.Errorf("parse the query: %w", err)
+	}
 	for _, text := range values[objectParameter] {
 		parts := strings.Split(text, "/")
 		if len(parts) != 3 || parts[0] != "ConfigMap" && parts[0] != "Secret" || parts[1] == "" || parts[2] == "" {

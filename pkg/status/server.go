@@ -32,7 +32,7 @@ func Handler(collect func(objects []ObjectKey) *Stream) http.Handler {
 	answers := make(chan struct{}, maxAnswers)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+Path, func(w http.ResponseWriter, request *http.Request) {
-		objects, err := parseObjects(request.URL.Query())
+		objects, err := parseObjects(request.URL.RawQuery)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
