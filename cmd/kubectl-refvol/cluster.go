@@ -228,9 +228,9 @@ func (c *cluster) isNodeReady(ctx context.Context, name string) (bool, error) {
 	}), nil
 }
 
-func (c *cluster) fetch(ctx context.Context, pod string) (*status.Report, error) {
+func (c *cluster) fetch(ctx context.Context, pod string, objects []status.ObjectKey) (*status.Report, error) {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.opts.port)))
-	report, err := status.Fetch(ctx, &podTransport{c.config, c.client.CoreV1().RESTClient(), c.opts.namespace, pod}, address)
+	report, err := status.Fetch(ctx, &podTransport{c.config, c.client.CoreV1().RESTClient(), c.opts.namespace, pod}, address, objects...)
 	if apierrors.IsForbidden(err) {
 		// The API server does not always name the right create.
 		err = fmt.Errorf("%w: this takes get and create of pods/portforward in namespace %s", err, c.opts.namespace)

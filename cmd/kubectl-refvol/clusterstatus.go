@@ -71,7 +71,7 @@ func (n *nodeStatus) severity() int {
 		bad += 1 << 32
 	}
 	if n.Report != nil {
-		bad += n.Report.Unhealthy() + len(n.Report.Refused)
+		bad += n.Report.Abnormal() + len(n.Report.Refused)
 	}
 	return bad
 }
@@ -84,6 +84,7 @@ func (s *clusterStatus) keepNamespace(namespace string) {
 		if n.Report != nil {
 			n.Report.Volumes = slices.DeleteFunc(n.Report.Volumes, func(v status.Volume) bool { return v.Pod.Namespace != namespace })
 			n.Report.Refused = slices.DeleteFunc(n.Report.Refused, func(r status.Refusal) bool { return r.Pod.Namespace != namespace })
+			n.Report.Number()
 		}
 	}
 }
@@ -92,7 +93,8 @@ func (s *clusterStatus) keepNamespace(namespace string) {
 func (s *clusterStatus) keepAbnormal() {
 	for i := range s.Nodes {
 		if r := s.Nodes[i].Report; r != nil {
-			r.Volumes = slices.DeleteFunc(r.Volumes, func(v status.Volume) bool { return !v.Unhealthy })
+			r.Volumes = slices.DeleteFunc(r.Volumes, func(v status.Volume) bool { return !v.Abnormal })
+			r.Number()
 		}
 	}
 }
@@ -164,12 +166,34 @@ func (s *clusterStatus) rows() ([]map[string]any, error) {
 		node, _ := n.(map[string]any)
 		report, _ := node["report"].(map[string]any)
 		volumes, _ := report["volumes"].([]any)
+		objects, _ := report["objects"].([]any)
 		for _, v := range volumes {
 			if row, ok := v.(map[string]any); ok {
 				row["node"] = node["node"]
+				expandObjects(row, objects)
 				rows = append(rows, row)
 			}
 		}
 	}
 	return rows, nil
+}
+
+// expandObjects replaces the indices in a volume's objects by the fields of the object and by the shown version.
+func expandObjects(row map[string]any, all []any) {
+	named, _ := row["objects"].([]any)
+	for _, o := range named {
+		fields, _ := o.(map[string]any)
+		index, _ := fields["object"].(int64)
+		object, _ := all[index].(map[string]any)
+		if shown, ok := fields["shown"].(int64); ok {
+			versions, _ := object["versions"].([]any)
+			fields["shown"] = versions[shown]
+		}
+		delete(fields, "object")
+		for name, value := range object {
+			if name != "versions" {
+				fields[name] = value
+			}
+		}
+	}
 }

@@ -161,7 +161,7 @@ func (s *script) waiter(watch bool) *waiter {
 		version: func(ctx context.Context, _ fleet.Object) (*status.Version, error) {
 			return next(&s.object), ctx.Err()
 		},
-		survey: func(ctx context.Context) (*fleet.Survey, error) {
+		survey: func(ctx context.Context, _ ...fleet.Object) (*fleet.Survey, error) {
 			s.rounds++
 			if err := s.fails[s.rounds]; err != nil {
 				return nil, err
@@ -173,7 +173,7 @@ func (s *script) waiter(watch bool) *waiter {
 			if s.shown == nil {
 				return &fleet.Survey{Nodes: []fleet.Node{{Name: "n", Report: &status.Report{}}}}, nil
 			}
-			volume := status.Volume{Objects: []status.Object{{Kind: "Secret", Namespace: "ns", Name: "db", Shown: next(&s.shown)}}}
+			volume := status.Volume{Objects: []status.VolumeObject{{Object: &status.Object{Kind: "Secret", Namespace: "ns", Name: "db"}, Shown: next(&s.shown)}}}
 			return &fleet.Survey{Nodes: []fleet.Node{{Name: "n", Report: &status.Report{Volumes: []status.Volume{volume}}}}}, nil
 		},
 		warn:     func(err error) { s.printed = append(s.printed, "warning: "+err.Error()) },

@@ -28,7 +28,7 @@ type roller struct {
 	// changed since the given state.
 	state  func(context.Context, fleet.Object) (*rolloutState, error)
 	set    func(ctx context.Context, object fleet.Object, from *rolloutState, share string, after *string) (*rolloutState, error)
-	survey func(context.Context) (*fleet.Survey, error)
+	survey func(context.Context, ...fleet.Object) (*fleet.Survey, error)
 	// pods lists the pods of a namespace.
 	pods func(ctx context.Context, namespace string) ([]corev1.Pod, error)
 	say  func(format string, args ...any)
@@ -294,7 +294,7 @@ func (r *roller) updateWithRetry(ctx context.Context) error {
 
 // update asks all plugins what their volumes show, and examines the pods.
 func (r *roller) update(ctx context.Context) error {
-	survey, err := r.survey(ctx)
+	survey, err := r.survey(ctx, r.objects...)
 	if err != nil {
 		return err
 	}

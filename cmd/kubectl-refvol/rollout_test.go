@@ -126,11 +126,11 @@ func (f *fakeRollout) with(object, data string) (names []string) {
 }
 
 func (f *fakeRollout) report() *status.Report {
-	report := &status.Report{KnowsRollout: !f.old}
+	report := &status.Report{Header: status.Header{KnowsRollout: !f.old}}
 	for name, p := range f.pods {
 		v := status.Volume{Name: "v", Pod: status.Pod{Namespace: "shop", Name: name, UID: name}, Condition: "Current", Bytes: 1}
 		for of, o := range f.objects {
-			v.Objects = append(v.Objects, status.Object{Kind: "ConfigMap", Namespace: "shop", Name: of, Shown: &status.Version{UID: "u", ResourceVersion: p.version[of]}})
+			v.Objects = append(v.Objects, status.VolumeObject{Object: &status.Object{Kind: "ConfigMap", Namespace: "shop", Name: of}, Shown: &status.Version{UID: "u", ResourceVersion: p.version[of]}})
 			if p.version[of] != o.state.ResourceVersion {
 				v.Condition = "Held"
 			}
@@ -190,7 +190,7 @@ func (f *fakeRollout) roller() *roller {
 			s := o.state
 			return &s, nil
 		},
-		survey: func(context.Context) (*fleet.Survey, error) {
+		survey: func(context.Context, ...fleet.Object) (*fleet.Survey, error) {
 			if len(f.fails) > 0 {
 				err := f.fails[0]
 				f.fails = f.fails[1:]
@@ -501,11 +501,11 @@ func TestRolloutOfSlowPlugins(t *testing.T) {
 		f := newFakeRollout(20, "app")
 		r := f.roller()
 		survey := r.survey
-		r.survey = func(ctx context.Context) (*fleet.Survey, error) {
+		r.survey = func(ctx context.Context, objects ...fleet.Object) (*fleet.Survey, error) {
 			if pause(ctx, 40*time.Second); ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			return survey(ctx)
+			return survey(ctx, objects...)
 		}
 		err := r.roll(t.Context(), []rolloutStep{{percent: 10}})
 		if exitStatus(err) != unknown || !strings.Contains(err.Error(), "configmap/app: --timeout 1m0s has passed") || len(f.sets) > 0 {

@@ -34,7 +34,7 @@ type waiter struct {
 	find      func() ([]fleet.Object, error)
 	findAgain bool
 	version   func(context.Context, fleet.Object) (*status.Version, error)
-	survey    func(context.Context) (*fleet.Survey, error)
+	survey    func(context.Context, ...fleet.Object) (*fleet.Survey, error)
 	// write prints the results, one for each object.
 	write func([]*fleet.Result) error
 	// warn reports why a round failed that is retried. progress reports what the command waits for.
@@ -134,7 +134,7 @@ func (w *waiter) round(ctx, deadline context.Context) (err error) {
 	}
 	survey := &fleet.Survey{}
 	if hasAny(w.before) {
-		if survey, err = w.survey(deadline); err != nil {
+		if survey, err = w.survey(deadline, w.objects...); err != nil {
 			return err
 		}
 		if w.last != nil && deadline.Err() != nil {

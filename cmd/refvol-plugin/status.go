@@ -105,5 +105,5 @@ func statusHandler(opts *serveOptions, p *parts, server *csi.Server, ready []con
 	if opts.changeDetection != string(manager.Watch) {
 		o.ResyncInterval = opts.resyncInterval
 	}
-	return status.Handler(o.Report)
+	return status.Handler(o.Collect)
 }

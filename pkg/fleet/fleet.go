@@ -36,9 +36,10 @@ type Options struct {
 	Pod func(ctx context.Context, namespace, name string) (*Pod, error)
 	// NodeReady reports whether the kubelet of a node is ready. The error says why that isn't known.
 	NodeReady func(ctx context.Context, node string) (bool, error)
-	// Fetch gets the report of a plugin's pod, as status.Fetch does. If nothing listens on the plugin's port, the error must wrap
-	// ECONNREFUSED. A Forbidden API error ends the survey, because all plugins need the same right.
-	Fetch func(ctx context.Context, pod string) (*status.Report, error)
+	// Fetch gets the report of a plugin's pod about some objects, or about all objects if there are none, as status.Fetch does. If nothing
+	// listens on the plugin's port, the error must wrap ECONNREFUSED. A Forbidden API error ends the survey, because all plugins need the
+	// same right.
+	Fetch func(ctx context.Context, pod string, objects []status.ObjectKey) (*status.Report, error)
 	// AtOnce limits the plugins that are asked at the same time. Timeout limits the answer of each.
 	AtOnce  int
 	Timeout time.Duration
@@ -99,9 +100,10 @@ const (
 	OtherPlugin Reason = "OtherPlugin"
 )
 
-// Collect lists the nodes and asks their plugins. It returns the error of a list, a Forbidden error if the caller lacks the right to ask
+// Collect lists the nodes and asks their plugins about some objects, or about all objects if none are given. Then the reports may leave out
+// what does not concern these objects. Collect returns the error of a list, a Forbidden error if the caller lacks the right to ask
 // plugins, or the cause of a cancelled ctx. A plugin that does not answer is a Problem of its node, also if ctx reached its deadline.
-func (o *Options) Collect(ctx context.Context) (*Survey, error) {
+func (o *Options) Collect(ctx context.Context, objects ...Object) (*Survey, error) {
 	csiNodes, err := o.CSINodes(ctx)
 	if err != nil {
 		return nil, err
@@ -116,7 +118,11 @@ func (o *Options) Collect(ctx context.Context) (*Survey, error) {
 	}
 	looked := time.Now()
 	survey := o.arrange(csiNodes, plugins, using)
-	if err := o.fetchReports(ctx, survey.Nodes); err != nil {
+	var keys []status.ObjectKey
+	for _, object := range objects {
+		keys = append(keys, status.ObjectKey(object))
+	}
+	if err := o.fetchReports(ctx, survey.Nodes, keys); err != nil {
 		return nil, err
 	}
 	if err := o.confirmWaiting(ctx, survey.Nodes, looked); err != nil {
@@ -188,7 +194,7 @@ func isReady(pod *corev1.Pod) bool {
 }
 
 // fetchReports sets the nodes' reports and problems. It waits until everything that it started has ended.
-func (o *Options) fetchReports(ctx context.Context, nodes []Node) error {
+func (o *Options) fetchReports(ctx context.Context, nodes []Node, objects []status.ObjectKey) error {
 	group, asking := errgroup.WithContext(ctx)
 	group.SetLimit(o.AtOnce)
 	for i := range nodes {
@@ -196,7 +202,7 @@ func (o *Options) fetchReports(ctx context.Context, nodes []Node) error {
 			if errors.Is(asking.Err(), context.Canceled) {
 				return nil
 			}
-			if err := o.fetchReport(asking, &nodes[i]); err != nil {
+			if err := o.fetchReport(asking, &nodes[i], objects); err != nil {
 				return err
 			}
 			o.attributeToNode(asking, &nodes[i])
@@ -210,7 +216,7 @@ func (o *Options) fetchReports(ctx context.Context, nodes []Node) error {
 }
 
 // fetchReport sets one node's report and problem. The error is a refusal that concerns all nodes.
-func (o *Options) fetchReport(ctx context.Context, node *Node) error {
+func (o *Options) fetchReport(ctx context.Context, node *Node, objects []status.ObjectKey) error {
 	pod := node.pod
 	switch {
 	case pod == nil:
@@ -222,7 +228,7 @@ func (o *Options) fetchReport(ctx context.Context, node *Node) error {
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("no answer within %s", o.Timeout))
 	defer cancel()
-	report, err := o.Fetch(bounded, pod.Name)
+	report, err := o.Fetch(bounded, pod.Name, objects)
 	switch {
 	case apierrors.IsForbidden(err):
 		return err
@@ -289,10 +295,19 @@ func (n *Node) Missing() (pods []Pod) {
 	if n.Report == nil {
 		return nil
 	}
+	type volume struct{ uid, name string }
+	reported := map[volume]bool{}
+	for i := range n.Report.Volumes {
+		v := &n.Report.Volumes[i]
+		reported[volume{v.Pod.UID, v.Name}] = true
+	}
+	for _, other := range n.Report.Others {
+		for _, name := range other.Volumes {
+			reported[volume{other.PodUID, name}] = true
+		}
+	}
 	for _, pod := range n.Pods {
-		pod.Volumes = slices.DeleteFunc(slices.Clone(pod.Volumes), func(name string) bool {
-			return slices.ContainsFunc(n.Report.Volumes, func(v status.Volume) bool { return v.Pod.UID == string(pod.UID) && v.Name == name })
-		})
+		pod.Volumes = slices.DeleteFunc(slices.Clone(pod.Volumes), func(name string) bool { return reported[volume{string(pod.UID), name}] })
 		if len(pod.Volumes) > 0 {
 			pods = append(pods, pod)
 		}

@@ -61,8 +61,8 @@ func options(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []Pod) Op
 			return nil, errors.New("nobody should ask")
 		},
 		NodeReady: func(context.Context, string) (bool, error) { return true, nil },
-		Fetch: func(_ context.Context, pod string) (*status.Report, error) {
-			return &status.Report{Driver: driver, Node: nodes[pod], Version: pod}, nil
+		Fetch: func(_ context.Context, pod string, _ []status.ObjectKey) (*status.Report, error) {
+			return &status.Report{Header: status.Header{Driver: driver, Node: nodes[pod], Version: pod}}, nil
 		},
 	}
 }
@@ -134,7 +134,7 @@ func TestEachNodeIsThere(t *testing.T) {
 func TestARefusalEndsTheSurvey(t *testing.T) {
 	o := options(nil, []corev1.Pod{pluginOn("a", "p-a"), pluginOn("b", "p-b")}, nil)
 	refusal := apierrors.NewForbidden(corev1.Resource("pods/proxy"), "p-a", errors.New("no right"))
-	o.Fetch = func(context.Context, string) (*status.Report, error) { return nil, refusal }
+	o.Fetch = func(context.Context, string, []status.ObjectKey) (*status.Report, error) { return nil, refusal }
 	if s, err := survey(t, o); !apierrors.IsForbidden(err) || s != nil {
 		t.Errorf("got %v, %v", s, err)
 	}
@@ -148,10 +148,10 @@ func TestANodeThatIsNotReady(t *testing.T) {
 	}
 	o := options([]storagev1.CSINode{csiNode("without", driver)}, plugins, nil)
 	answer := o.Fetch
-	o.Fetch = func(ctx context.Context, pod string) (*status.Report, error) {
+	o.Fetch = func(ctx context.Context, pod string, _ []status.ObjectKey) (*status.Report, error) {
 		switch pod {
 		case "p-fine", "p-unready":
-			return answer(ctx, pod)
+			return answer(ctx, pod, nil)
 		case "p-old":
 			return nil, status.ErrFormat
 		}
@@ -201,7 +201,7 @@ func TestAtOnce(t *testing.T) {
 		o := options(nil, plugins, nil)
 		o.AtOnce = 3
 		var running, most atomic.Int32
-		o.Fetch = func(ctx context.Context, _ string) (*status.Report, error) {
+		o.Fetch = func(ctx context.Context, _ string, _ []status.ObjectKey) (*status.Report, error) {
 			most.Store(max(most.Load(), running.Add(1)))
 			defer running.Add(-1)
 			<-ctx.Done()
@@ -228,7 +228,7 @@ func TestADeadlineLeavesNoNodeOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(nil, []corev1.Pod{pluginOn("a", "p"), pluginOn("b", "q"), pluginOn("c", "r")}, nil)
 		o.AtOnce, o.Timeout = 1, time.Minute
-		o.Fetch = func(ctx context.Context, _ string) (*status.Report, error) {
+		o.Fetch = func(ctx context.Context, _ string, _ []status.ObjectKey) (*status.Report, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
@@ -269,7 +269,9 @@ func TestWhyNot(t *testing.T) {
 		plugin.Status = s
 		plugin.Status.Conditions = append(plugin.Status.Conditions, conditions...)
 		o := options(nil, []corev1.Pod{plugin}, nil)
-		o.Fetch = func(context.Context, string) (*status.Report, error) { return nil, syscall.ECONNREFUSED }
+		o.Fetch = func(context.Context, string, []status.ObjectKey) (*status.Report, error) {
+			return nil, syscall.ECONNREFUSED
+		}
 		s, err := survey(t, o)
 		if err != nil {
 			t.Fatal(err)

@@ -214,8 +214,8 @@ func (v *Result) volume(node string, volume *status.Volume) {
 		lag(nil, ObjectsUnknown, because("the plugin doesn't know yet which objects the volume names", volume.Reason))
 		return
 	}
-	named := slices.IndexFunc(volume.Objects, func(o status.Object) bool {
-		return Object{o.Kind, o.Namespace, o.Name} == v.Object
+	named := slices.IndexFunc(volume.Objects, func(o status.VolumeObject) bool {
+		return Object(o.Key()) == v.Object
 	})
 	if named < 0 {
 		return
@@ -252,7 +252,7 @@ func (v *Result) volume(node string, volume *status.Volume) {
 }
 
 // opened evaluates the receipts of an object that a volume shows at the current version.
-func (v *Result) opened(volume *status.Volume, object *status.Object, lag func(*status.Version, Reason, string)) {
+func (v *Result) opened(volume *status.Volume, object *status.VolumeObject, lag func(*status.Version, Reason, string)) {
 	switch {
 	case v.Opened == nil:
 	case object.OpenedAt != nil:
@@ -269,7 +269,7 @@ func (v *Result) opened(volume *status.Volume, object *status.Object, lag func(*
 }
 
 // unopened lists the files that nobody has opened.
-func unopened(object *status.Object) string {
+func unopened(object *status.VolumeObject) string {
 	text := strings.Join(object.Unopened, ", ")
 	if more := object.UnopenedCount - len(object.Unopened); more > 0 {
 		text += fmt.Sprintf(" and %d more files", more)
@@ -283,7 +283,7 @@ func unopened(object *status.Object) string {
 // isStuck reports whether a volume is not mounted and waits for a repair by somebody. A mounted volume uses memory.
 func isStuck(volume *status.Volume) bool {
 	return volume.Bytes == 0 && volume.Condition != conditionPublishing && volume.Condition != conditionUnknown &&
-		!slices.ContainsFunc(volume.Objects, func(o status.Object) bool { return o.Shown != nil })
+		!slices.ContainsFunc(volume.Objects, func(o status.VolumeObject) bool { return o.Shown != nil })
 }
 
 // The conditions that a result distinguishes. docs/metrics.md lists all of them.

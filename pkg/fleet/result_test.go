@@ -23,11 +23,11 @@ var (
 func volumeOf(pod, condition string, shown *status.Version) status.Volume {
 	return status.Volume{
 		Name: "settings", Pod: status.Pod{Namespace: "shop", Name: pod, UID: "uid-" + pod}, Condition: condition,
-		Objects: []status.Object{
-			{Kind: "ConfigMap", Namespace: "shop", Name: "db", Shown: &older},
-			{Kind: "Secret", Namespace: "shop", Name: "other", Shown: &older},
-			{Kind: "Secret", Namespace: "other", Name: "db", Shown: &older},
-			{Kind: "Secret", Namespace: "shop", Name: "db", Shown: shown, State: "present"},
+		Objects: []status.VolumeObject{
+			{Object: &status.Object{Kind: "ConfigMap", Namespace: "shop", Name: "db"}, Shown: &older},
+			{Object: &status.Object{Kind: "Secret", Namespace: "shop", Name: "other"}, Shown: &older},
+			{Object: &status.Object{Kind: "Secret", Namespace: "other", Name: "db"}, Shown: &older},
+			{Object: &status.Object{Kind: "Secret", Namespace: "shop", Name: "db", State: "present"}, Shown: shown},
 		},
 	}
 }
@@ -120,14 +120,14 @@ func TestEvaluate(t *testing.T) {
 		"never started, as a key is missing": {
 			nodes: []Node{reports(volumeOf("a", "Current", &current), status.Volume{
 				Pod: status.Pod{Namespace: "shop", Name: "b"}, Condition: "RefKeyNotFound",
-				Objects: []status.Object{{Kind: "Secret", Namespace: "shop", Name: "db", State: "present"}},
+				Objects: []status.VolumeObject{{Object: &status.Object{Kind: "Secret", Namespace: "shop", Name: "db", State: "present"}}},
 			})},
 			showing: 1, volumes: 1, waiting: 1,
 		},
 		"mounted, and its only file is not there": {
 			nodes: []Node{reports(status.Volume{
 				Pod: status.Pod{Namespace: "shop", Name: "b"}, Condition: "RefDeleted", Bytes: 4096,
-				Objects: []status.Object{{Kind: "Secret", Namespace: "shop", Name: "db", State: "present"}},
+				Objects: []status.VolumeObject{{Object: &status.Object{Kind: "Secret", Namespace: "shop", Name: "db", State: "present"}}},
 			})},
 			want: []string{"b - NotShown the files are not known to show it: present"}, volumes: 1,
 		},
@@ -136,7 +136,7 @@ func TestEvaluate(t *testing.T) {
 			nodes: []Node{reports(without(volumeOf("a", "Publishing", nil)))},
 			want:  []string{"a - ObjectsUnknown the plugin doesn't know yet which objects the volume names"},
 		},
-		"being published, of other objects": {nodes: []Node{reports(status.Volume{Condition: "Publishing", Objects: []status.Object{{Kind: "Secret", Namespace: "other", Name: "other"}}})}},
+		"being published, of other objects": {nodes: []Node{reports(status.Volume{Condition: "Publishing", Objects: []status.VolumeObject{{Object: &status.Object{Kind: "Secret", Namespace: "other", Name: "other"}}}})}},
 		"not taken over": {
 			nodes: []Node{reports(without(saying(volumeOf("a", "Unknown", nil), "mounted by an earlier process")))},
 			want:  []string{"a - ObjectsUnknown the plugin doesn't know yet which objects the volume names: mounted by an earlier process"},
@@ -164,7 +164,7 @@ func TestEvaluate(t *testing.T) {
 		"a volume whose pod is gone": {nodes: []Node{reports(volumeOf("a", "Current", &older))}, want: []string{"a 7 Outdated it shows another version"}, volumes: 1},
 		"a hostile report speaks for its own node only": {
 			nodes: []Node{
-				reports(status.Volume{}, status.Volume{Objects: []status.Object{{Kind: "secret", Namespace: "shop", Name: "db", Shown: &current}}}),
+				reports(status.Volume{}, status.Volume{Objects: []status.VolumeObject{{Object: &status.Object{Kind: "secret", Namespace: "shop", Name: "db"}, Shown: &current}}}),
 				reports(volumeOf("a", "Current", &older)),
 			},
 			want: []string{" - ObjectsUnknown the plugin doesn't know yet which objects the volume names", "a 7 Outdated it shows another version"}, volumes: 1,

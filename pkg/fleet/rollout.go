@@ -32,7 +32,7 @@ func (s *Survey) Takers(versions map[Object]status.Version) []Taker {
 		for j := range s.Nodes[i].Report.Volumes {
 			v := &s.Nodes[i].Report.Volumes[j]
 			for _, o := range v.Objects {
-				object := Object{o.Kind, o.Namespace, o.Name}
+				object := Object(o.Key())
 				version, asked := versions[object]
 				if !asked || v.Condition == conditionPinned || o.Withdrawn && o.Shown == nil {
 					continue
@@ -63,7 +63,7 @@ func (s *Survey) WithoutRollout(object Object) (nodes []string) {
 		report := s.Nodes[i].Report
 		if report != nil && !report.KnowsRollout && slices.ContainsFunc(report.Volumes, func(v status.Volume) bool {
 			return len(v.Objects) == 0 ||
-				slices.ContainsFunc(v.Objects, func(o status.Object) bool { return Object{o.Kind, o.Namespace, o.Name} == object })
+				slices.ContainsFunc(v.Objects, func(o status.VolumeObject) bool { return Object(o.Key()) == object })
 		}) {
 			nodes = append(nodes, s.Nodes[i].Name)
 		}

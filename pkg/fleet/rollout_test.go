@@ -42,7 +42,7 @@ func TestWithoutRollout(t *testing.T) {
 		"shows it":        {reports(volumeOf("a", "Current", &current)), false, 1},
 		"knows":           {reports(volumeOf("a", "Current", &current)), true, 0},
 		"may show it":     {reports(without(volumeOf("a", "Unknown", nil))), false, 1},
-		"shows another":   {reports(status.Volume{Objects: []status.Object{{Kind: "Secret", Namespace: "shop", Name: "other"}}}), false, 0},
+		"shows another":   {reports(status.Volume{Objects: []status.VolumeObject{{Object: &status.Object{Kind: "Secret", Namespace: "shop", Name: "other"}}}}), false, 0},
 		"shows nothing":   {reports(), false, 0},
 		"does not report": {Node{Name: "n"}, false, 0},
 	} {

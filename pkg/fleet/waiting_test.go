@@ -125,8 +125,8 @@ func (l *waitingCluster) evaluate(ctx context.Context) (*Result, error) {
 		return nil, nil //nolint:nilnil // As Options says.
 	}
 	o.NodeReady = func(context.Context, string) (bool, error) { return l.ready, nil }
-	o.Fetch = func(context.Context, string) (*status.Report, error) {
-		return &status.Report{Driver: driver, Node: "served", Volumes: []status.Volume{volumeOf("b", "Current", &current)}}, nil
+	o.Fetch = func(context.Context, string, []status.ObjectKey) (*status.Report, error) {
+		return &status.Report{Header: status.Header{Driver: driver, Node: "served"}, Volumes: []status.Volume{volumeOf("b", "Current", &current)}}, nil
 	}
 	s, err := o.Collect(ctx)
 	if err != nil {

@@ -67,8 +67,8 @@ func TestAbnormal(t *testing.T) {
 				if want == "" {
 					want = test.reason
 				}
-				if got.Unhealthy != (test.want != "") || got.Reason != want {
-					t.Errorf("abnormal: %t, %q, want %q", got.Unhealthy, got.Reason, want)
+				if got.Abnormal != (test.want != "") || got.Reason != want {
+					t.Errorf("abnormal: %t, %q, want %q", got.Abnormal, got.Reason, want)
 				}
 			})
 		})

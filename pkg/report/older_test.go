@@ -1,7 +1,6 @@
 package report
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -10,16 +9,17 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// shows returns one volume that shows an object at a version, and the state of that object.
+// shows returns volumes that show an object, one at each version, and the state of that object.
 func shows(shown string, o manager.ObjectStatus) *world {
 	o.Ref = configMap("app")
-	return &world{
-		volumes: []publisher.VolumeStatus{{
+	w := &world{objects: []manager.ObjectStatus{o}}
+	for version := range strings.SplitSeq(shown, " ") {
+		w.volumes = append(w.volumes, publisher.VolumeStatus{
 			Condition: "VolumeUpdateFailed", Refs: []volume.Ref{o.Ref},
-			Shown: map[volume.Ref]volume.Version{o.Ref: {UID: "u", ResourceVersion: shown}},
-		}},
-		objects: []manager.ObjectStatus{o},
+			Shown: map[volume.Ref]volume.Version{o.Ref: {UID: "u", ResourceVersion: version}},
+		})
 	}
+	return w
 }
 
 // TestOlderAnswer: an answer is older than what the manager knows, or than what an earlier process has written.
@@ -45,14 +45,19 @@ func TestOlderAnswer(t *testing.T) {
 			manager.ObjectStatus{Version: at("9")},
 			`"olderAnswer":{"object":{"uid":"u","resourceVersion":"9"},"resourceVersion":"9","known":"12"}`,
 		},
+		"older than the files of two volumes": {
+			"12 9 13 11",
+			manager.ObjectStatus{Version: at("9")},
+			`"olderAnswer":{"object":{"uid":"u","resourceVersion":"9"},"resourceVersion":"9","known":"13"}`,
+		},
 		"current":                {"12", manager.ObjectStatus{Version: at("12")}, ""},
 		"newer":                  {"9", manager.ObjectStatus{Version: at("12")}, ""},
 		"absent":                 {"12", manager.ObjectStatus{}, ""},
 		"nothing is shown of it": {"", manager.ObjectStatus{Version: at("12")}, ""},
 	} {
-		got, err := json.Marshal(shows(test.shown, test.known).report(t, 0).Volumes[0].Objects[0])
-		if err != nil || strings.Contains(string(got), "olderAnswer") != (test.want != "") || !strings.Contains(string(got), test.want) {
-			t.Errorf("%s: %s, %v", name, got, err)
+		got := volumeAsJSON(t, &shows(test.shown, test.known).report(t, 0).Volumes[0])
+		if strings.Contains(got, "olderAnswer") != (test.want != "") || !strings.Contains(got, test.want) {
+			t.Errorf("%s: %s", name, got)
 		}
 	}
 }
@@ -65,7 +70,7 @@ func TestAnUpdateDuringTheReportIsNoOlderAnswer(t *testing.T) {
 		yield(w.objects[0])
 		w.volumes = shows("12", w.objects[0]).volumes
 	}
-	if got := r.Report().Volumes[0].Objects[0]; got.OlderAnswer != nil {
+	if got := read(t, r.Collect(nil)).Volumes[0].Objects[0]; got.OlderAnswer != nil {
 		t.Errorf("got %+v", got.OlderAnswer)
 	}
 }

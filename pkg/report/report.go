@@ -5,7 +5,6 @@ package report
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"iter"
 	"path"
@@ -33,128 +32,114 @@ type Reporter struct {
 	ResyncInterval time.Duration
 }
 
-// Report returns the present state, the worst volumes first. It does not block, and holds no lock of its own.
-func (r *Reporter) Report() *status.Report {
-	report := &status.Report{
+// Collect returns the present state, the worst volumes first, and if objects are given, only what concerns them: see status.Report. It does
+// not block, and holds no lock of its own. What it returns holds what the publisher and the manager report. The rest of the report is created
+// while it is read.
+func (r *Reporter) Collect(objects []status.ObjectKey) *status.Stream {
+	stream := &status.Stream{Header: status.Header{
 		APIVersion: status.APIVersion, Kind: status.Kind,
 		Driver: r.Driver, Node: r.Node, Version: r.Version, KnowsRollout: true,
-		MissingRights: r.MissingRights(), NotReady: r.NotReady(), Refused: r.Refused(),
-		Volumes: []status.Volume{},
+		MissingRights: r.MissingRights(), NotReady: r.NotReady(), Refused: r.refused(),
+	}}
+	asked := map[volume.Ref]bool{}
+	for _, o := range objects {
+		asked[volume.Ref{Kind: volume.Kind(o.Kind), Namespace: o.Namespace, Name: o.Name}] = true
 	}
 	// The volumes are read first. So what they show is never newer than the known state of the objects, unless it really is.
-	volumes := slices.Collect(r.Volumes)
-	known := map[key]manager.ObjectStatus{}
+	volumes, others := r.volumes(asked)
+	known := map[key]*object{}
 	for o := range r.Objects {
-		known[key{o.Account, o.Ref}] = o
+		known[key{o.Account, o.Ref}] = &object{ObjectStatus: o}
 	}
 	// ObservedAt is the latest time in the report.
-	report.ObservedAt = time.Now().UTC()
-	for i := range volumes {
-		report.Volumes = append(report.Volumes, r.volume(&volumes[i], known, report.ObservedAt))
+	stream.ObservedAt = time.Now().UTC()
+	for _, v := range volumes {
+		v.findObjects(known)
+		v.abnormal = r.assess(v, stream.ObservedAt)
+		v.keepObjects(asked)
 	}
-	slices.SortFunc(report.Refused, func(a, b status.Refusal) int {
+	slices.SortFunc(volumes, compare)
+	named := number(volumes)
+	stream.Objects, stream.Volumes, stream.Others = each(named, (*object).report), each(volumes, (*reportedVolume).report), others
+	return stream
+}
+
+// each creates what f returns for each element when that is read.
+func each[T, R any](all []T, f func(T) R) iter.Seq[R] {
+	return func(yield func(R) bool) {
+		for _, one := range all {
+			if !yield(f(one)) {
+				return
+			}
+		}
+	}
+}
+
+// refused returns the recently failed publishes, the latest first.
+func (r *Reporter) refused() []status.Refusal {
+	all := r.Refused()
+	for i := range all {
+		all[i].Message = cut(all[i].Message, maxReason)
+	}
+	slices.SortFunc(all, func(a, b status.Refusal) int {
 		return cmp.Or(b.At.Compare(a.At), strings.Compare(a.VolumeID, b.VolumeID))
 	})
-	slices.SortFunc(report.Volumes, func(a, b status.Volume) int { return status.Compare(&a, &b) })
-	return report
+	return all
 }
 
-// key is an object as the manager keeps it: once for each account if it is read with pods' rights, or else with the zero account.
-type key struct {
-	account volume.ServiceAccount
-	ref     volume.Ref
-}
-
-// errNotFollowed says why nothing is known about an object that a volume names: the pod may not read it, or it is being registered.
-var errNotFollowed = errors.New("the plugin does not ask for it")
-
-func (r *Reporter) volume(v *publisher.VolumeStatus, known map[key]manager.ObjectStatus, now time.Time) status.Volume {
-	objects := make([]manager.ObjectStatus, 0, len(v.Refs))
-	for _, ref := range v.Refs {
-		o, ok := known[key{v.Pod.Account(), ref}]
-		if !ok {
-			o, ok = known[key{ref: ref}]
+// volumes returns the volumes that may concern some objects, or all volumes if there are no objects, and the names of the others.
+func (r *Reporter) volumes(asked map[volume.Ref]bool) (volumes []*reportedVolume, others []status.PodVolumes) {
+	pods := map[string]int{}
+	for v := range r.Volumes {
+		name := path.Base(path.Dir(v.Target))
+		if len(asked) == 0 || len(v.Refs) == 0 || slices.ContainsFunc(v.Refs, func(ref volume.Ref) bool { return asked[ref] }) {
+			volumes = append(volumes, &reportedVolume{VolumeStatus: v, name: name})
+			continue
 		}
-		if !ok {
-			o = manager.ObjectStatus{Ref: ref, State: manager.Unknown, Err: errNotFollowed}
+		uid := string(v.Pod.UID)
+		place, found := pods[uid]
+		if !found {
+			place = len(others)
+			pods[uid], others = place, append(others, status.PodVolumes{PodUID: uid})
 		}
-		objects = append(objects, o)
+		others[place].Volumes = append(others[place].Volumes, name)
 	}
-	found := r.assess(v, objects, now)
-	out := status.Volume{
-		VolumeID: v.VolumeID, Name: path.Base(path.Dir(v.Target)),
-		Pod:       status.Pod{Namespace: v.Pod.Namespace, Name: v.Pod.Name, UID: string(v.Pod.UID)},
-		Condition: string(v.Condition), Reason: cmp.Or(found, v.Reason), Unhealthy: found != "",
-		Since: v.Since.UTC(), Bytes: v.Bytes, WithoutToken: v.WithoutToken,
-		Objects: make([]status.Object, 0, len(objects)),
+	return volumes, others
+}
+
+// compare orders volumes as a report lists them.
+func compare(a, b *reportedVolume) int {
+	x, y := a.summary(), b.summary()
+	return status.Compare(&x, &y)
+}
+
+// number numbers the objects that volumes name, and the versions that they show. It returns the objects.
+func number(volumes []*reportedVolume) (all []*object) {
+	type shown struct {
+		object *object
+		volume.Version
 	}
-	for i := range objects {
-		o := object(&objects[i], v.Shown[objects[i].Ref])
-		if o.Shown != nil {
-			addReceipts(&o, v, objects[i].Ref)
+	versions := map[shown]int{}
+	for _, v := range volumes {
+		for i := range v.objects {
+			o := &v.objects[i]
+			if !o.numbered {
+				o.numbered, o.index = true, len(all)
+				all = append(all, o.object)
+			}
+			version := v.Shown[o.Ref]
+			if version == (volume.Version{}) {
+				continue
+			}
+			place, found := versions[shown{o.object, version}]
+			if !found {
+				place = len(o.versions)
+				versions[shown{o.object, version}], o.versions = place, append(o.versions, version)
+			}
+			o.shown = place
 		}
-		o.Withdrawn = o.Shown == nil && v.Withdrawn[objects[i].Ref]
-		out.Objects = append(out.Objects, o)
 	}
-	return out
-}
-
-func object(o *manager.ObjectStatus, shown volume.Version) status.Object {
-	out := status.Object{
-		Kind: string(o.Ref.Kind), Namespace: o.Ref.Namespace, Name: o.Ref.Name,
-		State: string(o.State), Watched: o.Watched, Shown: version(shown),
-	}
-	if o.Err != nil {
-		out.Reason = o.Err.Error()
-	}
-	if !o.LastConfirmed.IsZero() {
-		out.LastConfirmed = new(o.LastConfirmed.UTC())
-	}
-	out.OlderAnswer = olderAnswer(o, shown)
-	return out
-}
-
-// olderAnswer returns the answer that the manager refuses. A manager that started after the files were written does not know what they
-// show, so its own state may be older than that.
-func olderAnswer(o *manager.ObjectStatus, shown volume.Version) *status.OlderAnswer {
-	answer := o.OlderAnswer
-	if answer == nil && manager.IsOlder(o.Version.ResourceVersion, shown.ResourceVersion) {
-		answer = &manager.OlderAnswer{Object: o.Version, ResourceVersion: o.Version.ResourceVersion, Known: shown.ResourceVersion}
-	}
-	if answer == nil {
-		return nil
-	}
-	return &status.OlderAnswer{Object: version(answer.Object), ResourceVersion: answer.ResourceVersion, Known: answer.Known}
-}
-
-// version returns v, or nil for an object that does not exist.
-func version(v volume.Version) *status.Version {
-	if v == (volume.Version{}) {
-		return nil
-	}
-	return &status.Version{UID: string(v.UID), ResourceVersion: v.ResourceVersion}
-}
-
-// addReceipts sets whether a shown object was opened.
-func addReceipts(out *status.Object, v *publisher.VolumeStatus, ref volume.Ref) {
-	opened := v.Opened[ref]
-	if opened != nil && !opened.Since.IsZero() {
-		out.ShownSince = new(opened.Since.UTC())
-	}
-	switch state := v.OpenState(ref); {
-	case state != publisher.OpenYes:
-		out.Opened = string(state)
-	case opened.At.IsZero(): // it has no file
-		out.OpenedAt = new(v.Since.UTC())
-	default:
-		out.OpenedAt = new(opened.At.UTC())
-	}
-	if opened != nil {
-		out.OpenedReason = opened.Reason
-	}
-	if opened != nil && out.Opened != string(publisher.OpenUnsupported) {
-		out.Unopened, out.UnopenedCount = opened.Unopened, opened.Count
-	}
+	return all
 }
 
 // patience is how long a volume may be in a temporary condition, and how old the last proof of a stale object may be.
@@ -168,7 +153,7 @@ const patience = 5 * time.Minute
 //   - Pinned promises nothing about changes, and Spreading and Held were requested.
 //   - Current describes the plugin's knowledge. That is too old if there was no proof for a long time, and the watch or the
 //     requests fail. An immutable object is not followed.
-func (r *Reporter) assess(v *publisher.VolumeStatus, objects []manager.ObjectStatus, now time.Time) string {
+func (r *Reporter) assess(v *reportedVolume, now time.Time) string {
 	switch v.Condition {
 	case publisher.ConditionPinned:
 		return ""
@@ -181,21 +166,21 @@ func (r *Reporter) assess(v *publisher.VolumeStatus, objects []manager.ObjectSta
 		if v.WithoutToken {
 			return "the pod's service account has no usable token, so no change of an object can arrive"
 		}
-		return r.stale(objects, now)
+		return r.stale(v.objects, now)
 	}
 	return cmp.Or(v.Reason, string(v.Condition))
 }
 
 // stale returns a text about the stale object with the oldest proof, if that is too old.
-func (r *Reporter) stale(objects []manager.ObjectStatus, now time.Time) string {
+func (r *Reporter) stale(objects []namedObject, now time.Time) string {
 	// Objects that are requested at each resync are proven only that often. One round may fail.
 	proven := now.Add(-patience - 2*r.ResyncInterval)
-	objects = slices.DeleteFunc(slices.Clone(objects), func(o manager.ObjectStatus) bool { return !o.Stale || !provenAt(&o).Before(proven) })
+	objects = slices.DeleteFunc(slices.Clone(objects), func(o namedObject) bool { return !o.Stale || !o.provenAt().Before(proven) })
 	if len(objects) == 0 {
 		return ""
 	}
-	oldest := slices.MinFunc(objects, func(a, b manager.ObjectStatus) int { return provenAt(&a).Compare(provenAt(&b)) })
-	reason := fmt.Sprintf("%s: nothing has proven since %s that it has not changed", oldest.Ref, instant(provenAt(&oldest)))
+	oldest := slices.MinFunc(objects, func(a, b namedObject) int { return a.provenAt().Compare(b.provenAt()) })
+	reason := fmt.Sprintf("%s: nothing has proven since %s that it has not changed", oldest.Ref, instant(oldest.provenAt()))
 	if len(objects) > 1 {
 		reason += fmt.Sprintf(", and the same of %d more", len(objects)-1)
 	}
@@ -203,7 +188,7 @@ func (r *Reporter) stale(objects []manager.ObjectStatus, now time.Time) string {
 }
 
 // provenAt returns when an object was last proven current. For an object that was never proven, it returns the time of the first reference.
-func provenAt(o *manager.ObjectStatus) time.Time {
+func (o *object) provenAt() time.Time {
 	if o.LastConfirmed.IsZero() {
 		return o.Since
 	}

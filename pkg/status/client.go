@@ -18,15 +18,17 @@ var ErrFormat = errors.New("not a status that this release can read")
 // maxReport limits the Report that is read, in bytes.
 const maxReport = 256 << 20
 
-// Fetch gets the Report of the plugin that serves at an address. transport is used for the request, and ctx limits the time. The error can
+// Fetch gets the Report of the plugin that serves at an address. If objects are given, the report may have only what concerns them, or
+// everything: see Report.Volumes. transport is used for the request, and ctx limits the time. The error can
 // be printed safely, as with Printable, but the report may hold characters that control a terminal. Fetch is safe for concurrent use if
 // transport is.
-func Fetch(ctx context.Context, transport http.RoundTripper, address string) (*Report, error) {
+func Fetch(ctx context.Context, transport http.RoundTripper, address string, objects ...ObjectKey) (*Report, error) {
 	url := "http://" + address + Path
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("get the status: %w", err)
 	}
+	request.URL.RawQuery = query(objects)
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return nil, fmt.Errorf("get the status at %s: %w", url, err)
@@ -73,7 +75,10 @@ func Read(from io.Reader) (*Report, error) {
 	case report.APIVersion != APIVersion || report.Kind != Kind:
 		return nil, fmt.Errorf("%w: apiVersion: Invalid value: %.64q, of kind %.64q: this release reads %s of kind %s: use the command of the plugin's own release",
 			ErrFormat, report.APIVersion, report.Kind, APIVersion, Kind)
-	case err != nil:
+	case err == nil:
+		err = report.resolve()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: %s", ErrFormat, Printable(err.Error()))
 	}
 	return report, nil

@@ -21,7 +21,11 @@ func TestWhatIsNoReport(t *testing.T) {
 	for name, test := range map[string]struct{ body, want string }{
 		"newer": {
 			`{"apiVersion": "status.refvol.dev/v2", "kind": "PluginStatus", "volumes": "none"}`,
-			`apiVersion: Invalid value: "status.refvol.dev/v2", of kind "PluginStatus": this release reads status.refvol.dev/v1alpha1 of kind PluginStatus: use the command of the plugin's own release`,
+			`apiVersion: Invalid value: "status.refvol.dev/v2", of kind "PluginStatus": this release reads status.refvol.dev/v1alpha2 of kind PluginStatus: use the command of the plugin's own release`,
+		},
+		"older": {
+			`{"apiVersion": "status.refvol.dev/v1alpha1", "kind": "PluginStatus", "volumes": [{"objects": [{"kind": "Secret", "shown": {"uid": "u"}}]}]}`,
+			`apiVersion: Invalid value: "status.refvol.dev/v1alpha1"`,
 		},
 		"other kind": {`{"apiVersion": "` + APIVersion + `", "kind": "List"}`, `of kind "List"`},
 		"no version": {`{}`, `apiVersion: Invalid value: ""`},
@@ -36,7 +40,7 @@ func TestWhatIsNoReport(t *testing.T) {
 			t.Errorf("%s: got %v, want %s", name, err, test.want)
 		}
 	}
-	if _, err := Read(strings.NewReader(head + `, "newField": 1, "volumes": [{"newField": {}}]}`)); err != nil {
+	if _, err := Read(strings.NewReader(head + `, "newField": 1, "objects": [{"newField": {}}], "volumes": [{"newField": {}, "objects": [{"object": 0, "newField": 1}]}]}`)); err != nil {
 		t.Errorf("a field more: %v", err)
 	}
 	if _, err := Read(io.MultiReader(strings.NewReader(head), failing{})); !errors.Is(err, errFault) || errors.Is(err, ErrFormat) {
@@ -59,7 +63,7 @@ func TestHostileTexts(t *testing.T) {
 	if got := Printable(want); got != want {
 		t.Errorf("what can be printed has become %q", got)
 	}
-	report := sample(Volume{Name: hostile, Condition: hostile, Reason: hostile, Pod: Pod{Name: hostile}, Objects: []Object{{Name: hostile, Shown: &Version{ResourceVersion: hostile}}}})
+	report := sample(Volume{Name: hostile, Condition: hostile, Reason: hostile, Pod: Pod{Name: hostile}, Objects: []VolumeObject{{Object: &Object{Name: hostile}, Shown: &Version{ResourceVersion: hostile}}}})
 	report.Node, report.MissingRights = hostile, []string{hostile}
 	for _, output := range []string{OutputWide, OutputTable, OutputJSON, OutputYAML} {
 		var out bytes.Buffer

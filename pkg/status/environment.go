@@ -8,7 +8,7 @@ const EnvironmentVolume = "refvol-notify-env"
 
 // OldEnvironment returns a text if no container has started with what the volume shows of an object. It returns "" if one has, or if this
 // is not the EnvironmentVolume.
-func (v *Volume) OldEnvironment(o *Object) string {
+func (v *Volume) OldEnvironment(o *VolumeObject) string {
 	if v.Name != EnvironmentVolume || o.Shown == nil || o.OpenedAt != nil || o.Opened != "no" {
 		return ""
 	}

@@ -25,7 +25,7 @@ type Counts struct {
 // Add counts the report of a node. It does not change Nodes, Problems and NotReported.
 func (c *Counts) Add(r *Report) {
 	c.Volumes += len(r.Volumes)
-	c.Abnormal += r.Unhealthy()
+	c.Abnormal += r.Abnormal()
 	c.Refused += len(r.Refused)
 	if len(r.NotReady) > 0 {
 		c.NotReady++

@@ -14,7 +14,7 @@ type OlderAnswer struct {
 // reason explains the volume's condition. If several objects have older answers, it names the first and the number of the others. If there
 // is no other reason, it names the first object that no container has in its environment.
 func (r row) reason() string {
-	reason, first, more := r.volume.Reason, (*Object)(nil), -1
+	reason, first, more := r.volume.Reason, (*VolumeObject)(nil), -1
 	for i := range r.volume.Objects {
 		o := &r.volume.Objects[i]
 		if reason == "" {

@@ -8,13 +8,13 @@ import (
 // TestOlderAnswerInTheTable: the reason names the versions of one object and says what to do.
 func TestOlderAnswerInTheTable(t *testing.T) {
 	answer := &OlderAnswer{ResourceVersion: "11", Known: "20"}
-	app, db := Object{Kind: "ConfigMap", Namespace: "shop", Name: "app"}, Object{Kind: "Secret", Namespace: "shop", Name: "db", OlderAnswer: answer}
+	app, db := VolumeObject{Object: &Object{Kind: "ConfigMap", Namespace: "shop", Name: "app"}}, VolumeObject{Object: &Object{Kind: "Secret", Namespace: "shop", Name: "db", OlderAnswer: answer}}
 	const sentence = `Secret "shop/db": the API server answers with resourceVersion 11, older than 20: if etcd was restored, bump its revision, then write the object again`
 	for want, v := range map[string]Volume{
-		"  stale; " + sentence + "\n":                       {Reason: "stale", Objects: []Object{app, db}},
-		"  " + sentence + "\n":                              {Objects: []Object{db}},
-		"  " + sentence + " (the same of 2 more objects)\n": {Objects: []Object{db, app, db, db}},
-		"  stale\n": {Reason: "stale", Objects: []Object{app}},
+		"  stale; " + sentence + "\n":                       {Reason: "stale", Objects: []VolumeObject{app, db}},
+		"  " + sentence + "\n":                              {Objects: []VolumeObject{db}},
+		"  " + sentence + " (the same of 2 more objects)\n": {Objects: []VolumeObject{db, app, db, db}},
+		"  stale\n": {Reason: "stale", Objects: []VolumeObject{app}},
 	} {
 		if got := (Table{NoHeaders: true}).text(t, sample(v)); !strings.HasSuffix(got, want) {
 			t.Errorf("got\n%s\nwant the end %q", got, want)

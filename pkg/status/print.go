@@ -74,7 +74,7 @@ func (t Table) Write(w io.Writer, counts *Counts, reports ...*Report) error {
 	for _, r := range reports {
 		t.writePlugin(&before, r)
 		for i := range r.Volumes {
-			if !t.Abnormal || r.Volumes[i].Unhealthy {
+			if !t.Abnormal || r.Volumes[i].Abnormal {
 				rows = append(rows, row{r, &r.Volumes[i]})
 			}
 		}
@@ -186,7 +186,7 @@ type column struct {
 // columns returns the table's columns. The reason is the last one, because it may be long.
 func (t Table) columns() []column {
 	columns := []column{
-		{"NORMAL", func(r row) string { return either(r.volume.Unhealthy, "no", "yes") }, false},
+		{"NORMAL", func(r row) string { return either(r.volume.Abnormal, "no", "yes") }, false},
 		{"NODE", func(r row) string { return r.report.Node }, false},
 		{"POD", func(r row) string { return r.volume.Pod.String() }, false},
 		{"VOLUME", func(r row) string { return r.volume.Name }, false},
@@ -252,11 +252,11 @@ func (r row) proven() string {
 	var oldest *time.Time
 	for i := range r.volume.Objects {
 		switch o := &r.volume.Objects[i]; {
-		case !o.Watched:
-		case o.LastConfirmed == nil:
+		case !o.Followed:
+		case o.ProvenAt == nil:
 			return "never"
-		case oldest == nil || o.LastConfirmed.Before(*oldest):
-			oldest = o.LastConfirmed
+		case oldest == nil || o.ProvenAt.Before(*oldest):
+			oldest = o.ProvenAt
 		}
 	}
 	if oldest == nil {
@@ -284,7 +284,7 @@ func (r row) objects(wide bool) string {
 }
 
 // object names an object and the version that the files show. It shows the namespace if that is not the pod's.
-func (r row) object(o *Object) string {
+func (r row) object(o *VolumeObject) string {
 	name := o.Name
 	if o.Namespace != r.volume.Pod.Namespace {
 		name = o.Namespace + "/" + name
@@ -310,7 +310,7 @@ func conditionOrder() []string {
 func Compare(a, b *Volume) int {
 	rank := func(v *Volume) int {
 		rank := slices.Index(conditionOrder(), v.Condition)
-		if !v.Unhealthy {
+		if !v.Abnormal {
 			rank += 1 + len(conditionOrder())
 		}
 		return rank
@@ -326,11 +326,11 @@ func Compare(a, b *Volume) int {
 	)
 }
 
-// Unhealthy returns the number of abnormal volumes.
-func (r *Report) Unhealthy() int {
+// Abnormal returns the number of abnormal volumes.
+func (r *Report) Abnormal() int {
 	n := 0
 	for i := range r.Volumes {
-		if r.Volumes[i].Unhealthy {
+		if r.Volumes[i].Abnormal {
 			n++
 		}
 	}

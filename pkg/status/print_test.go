@@ -2,7 +2,6 @@ package status
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"reflect"
 	"strings"
@@ -17,19 +16,19 @@ func ago(d time.Duration) *time.Time { return new(noon.Add(-d)) }
 // samples returns the volumes of the tables below.
 func samples() []Volume {
 	shown := func(resourceVersion string) *Version { return &Version{UID: "u", ResourceVersion: resourceVersion} }
-	app := Object{Kind: "ConfigMap", Namespace: "shop", Name: "app", State: "present", Shown: shown("812"), OpenedAt: ago(30 * time.Second), Watched: true, LastConfirmed: ago(31 * time.Second)}
-	db := Object{Kind: "Secret", Namespace: "platform", Name: "db", State: "denied", Watched: true, LastConfirmed: ago(3 * time.Hour)}
-	ca := Object{Kind: "ConfigMap", Namespace: "shop", Name: "ca", State: "present", Shown: shown("7"), Opened: "no", LastConfirmed: ago(240 * time.Hour)}
-	late := Object{Kind: "ConfigMap", Namespace: "shop", Name: "late", State: "unknown", Watched: true}
+	app := VolumeObject{Object: &Object{Kind: "ConfigMap", Namespace: "shop", Name: "app", State: "present", Followed: true, ProvenAt: ago(31 * time.Second)}, Shown: shown("812"), OpenedAt: ago(30 * time.Second)}
+	db := VolumeObject{Object: &Object{Kind: "Secret", Namespace: "platform", Name: "db", State: "denied", Followed: true, ProvenAt: ago(3 * time.Hour)}}
+	ca := VolumeObject{Object: &Object{Kind: "ConfigMap", Namespace: "shop", Name: "ca", State: "present", ProvenAt: ago(240 * time.Hour)}, Shown: shown("7"), Opened: "no"}
+	late := VolumeObject{Object: &Object{Kind: "ConfigMap", Namespace: "shop", Name: "late", State: "unknown", Followed: true}}
 	web := Pod{Namespace: "shop", Name: "web-0", UID: "uid-1"}
 	return []Volume{
 		{
-			VolumeID: "csi-1", Name: "settings", Pod: web, Condition: "RefForbidden", Unhealthy: true, Since: noon.Add(-5 * time.Minute), Bytes: 8192,
-			Reason: `Secret "platform/db": the service account shop/web may not get it: ` + strings.Repeat("why ", 20), Objects: []Object{app, db},
+			VolumeID: "csi-1", Name: "settings", Pod: web, Condition: "RefForbidden", Abnormal: true, Since: noon.Add(-5 * time.Minute), Bytes: 8192,
+			Reason: `Secret "platform/db": the service account shop/web may not get it: ` + strings.Repeat("why ", 20), Objects: []VolumeObject{app, db},
 		},
-		{VolumeID: "csi-2", Name: "many", Pod: web, Condition: "Current", Since: noon.Add(-50 * time.Hour), Bytes: 4 << 20, Objects: []Object{app, ca, app, ca, ca}},
-		{VolumeID: "csi-3", Name: "ca", Pod: web, Condition: "Current", Since: noon, WithoutToken: true, Objects: []Object{ca}},
-		{VolumeID: "csi-4", Name: "late", Pod: web, Condition: "Publishing", Since: noon.Add(-time.Second), Objects: []Object{app, late}},
+		{VolumeID: "csi-2", Name: "many", Pod: web, Condition: "Current", Since: noon.Add(-50 * time.Hour), Bytes: 4 << 20, Objects: []VolumeObject{app, ca, app, ca, ca}},
+		{VolumeID: "csi-3", Name: "ca", Pod: web, Condition: "Current", Since: noon, WithoutToken: true, Objects: []VolumeObject{ca}},
+		{VolumeID: "csi-4", Name: "late", Pod: web, Condition: "Publishing", Since: noon.Add(-time.Second), Objects: []VolumeObject{app, late}},
 		{VolumeID: "csi-5", Name: "old", Pod: Pod{UID: "uid-2"}, Condition: "Unknown", Since: noon.Add(-time.Minute), Reason: "not taken over yet"},
 	}
 }
@@ -109,7 +108,7 @@ func TestPrintedLines(t *testing.T) {
 func TestErr(t *testing.T) {
 	for want, change := range map[string]func(*Report){
 		"": func(*Report) {},
-		"status: volumes that are abnormal: 1 of 1":                func(r *Report) { r.Volumes[0].Unhealthy = true },
+		"status: volumes that are abnormal: 1 of 1":                func(r *Report) { r.Volumes[0].Abnormal = true },
 		"status: publishes that failed in the last ten minutes: 1": func(r *Report) { r.Refused = make([]Refusal, 1) },
 		"status: plugins that are not ready: 1":                    func(r *Report) { r.NotReady = []string{"a", "b"} },
 		"status: plugins that lack a right: 1":                     func(r *Report) { r.MissingRights = []string{"a", "b"} },
@@ -133,7 +132,7 @@ func TestErr(t *testing.T) {
 func TestOpened(t *testing.T) {
 	opened := func(states ...string) (v Volume) {
 		for _, state := range states {
-			o := Object{Shown: &Version{}, Opened: state}
+			o := VolumeObject{Object: &Object{}, Shown: &Version{}, Opened: state}
 			switch state {
 			case "yes":
 				o.Opened, o.OpenedAt = "", ago(time.Minute)
@@ -174,15 +173,18 @@ yes node-2 shop/web-0 ca Current 60m`)
 
 func TestEncode(t *testing.T) {
 	want := sample(samples()...)
-	for output, decode := range map[string]func([]byte, any) error{
-		OutputJSON: json.Unmarshal, OutputYAML: func(text []byte, into any) error { return yaml.Unmarshal(text, into) },
+	for output, toJSON := range map[string]func([]byte) ([]byte, error){
+		OutputJSON: func(text []byte) ([]byte, error) { return text, nil }, OutputYAML: yaml.YAMLToJSON,
 	} {
 		var out bytes.Buffer
 		if err := Encode(&out, output, want); err != nil {
 			t.Fatal(err)
 		}
-		got := &Report{}
-		if err := decode(out.Bytes(), got); err != nil || !reflect.DeepEqual(got, want) {
+		text, err := toJSON(out.Bytes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := Read(bytes.NewReader(text)); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v\n%s", output, err, out.String())
 		}
 		if isJSON := strings.HasPrefix(out.String(), "{"); isJSON != (output == OutputJSON) {

@@ -8,13 +8,27 @@ import "time"
 
 const (
 	// APIVersion is the version of the format. It changes when a reader of the old version could misread the new format.
-	APIVersion = "status.refvol.dev/v1alpha1"
+	APIVersion = "status.refvol.dev/v1alpha2"
 	// Kind is the kind of a Report.
 	Kind = "PluginStatus"
 )
 
-// Report is what one plugin reports about its volumes at one moment.
+// Report is what one plugin reports about its volumes at one moment. An object is in it once, however many volumes name it, so its size grows
+// with the objects.
 type Report struct {
+	Header
+
+	// Objects are the objects that the volumes name. An object that is read with pods' rights is there once for each account.
+	Objects []*Object `json:"objects"`
+	// Volumes are the volumes that are mounted or being published. If the request named objects, they are the volumes that name one of
+	// these, with only these, and the volumes whose objects are not known.
+	Volumes []Volume `json:"volumes"`
+	// Others are all other volumes, if the request named objects.
+	Others []PodVolumes `json:"others,omitempty"`
+}
+
+// Header is the part of a Report that describes the plugin.
+type Header struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	// Driver, Node and Version describe the plugin.
@@ -31,8 +45,6 @@ type Report struct {
 	KnowsRollout bool `json:"knowsRollout"`
 	// Refused are the volumes whose last publish failed within the last ten minutes.
 	Refused []Refusal `json:"refused,omitempty"`
-	// Volumes are the volumes that are mounted or being published.
-	Volumes []Volume `json:"volumes"`
 }
 
 // Refusal is a publish that failed.
@@ -58,16 +70,18 @@ type Volume struct {
 	// Condition is one of those in docs/metrics.md. Reason explains it, or is "".
 	Condition string `json:"condition"`
 	Reason    string `json:"reason,omitempty"`
-	// Unhealthy means that somebody should look at the volume.
-	Unhealthy bool `json:"abnormal"`
+	// Abnormal means that somebody should look at the volume.
+	Abnormal bool `json:"abnormal"`
 	// Since is when the condition began, or when the plugin started if the condition is older.
 	Since time.Time `json:"since"`
 	// Bytes is the memory that the volume's tmpfs holds, including inodes.
 	Bytes int64 `json:"bytes"`
 	// WithoutToken means that the pod's service account has no usable token (--identity=pod).
 	WithoutToken bool `json:"withoutToken,omitempty"`
+	// OpenedReason says why opens of the volume's files are not watched. It is "" if they are, or if that is not known.
+	OpenedReason string `json:"openedReason,omitempty"`
 	// Objects are the objects that the volume names. It is empty until a volume of an earlier process is taken over.
-	Objects []Object `json:"objects"`
+	Objects []VolumeObject `json:"objects"`
 }
 
 // Pod is the pod that a volume belongs to. Namespace and Name may be "" until a volume of an earlier process is taken over.
@@ -77,37 +91,56 @@ type Pod struct {
 	UID       string `json:"uid"`
 }
 
-// Object is an object that a volume names.
+// PodVolumes are the names of some volumes of a pod.
+type PodVolumes struct {
+	// PodUID is the pod's UID.
+	PodUID  string   `json:"podUID"`
+	Volumes []string `json:"volumes"`
+}
+
+// Object is an object that volumes name.
 type Object struct {
 	// Kind is ConfigMap or Secret.
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Shown is the version that the files show, or nil if they show none.
-	Shown *Version `json:"shown,omitempty"`
-	// Withdrawn means that the pod may no longer read the object, and that no file of it remains. Plugins of earlier releases don't report
-	// it.
-	Withdrawn bool `json:"withdrawn,omitempty"`
-	// OpenedAt is when the last of the object's files in the volume was first opened with its present content. If it is nil, Opened is
-	// "no", "unknown" or "unsupported", OpenedReason says why opens are not watched, and Unopened has at most 8 paths of files that were
-	// not opened. UnopenedCount is the number of all of them. ShownSince is when the last file got its present content.
-	OpenedAt      *time.Time `json:"openedAt,omitempty"`
-	Opened        string     `json:"opened,omitempty"`
-	OpenedReason  string     `json:"openedReason,omitempty"`
-	Unopened      []string   `json:"unopened,omitempty"`
-	UnopenedCount int        `json:"unopenedCount,omitempty"`
-	ShownSince    *time.Time `json:"shownSince,omitempty"`
+	// ServiceAccount is the account whose rights are used to read the object, as namespace/name. It is "" for the plugin's own rights.
+	ServiceAccount string `json:"serviceAccount,omitempty"`
 	// State is one of those in docs/metrics.md. Reason says why it is unknown or denied.
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
-	// OlderAnswer is the API server's answer if it is older than what the volume shows, for example after a restore of etcd. Otherwise it
-	// is nil.
+	// Followed means that ProvenAt should advance. It does not for an immutable object, or for one that nothing has read for a long time,
+	// such as the objects of a Pinned volume.
+	Followed bool `json:"followed"`
+	// ProvenAt is when the API server last sent the object's state, or confirmed by a bookmark that it is unchanged; nil for never.
+	ProvenAt *time.Time `json:"provenAt,omitempty"`
+	// OlderAnswer is the API server's answer if it is older than what a volume shows, for example after a restore of etcd. Otherwise it is
+	// nil.
 	OlderAnswer *OlderAnswer `json:"olderAnswer,omitempty"`
-	// LastConfirmed is when the API server last sent the object's state, or confirmed by a bookmark that it is unchanged; nil for never.
-	LastConfirmed *time.Time `json:"provenAt,omitempty"`
-	// Watched means that LastConfirmed should advance. It does not for an immutable object, or for one that nothing has read for a long
-	// time, such as the objects of a Pinned volume.
-	Watched bool `json:"followed"`
+	// Versions are the versions that volumes show.
+	Versions []Version `json:"versions,omitempty"`
+}
+
+// VolumeObject is an object that a volume names, and what the volume shows of it. JSON has numbers in the place of Object and Shown: Read
+// and Report.Number convert them.
+type VolumeObject struct {
+	*Object `json:"-"`
+
+	// Shown is the version that the files show, or nil if they show none.
+	Shown *Version `json:"-"`
+	// Index is the place of Object in Report.Objects, and ShownIndex the place of Shown in Object.Versions. They count from 0.
+	Index      int  `json:"object"`
+	ShownIndex *int `json:"shown,omitempty"`
+	// Withdrawn means that the pod may no longer read the object, and that no file of it remains.
+	Withdrawn bool `json:"withdrawn,omitempty"`
+	// OpenedAt is when the last of the object's files in the volume was first opened with its present content. If it is nil, Opened is
+	// "no", "unknown" or "unsupported", and Unopened has at most 8 paths of files that were not opened. UnopenedCount is the number of all
+	// of them. ShownSince is when the last file got its present content.
+	OpenedAt      *time.Time `json:"openedAt,omitempty"`
+	Opened        string     `json:"opened,omitempty"`
+	Unopened      []string   `json:"unopened,omitempty"`
+	UnopenedCount int        `json:"unopenedCount,omitempty"`
+	ShownSince    *time.Time `json:"shownSince,omitempty"`
 }
 
 // Version is one version of an object.

@@ -6,7 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +15,30 @@ import (
 
 // sample returns a report as a plugin makes it.
 func sample(volumes ...Volume) *Report {
-	return &Report{APIVersion: APIVersion, Kind: Kind, Driver: "csi.refvol.dev", Node: "node-1", Version: "v0", ObservedAt: noon, Volumes: volumes}
+	report := &Report{Volumes: volumes, Header: Header{
+		APIVersion: APIVersion, Kind: Kind, Driver: "csi.refvol.dev", Node: "node-1", Version: "v0", ObservedAt: noon,
+	}}
+	report.Number()
+	return report
+}
+
+// stream returns a report as a stream.
+func stream(report *Report) *Stream {
+	return &Stream{
+		Header: report.Header, Objects: slices.Values(report.Objects), Others: report.Others,
+		Volumes: func(yield func(*Volume) bool) {
+			for i := range report.Volumes {
+				if !yield(&report.Volumes[i]) {
+					return
+				}
+			}
+		},
+	}
+}
+
+// answering returns a handler that answers each question with what report returns.
+func answering(report func() *Report) http.Handler {
+	return Handler(func([]ObjectKey) *Stream { return stream(report()) })
 }
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -40,15 +63,15 @@ func do(t *testing.T, method, url string) (status int, header http.Header, body 
 }
 
 func TestServer(t *testing.T) {
-	want := sample(Volume{VolumeID: "v1", Reason: strings.Repeat("long ", 1000), Since: noon, Objects: []Object{}})
-	address := serve(t, Handler(func() *Report { return want }))
+	want := sample(Volume{VolumeID: "v1", Reason: strings.Repeat("long ", 1000), Since: noon, Objects: []VolumeObject{}})
+	address := serve(t, answering(func() *Report { return want }))
 	got, err := fetch(t.Context(), address)
 	if err != nil || got.Node != "node-1" || len(got.Volumes) != 1 || got.Volumes[0].VolumeID != "v1" || !got.Volumes[0].Since.Equal(noon) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	_, header, body := do(t, http.MethodGet, "http://"+address+Path)
+	_, header, _ := do(t, http.MethodGet, "http://"+address+Path)
 	for name, value := range map[string]string{
-		"Content-Type": "application/json", "Content-Length": strconv.Itoa(len(body)), "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
+		"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
 	} {
 		if got := header.Get(name); got != value {
 			t.Errorf("%s: %q, want %q", name, got, value)
@@ -72,9 +95,9 @@ func TestServer(t *testing.T) {
 
 // TestWhoReadsNothing: a client that doesn't read a large answer delays nobody else.
 func TestWhoReadsNothing(t *testing.T) {
-	large := sample(Volume{VolumeID: "v1", Reason: strings.Repeat("x", 16<<20), Since: noon, Objects: []Object{}})
+	large := sample(Volume{VolumeID: "v1", Reason: strings.Repeat("x", 16<<20), Since: noon, Objects: []VolumeObject{}})
 	made := make(chan struct{}, 2)
-	address := serve(t, Handler(func() *Report {
+	address := serve(t, answering(func() *Report {
 		made <- struct{}{}
 		if len(made) == 1 {
 			return large
@@ -102,7 +125,7 @@ func TestWhoReadsNothing(t *testing.T) {
 // TestManyAnswers: if there are too many at the same time, another one is refused, and answered once there is room.
 func TestManyAnswers(t *testing.T) {
 	goOn := make(chan struct{})
-	address := serve(t, Handler(func() *Report {
+	address := serve(t, answering(func() *Report {
 		<-goOn
 		return sample()
 	}))
@@ -132,7 +155,7 @@ func TestManyAnswers(t *testing.T) {
 // TestOneAnswerAtATime: a request that comes meanwhile waits, and is dropped if it gives up.
 func TestOneAnswerAtATime(t *testing.T) {
 	began, goOn := make(chan struct{}, 3), make(chan struct{})
-	address := serve(t, Handler(func() *Report {
+	address := serve(t, answering(func() *Report {
 		began <- struct{}{}
 		<-goOn
 		return sample()

@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/pkg/status"
 )
 
@@ -58,11 +57,11 @@ func TestAWithdrawnObjectHoldsUpNobody(t *testing.T) {
 	w.registerHere("lender")
 	borrower := status.Volume{
 		VolumeID: "v", Name: "settings", Pod: status.Pod{Namespace: "shop", Name: "borrower", UID: "u"}, Condition: "RefForbidden", Bytes: 4096,
-		Unhealthy: true, Since: time.Now(), Objects: []status.Object{{Kind: "Secret", Namespace: w.namespace, Name: "db", State: "unknown", Withdrawn: true}},
+		Abnormal: true, Since: time.Now(), Objects: []status.VolumeObject{{
+			Object: &status.Object{Kind: "Secret", Namespace: w.namespace, Name: "db", State: "unknown"}, Withdrawn: true,
+		}},
 	}
-	answer, err := json.Marshal(&status.Report{
-		APIVersion: status.APIVersion, Kind: status.Kind, Driver: harness.DriverName, Node: "lender", Volumes: []status.Volume{borrower},
-	})
+	answer, err := json.Marshal(fakeReport("lender", borrower))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func TestManyFakePlugins(t *testing.T) {
 				<-r.Context().Done()
 				return
 			}
-			_ = json.NewEncoder(rw).Encode(w.fakeReport(name, version))
+			_ = json.NewEncoder(rw).Encode(fakeReport(name, w.fakeVolume(name, version)))
 		}))
 	}
 	var starters sync.WaitGroup
@@ -84,11 +84,21 @@ func TestManyFakePlugins(t *testing.T) {
 	}
 }
 
-// fakeReport is a plugin's with one volume that shows the Secret.
-func (w *world) fakeReport(node, version string) *status.Report {
-	object := status.Object{Kind: "Secret", Namespace: w.namespace, Name: "db", Shown: &status.Version{ResourceVersion: version}}
-	return &status.Report{
-		APIVersion: status.APIVersion, Kind: "PluginStatus", Driver: harness.DriverName, Node: node,
-		Volumes: []status.Volume{{Name: "settings", Pod: status.Pod{Namespace: w.namespace, Name: "app-on-" + node, UID: node}, Objects: []status.Object{object}}},
+// fakeVolume shows the Secret.
+func (w *world) fakeVolume(node, version string) status.Volume {
+	return status.Volume{
+		Name: "settings", Pod: status.Pod{Namespace: w.namespace, Name: "app-on-" + node, UID: node},
+		Objects: []status.VolumeObject{{
+			Object: &status.Object{Kind: "Secret", Namespace: w.namespace, Name: "db"}, Shown: &status.Version{ResourceVersion: version},
+		}},
 	}
+}
+
+// fakeReport is that of a plugin that answers each question with everything.
+func fakeReport(node string, volumes ...status.Volume) *status.Report {
+	report := &status.Report{Volumes: volumes, Header: status.Header{
+		APIVersion: status.APIVersion, Kind: status.Kind, Driver: harness.DriverName, Node: node, ObservedAt: time.Now(),
+	}}
+	report.Number()
+	return report
 }

@@ -74,9 +74,8 @@ func (h *holders) report(ctx context.Context, name string) (*status.Report, erro
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	report := &status.Report{
-		APIVersion: status.APIVersion, Kind: status.Kind, Driver: harness.DriverName, Node: name, ObservedAt: time.Now(), KnowsRollout: true,
-	}
+	report := fakeReport(name)
+	report.KnowsRollout = true
 	share, _ := volume.ParseShare(secret.Annotations[volume.RolloutAnnotation])
 	now := shownData{status.Version{UID: string(secret.UID), ResourceVersion: secret.ResourceVersion}, string(secret.Data["password"])}
 	for _, pod := range h.pods[name] {
@@ -94,9 +93,12 @@ func (h *holders) report(ctx context.Context, name string) (*status.Report, erro
 		shown := h.shows[uid].Version
 		report.Volumes = append(report.Volumes, status.Volume{
 			Name: "settings", Pod: status.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: uid}, Condition: condition, Bytes: 4096,
-			Objects: []status.Object{{Kind: "Secret", Namespace: h.w.namespace, Name: "db", Shown: &shown, State: "present"}},
+			Objects: []status.VolumeObject{{
+				Object: &status.Object{Kind: "Secret", Namespace: h.w.namespace, Name: "db", State: "present"}, Shown: &shown,
+			}},
 		})
 	}
+	report.Number()
 	return report, nil
 }
 
@@ -254,12 +256,10 @@ func TestRolloutOfPluginsThatKnowNone(t *testing.T) {
 	pod := w.newAppPod("app", "old")
 	w.putPod(pod)
 	w.pluginPod("old", serve(t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(rw).Encode(&status.Report{
-			APIVersion: status.APIVersion, Kind: status.Kind, Driver: harness.DriverName, Node: "old", Volumes: []status.Volume{{
-				Name: "settings", Pod: status.Pod{Namespace: w.namespace, Name: "app", UID: string(pod.UID)}, Condition: "Current", Bytes: 4096,
-				Objects: []status.Object{{Kind: "Secret", Namespace: w.namespace, Name: "db", State: "present"}},
-			}},
-		})
+		_ = json.NewEncoder(rw).Encode(fakeReport("old", status.Volume{
+			Name: "settings", Pod: status.Pod{Namespace: w.namespace, Name: "app", UID: string(pod.UID)}, Condition: "Current", Bytes: 4096,
+			Objects: []status.VolumeObject{{Object: &status.Object{Kind: "Secret", Namespace: w.namespace, Name: "db", State: "present"}}},
+		}))
 	})))
 	r := w.run("rollout", "secret/db", "-n", w.namespace, "--to=0%")
 	if r.status != 1 || !strings.Contains(r.stderr, "is of a release without refvol.dev/rollout, and gives the change to all pods at once: old: upgrade it first") {

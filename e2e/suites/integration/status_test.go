@@ -53,7 +53,7 @@ func (n *node) tells(want ...isTold) (report *status.Report) {
 				states = append(states, o.State)
 			}
 			same = v.VolumeID == w.volume.ID() && v.Name == w.volume.Name && v.Pod == status.Pod{Namespace: w.volume.Namespace, Name: w.volume.Pod, UID: w.volume.UID} &&
-				v.Condition == w.condition && v.Unhealthy == w.abnormal && strings.Join(states, " ") == w.states &&
+				v.Condition == w.condition && v.Abnormal == w.abnormal && strings.Join(states, " ") == w.states &&
 				strings.Contains(v.Reason, w.reason) && (v.Reason == "") == (w.reason == "")
 		}
 		if !same {
@@ -178,7 +178,7 @@ func (n *node) wantVersions(report *status.Report, v *harness.Volume) {
 				n.t.Fatal(err)
 			}
 			want := status.Version{UID: string(cm.UID), ResourceVersion: cm.ResourceVersion}
-			if o.Shown == nil || *o.Shown != want || !o.Watched || o.LastConfirmed == nil || o.LastConfirmed.After(report.ObservedAt) {
+			if o.Shown == nil || *o.Shown != want || !o.Followed || o.ProvenAt == nil || o.ProvenAt.After(report.ObservedAt) {
 				n.t.Errorf("told of %s: %+v, want version %v", o.Name, o, want)
 			}
 		}
