@@ -117,7 +117,7 @@ func checkVolumes(t *testing.T, example *corev1.Pod, objects payload.Objects) {
 			func(name string) ([]volume.Source, error) {
 				return pod.VolumeSources(&example.Spec, field.NewPath("spec"), podOf(example).Namespace, name)
 			},
-			func(name string) []pod.Below { return pod.MountsBelow(&example.Spec, field.NewPath("spec"), name) }, podVolume.Name)
+			func(name string) []pod.Below { return pod.MountsBelow(&example.Spec, field.NewPath("spec"))[name] }, podVolume.Name, nil)
 		if err != nil || len(leftOut) > 0 {
 			t.Errorf("volume %s: %v; left out: %q", podVolume.Name, err, leftOut)
 			continue

@@ -15,22 +15,15 @@ func (c *Checker) podLimits(at Location, template podTemplate, driven int, all [
 			names = names.Plus(resolved.Names())
 		}
 	}
-	over := func(format string, has, limit any) {
-		c.problem(at, template.at.Child("volumes").String(), fmt.Sprintf(format, has, limit))
+	problem := func(format string, args ...any) {
+		c.problem(at, template.at.Child("volumes").String(), fmt.Sprintf(format, args...))
 	}
 	if driven > volume.MaxPodVolumes {
-		over("the pod has %d volumes of this driver, more than %d: show several objects in one volume", driven, volume.MaxPodVolumes)
+		problem("the pod has %d volumes of this driver, more than %d: show several objects in one volume", driven, volume.MaxPodVolumes)
 	}
-	if names.Objects > volume.MaxPodObjects {
-		over("the volumes of the pod name %d ConfigMaps and Secrets, each counted once for each volume, more than %d: "+
-			"show fewer objects, or show them in fewer volumes", names.Objects, volume.MaxPodObjects)
-	}
-	if names.Items > volume.MaxPodItems {
-		over("the volumes of the pod list %d sources, items, variables, joined keys and directories, more than %d: "+
-			"list fewer of them, or show whole objects, without items", names.Items, volume.MaxPodItems)
-	}
-	if names.Bytes > volume.MaxPodNameBytes {
-		over("the names and paths of the pod's volumes have %d bytes, more than %d: "+
-			"list fewer items, or shorten the path in front of them", names.Bytes, volume.MaxPodNameBytes)
+	for _, limit := range volume.PodLimits(names, 0) {
+		if has := limit.Count(names); has > limit.Most {
+			problem("Too many: the volumes of the pod name %d %s, more than %d: %s", has, limit.What, limit.Most, limit.Fix)
+		}
 	}
 }

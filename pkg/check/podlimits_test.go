@@ -47,9 +47,9 @@ func TestPodLimits(t *testing.T) {
 	}
 	const (
 		many   = ": show several objects in one volume"
-		less   = ", each counted once for each volume, more than 1024: show fewer objects, or show them in fewer volumes"
-		listed = " sources, items, variables, joined keys and directories, more than 16384: list fewer of them, or show whole objects, without items"
-		path   = " bytes, more than 4194304: list fewer items, or shorten the path in front of them"
+		less   = " ConfigMaps and Secrets, more than 1024: each counts once for each volume that names it: show objects in fewer volumes"
+		listed = " sources, items, variables and directories, more than 16384: leave out items, or show the object in fewer volumes"
+		path   = " bytes of names and paths, more than 4194304: the path of a source counts for each of its files: use a shorter one"
 	)
 	for _, test := range []struct {
 		name, volumes string
@@ -58,15 +58,15 @@ func TestPodLimits(t *testing.T) {
 		{"128 volumes", manyVolumes(128, "{secret: s}"), nil},
 		{"129 volumes", manyVolumes(129, "{secret: s}"), []string{"the pod has 129 volumes of this driver, more than 128" + many}},
 		{"1024 objects", manyVolumes(4, objects(256)), nil},
-		{"1025 objects", manyVolumes(5, objects(205)), []string{"the volumes of the pod name 1025 ConfigMaps and Secrets" + less}},
+		{"1025 objects", manyVolumes(5, objects(205)), []string{"Too many: the volumes of the pod name 1025" + less}},
 		{"16384 items", manyVolumes(4, "{volume: native}", native(4095)), nil},
-		{"16388 items", manyVolumes(4, "{volume: native}", native(4096)), []string{"the volumes of the pod list 16388" + listed}},
+		{"16388 items", manyVolumes(4, "{volume: native}", native(4096)), []string{"Too many: the volumes of the pod name 16388" + listed}},
 		{"4 MiB of paths", manyVolumes(4, below, native(575)), nil},
 		{"more than 4 MiB of paths", manyVolumes(4, below, native(581)), []string{
-			fmt.Sprintf("the names and paths of the pod's volumes have %d%s", 4*bytesOf(581), path),
+			fmt.Sprintf("Too many: the volumes of the pod name %d%s", 4*bytesOf(581), path),
 		}},
 		{"129 volumes of 1032 objects", manyVolumes(129, objects(8)), []string{
-			"the pod has 129 volumes of this driver, more than 128" + many, "the volumes of the pod name 1032 ConfigMaps and Secrets" + less,
+			"the pod has 129 volumes of this driver, more than 128" + many, "Too many: the volumes of the pod name 1032" + less,
 		}},
 	} {
 		var want []string

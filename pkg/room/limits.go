@@ -72,30 +72,10 @@ func (l Limits) CheckItems(n int) error {
 
 // checkNames returns an error if the volumes of a pod name too much together. others is what the pod's other volumes name.
 func (l Limits) checkNames(n, others volume.Names) error {
-	// What the pod's own text says is kept once, however many volumes show it. Only what is put in front of it multiplies, so a directory
-	// that doesn't double the names is always allowed.
-	all := n.Plus(others)
-	mostBytes := max(volume.MaxPodNameBytes, 2*all.Bytes)
-	for _, limit := range []struct {
-		has, others, most int64
-		what, fix         string
-	}{
-		{
-			int64(n.Objects), int64(others.Objects), volume.MaxPodObjects,
-			"ConfigMaps and Secrets", "each counts once for each volume that names it: show objects in fewer volumes",
-		},
-		{
-			int64(n.Items), int64(others.Items), max(volume.MaxPodItems, l.Files),
-			"sources, items, variables and directories", "leave out items, or show the object in fewer volumes",
-		},
-		{
-			n.Bytes + n.Added, others.Bytes + others.Added, mostBytes,
-			"bytes of names and paths", "a path of a source counts for each of its files: use shorter ones",
-		},
-	} {
-		if limit.has+limit.others > limit.most {
+	for _, limit := range volume.PodLimits(n.Plus(others), l.Files) {
+		if has, rest := limit.Count(n), limit.Count(others); has+rest > limit.Most {
 			return fmt.Errorf("Too many: the volume names %d %s, the pod's other volumes %d, and all volumes of a pod may name %d: %d are left; %s",
-				limit.has, limit.what, limit.others, limit.most, max(limit.most-limit.others, 0), limit.fix)
+				has, limit.What, rest, limit.Most, max(limit.Most-rest, 0), limit.Fix)
 		}
 	}
 	return nil

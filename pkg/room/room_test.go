@@ -100,7 +100,7 @@ func TestCheckNames(t *testing.T) {
 		{"the most bytes", mib, volume.Names{Bytes: mib}, volume.Names{Bytes: mib / 2, Added: 2*mib + mib/2}, ""},
 		{
 			"too many bytes", mib, volume.Names{Bytes: mib}, volume.Names{Bytes: mib / 2, Added: 2*mib + mib/2 + 1},
-			"Too many: the volume names 3145729 bytes of names and paths, the pod's other volumes 1048576, and all volumes of a pod may name 4194304: 3145728 are left; a path of a source",
+			"Too many: the volume names 3145729 bytes of names and paths, the pod's other volumes 1048576, and all volumes of a pod may name 4194304: 3145728 are left; the path of a source",
 		},
 		{"directories that don't double the names", mib, volume.Names{Bytes: 3 * mib, Added: mib}, volume.Names{Bytes: 3 * mib, Added: 5 * mib}, ""},
 		{"and those that do", mib, volume.Names{Bytes: 3 * mib, Added: mib}, volume.Names{Bytes: 3 * mib, Added: 5*mib + 1}, "may name 12582912"},

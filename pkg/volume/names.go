@@ -14,6 +14,29 @@ const (
 	MaxPodNameBytes = 4 << 20
 )
 
+// PodLimit is a limit of what the volumes of one pod may name together.
+type PodLimit struct {
+	// What is counted, and Fix says how to have less of it.
+	What, Fix string
+	Count     func(Names) int64
+	Most      int64
+}
+
+// PodLimits returns the limits of a pod whose volumes name all together. files is how many files one volume may have.
+func PodLimits(all Names, files int64) []PodLimit {
+	return []PodLimit{{
+		"ConfigMaps and Secrets", "each counts once for each volume that names it: show objects in fewer volumes",
+		func(n Names) int64 { return int64(n.Objects) }, MaxPodObjects,
+	}, {
+		"sources, items, variables and directories", "leave out items, or show the object in fewer volumes",
+		func(n Names) int64 { return int64(n.Items) }, max(MaxPodItems, files),
+	}, {
+		// What the pod's own text says is kept once, however many volumes show it. Only what is put in front of it multiplies.
+		"bytes of names and paths", "the path of a source counts for each of its files: use a shorter one",
+		func(n Names) int64 { return n.Bytes + n.Added }, max(MaxPodNameBytes, 2*all.Bytes),
+	}}
+}
+
 // Names counts what volumes name.
 type Names struct {
 	// Objects are the ConfigMaps and Secrets. A volume counts each of them once.
