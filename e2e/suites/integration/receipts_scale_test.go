@@ -174,7 +174,7 @@ func TestManyQuietVolumesOfAPod(t *testing.T) {
 		clear(states)
 		for i := range report.Volumes {
 			o := &report.Volumes[i].Objects[0]
-			switch state := strings.TrimSpace(o.Opened + " " + v.OpenedReason); {
+			switch state := strings.TrimSpace(o.Opened + " " + report.Volumes[i].OpenedReason); {
 			case o.Opened == "no":
 				return fmt.Errorf("the opens of %s are not reported", report.Volumes[i].VolumeID)
 			case report.Volumes[i].VolumeID == victim.ID():
