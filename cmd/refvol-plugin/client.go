@@ -18,6 +18,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/permissions"
 	"github.com/refvol/refvol/pkg/requests"
 )
@@ -91,7 +92,7 @@ func newHTTPClient(config *rest.Config) (*http.Client, error) {
 		return nil, err
 	}
 	base.TLSHandshakeTimeout, base.ResponseHeaderTimeout = connectTimeout, requests.AnswerTimeout
-	base.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}
+	base.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout, MaxReceiveBufferPerStream: manager.StreamBuffer}
 	return client, nil
 }
 

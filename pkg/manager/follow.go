@@ -139,9 +139,16 @@ func (r *run) requestContext(ctx context.Context) context.Context {
 	return requests.With(ctx, requests.Meta{Account: r.item.account, Urgent: r.item.state.Urgent, For: r.item.waiters})
 }
 
+// whole returns a context for a request whose answer is read at once. Few of them are in memory at the same time.
+func whole(ctx context.Context) context.Context {
+	m := requests.MetaOf(ctx)
+	m.Whole = true
+	return requests.With(ctx, m)
+}
+
 // list requests the state, and returns where a watch can continue.
 func (r *run) list(ctx context.Context, begin watchStart) (watchStart, error) {
-	ctx, cancel := context.WithTimeout(r.requestContext(ctx), bodyTimeout)
+	ctx, cancel := context.WithTimeout(whole(r.requestContext(ctx)), bodyTimeout)
 	defer cancel()
 	obj, version, err := r.item.source.list(ctx, r.item.ref, metav1.ListOptions{ResourceVersion: begin.notOlder})
 	if err != nil {
@@ -181,25 +188,27 @@ func (r *run) watch(ctx context.Context, begin watchStart, count *int) (watchSta
 	}
 	deadline := time.AfterFunc(limit, func() { cancel(errSilent) })
 	defer deadline.Stop()
-	s, version := &stream{body: body, decoder: it.source.events, ref: it.ref}, begin.version
+	s, version := &stream{body: body, decoder: it.source.events, ref: it.ref, inFlight: it.m.inFlight}, begin.version
+	defer s.settled()
 	if withState {
-		if version, err = r.readState(s); err != nil {
+		if version, err = r.readState(ctx, s); err != nil {
 			return watchStart{}, errors.Join(context.Cause(ctx), err)
 		}
 		deadline.Reset(lasts + watchGrace)
 	}
 	opened := time.Now()
-	if version, err = r.processEvents(s, version); time.Since(opened) >= watchTime {
+	if version, err = r.processEvents(ctx, s, version); time.Since(opened) >= watchTime {
 		version = ""
 	}
 	return r.startAfter(version), err
 }
 
 // readState reads the state that a watch starts with.
-func (r *run) readState(s *stream) (version string, err error) {
+func (r *run) readState(ctx context.Context, s *stream) (version string, err error) {
 	var obj *volume.Object
+	defer s.settled()
 	for {
-		e, err := s.next()
+		e, err := s.next(ctx)
 		switch {
 		case errors.Is(err, errEnded):
 			return "", fmt.Errorf("%w: %w", errNoState, err)
@@ -214,12 +223,13 @@ func (r *run) readState(s *stream) (version string, err error) {
 }
 
 // processEvents processes events until the watch ends or the object cannot change any more.
-func (r *run) processEvents(s *stream, version string) (string, error) {
+func (r *run) processEvents(ctx context.Context, s *stream, version string) (string, error) {
 	began, heard := time.Now(), false
 	r.setWatching(began)
 	defer r.setWatching(time.Time{})
 	for !r.endIfImmutable() {
-		e, err := s.next()
+		s.settled()
+		e, err := s.next(ctx)
 		switch {
 		case errors.Is(err, errEnded) && !heard && time.Since(began) < workingTime:
 			r.recordFailure(errCut)

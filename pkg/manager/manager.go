@@ -148,6 +148,7 @@ type Manager struct {
 	refusalsPass bool
 	maxIdle      time.Duration
 	cache        *cache
+	inFlight     *inFlight
 	// ttl says how long Cache keeps an answer. It is nil for the other change detections.
 	ttl *nodeTTL
 	// changed calls the subscriber.
@@ -184,6 +185,7 @@ func New(opts Options) (*Manager, error) {
 		refusalsPass: opts.RefusalsPass,
 		maxIdle:      max(idleResyncs*opts.ResyncInterval, minIdle),
 		cache:        &cache{max: opts.MaxCachedSize, pods: map[types.UID]int64{}},
+		inFlight:     newInFlight(),
 		changed:      func(volume.ServiceAccount, volume.Ref) {},
 		items:        map[key]*item{},
 		registered:   map[types.UID]map[string]registration{},

@@ -89,7 +89,7 @@ func (r *run) refreshLaterLocked(pause time.Duration) {
 // fetch sends one request, or two. The answer that an object does not exist must not come from a cache, because it has no version that
 // shows its age. For an existing object, with Cache, an answer from a cache is good enough and spares etcd.
 func (r *run) fetch(ctx context.Context) (*volume.Object, error) {
-	ctx, cancel := context.WithTimeout(ctx, bodyTimeout)
+	ctx, cancel := context.WithTimeout(whole(ctx), bodyTimeout)
 	defer cancel()
 	var opts metav1.GetOptions
 	if r.item.m.detection == Cache && r.item.isCachedEnough() {

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -44,19 +45,31 @@ type stream struct {
 	body    io.Reader
 	decoder runtime.Decoder
 	ref     volume.Ref
+	// inFlight limits the memory of events. release ends the turn of the last one; nil if it has ended.
+	inFlight *inFlight
+	release  func()
 }
 
 // maxFrame is the longest event that is read, in bytes, as in client-go. Objects have at most a tenth of that.
 const maxFrame = 16 << 20
 
-// next returns the next event of the object. The error wraps errEnded or errUnreadable, or is the API error that the server sent as an
+// settled says that the cache counts the last event now, or that it is gone. It is idempotent.
+func (s *stream) settled() {
+	if s.release != nil {
+		s.release()
+		s.release = nil
+	}
+}
+
+// next returns the next event of the object. It waits until there is room for the event, which counts as in flight until the caller calls
+// settled, or next. The error wraps errEnded or errUnreadable, or is the API error that the server sent as an
 // event.
 //
 // Each event is a frame: its length and a WatchEvent in protobuf. Most watches are idle nearly all the time, so the memory of a frame is
 // not kept between events. client-go's stream decoder keeps 1 KB plus the longest frame that it has read.
-func (s *stream) next() (event, error) {
+func (s *stream) next(ctx context.Context) (event, error) {
 	for {
-		frame, err := s.readFrame()
+		frame, err := s.readFrame(ctx)
 		if err != nil {
 			return event{}, err
 		}
@@ -67,7 +80,7 @@ func (s *stream) next() (event, error) {
 	}
 }
 
-func (s *stream) readFrame() ([]byte, error) {
+func (s *stream) readFrame(ctx context.Context) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(s.body, head[:]); err != nil {
 		return nil, fmt.Errorf("%w: %w", errEnded, err)
@@ -75,6 +88,14 @@ func (s *stream) readFrame() ([]byte, error) {
 	length := binary.BigEndian.Uint32(head[:])
 	if length > maxFrame {
 		return nil, fmt.Errorf("%w: it has %d bytes", errUnreadable, length)
+	}
+	if length > smallEvent {
+		s.settled() // a large event must not wait for itself
+		release, err := s.inFlight.take(ctx, int64(length))
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errEnded, err)
+		}
+		s.release = release
 	}
 	frame := make([]byte, length)
 	if _, err := io.ReadFull(s.body, frame); err != nil {

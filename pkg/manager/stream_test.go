@@ -40,7 +40,7 @@ func body(t testing.TB, events ...any) *bytes.Buffer {
 // read returns the stream of an answer.
 func read(t testing.TB, body io.Reader) *stream {
 	scheme := newAPIServer(t).scheme
-	return &stream{body: body, decoder: protobuf.NewSerializer(scheme, scheme), ref: configMapRef("a")}
+	return &stream{body: body, decoder: protobuf.NewSerializer(scheme, scheme), ref: configMapRef("a"), inFlight: newInFlight()}
 }
 
 func eventOf(kind watch.EventType, obj runtime.Object) metav1.WatchEvent {
@@ -66,27 +66,27 @@ func TestEventsAreRead(t *testing.T) {
 	cm := fullConfigMap()
 	want := objectOf(t, cm)
 	for _, kind := range []watch.EventType{watch.Added, watch.Modified, watch.Deleted, "NEW"} {
-		got, err := read(t, body(t, eventOf(kind, cm))).next()
+		got, err := read(t, body(t, eventOf(kind, cm))).next(t.Context())
 		if err != nil || !reflect.DeepEqual(got, event{kind: kind, object: want, resourceVersion: "7"}) {
 			t.Errorf("%s: got %+v, %v", kind, got, err)
 		}
 	}
 	for _, ref := range []volume.Ref{configMapRef("a"), secretRef("a")} { // bookmarks of these name no object
-		got, err := read(t, body(t, bookmark(ref, 7))).next()
+		got, err := read(t, body(t, bookmark(ref, 7))).next(t.Context())
 		if err != nil || !reflect.DeepEqual(got, event{kind: watch.Bookmark, resourceVersion: "7", initialEventsEnd: true}) {
 			t.Errorf("the end of the initial events: got %+v, %v", got, err)
 		}
 	}
-	got, err := read(t, body(t, eventOf(watch.Bookmark, cm))).next()
+	got, err := read(t, body(t, eventOf(watch.Bookmark, cm))).next(t.Context())
 	if err != nil || !reflect.DeepEqual(got, event{kind: watch.Bookmark, resourceVersion: "7"}) {
 		t.Errorf("a bookmark: got %+v, %v", got, err)
 	}
-	if _, err := read(t, body(t, eventOf(watch.Error, statusObject()))).next(); !apierrors.IsResourceExpired(err) {
+	if _, err := read(t, body(t, eventOf(watch.Error, statusObject()))).next(t.Context()); !apierrors.IsResourceExpired(err) {
 		t.Errorf("an error: got %v", err)
 	}
 	other := fullConfigMap()
 	other.Name = "b"
-	got, err = read(t, body(t, eventOf(watch.Added, other), eventOf(watch.Deleted, cm))).next()
+	got, err = read(t, body(t, eventOf(watch.Added, other), eventOf(watch.Deleted, cm))).next(t.Context())
 	if err != nil || !reflect.DeepEqual(got, event{kind: watch.Deleted, object: want, resourceVersion: "7"}) {
 		t.Errorf("after an event of another object: got %+v, %v", got, err)
 	}
@@ -105,10 +105,10 @@ func TestUnreadableEvents(t *testing.T) {
 		"an object's status":   eventOf(watch.Added, statusObject()),
 	} {
 		from := read(t, body(t, unreadable, eventOf(watch.Added, fullConfigMap())))
-		if _, err := from.next(); !errors.Is(err, errUnreadable) || err.Error() != errUnreadable.Error() {
+		if _, err := from.next(t.Context()); !errors.Is(err, errUnreadable) || err.Error() != errUnreadable.Error() {
 			t.Errorf("%s: got %v, want only %v", name, err, errUnreadable)
 		}
-		if e, err := from.next(); err != nil || e.object.Ref != configMapRef("a") {
+		if e, err := from.next(t.Context()); err != nil || e.object.Ref != configMapRef("a") {
 			t.Errorf("after %s: got %+v, %v", name, e, err)
 		}
 	}
@@ -121,11 +121,11 @@ func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
 // TestAFrameThatIsTooLong is not read.
 func TestAFrameThatIsTooLong(t *testing.T) {
 	from := read(t, io.MultiReader(strings.NewReader("\xff\xff\xff\xff"), failingReader{errors.New("it is read")}))
-	if _, err := from.next(); !errors.Is(err, errUnreadable) || errors.Is(err, errEnded) {
+	if _, err := from.next(t.Context()); !errors.Is(err, errUnreadable) || errors.Is(err, errEnded) {
 		t.Errorf("a frame of 4 GiB: %v", err)
 	}
 	from = read(t, io.MultiReader(strings.NewReader("\x01\x00\x00\x00"), failingReader{errors.New("it is read")}))
-	if _, err := from.next(); !errors.Is(err, errEnded) {
+	if _, err := from.next(t.Context()); !errors.Is(err, errEnded) {
 		t.Errorf("a frame of 16 MiB: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -46,6 +47,9 @@ type Meta struct {
 	// Alone means that the request has a credential of its own. Its result does not concern the account, and it does not wait at the
 	// account's gate.
 	Alone bool
+	// Whole means that the request keeps its slot until its body is closed, because the answer is short and read at once. Otherwise it keeps
+	// the slot until the headers come: a watch lasts.
+	Whole bool
 }
 
 type metaKey struct{}
@@ -202,8 +206,14 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	defer releaseSlot()
-	defer time.AfterFunc(slotTimeout, releaseSlot).Stop()
+	timer := time.AfterFunc(slotTimeout, releaseSlot)
+	isKept := false
+	defer func() {
+		if !isKept {
+			timer.Stop()
+			releaseSlot()
+		}
+	}()
 	looking, connected, ended := traceConnection(ctx)
 	defer ended()
 	resp, err := t.base.RoundTrip(req.WithContext(looking))
@@ -214,7 +224,25 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		default: // a signal is pending already
 		}
 	}
+	if err == nil && m.Whole {
+		isKept = true
+		resp.Body = &wholeBody{resp.Body, timer, releaseSlot}
+	}
 	return resp, err
+}
+
+// wholeBody is the body of an answer to a request with Meta.Whole.
+type wholeBody struct {
+	io.ReadCloser
+	timer       *time.Timer
+	releaseSlot func()
+}
+
+// Close also releases the request's slot.
+func (b *wholeBody) Close() error {
+	b.timer.Stop()
+	b.releaseSlot()
+	return b.ReadCloser.Close()
 }
 
 // admit waits at the gate and for a slot. The error is the cause of ctx. releaseSlot is idempotent.

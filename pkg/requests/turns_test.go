@@ -107,6 +107,41 @@ func TestARequestOfTwoPods(t *testing.T) {
 	})
 }
 
+// An answer that is read as a whole keeps its slot until it is closed, or for a second.
+func TestWholeAnswers(t *testing.T) {
+	inBubble(t, status(http.StatusOK), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
+		send := func(m Meta) *http.Response {
+			req, err := http.NewRequestWithContext(With(t.Context(), m), http.MethodGet, "http://api/", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := client.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp
+		}
+		under := func(want int64) {
+			t.Helper()
+			if got := r.State().UnderWay; got != want {
+				t.Errorf("%d requests have slots, want %d", got, want)
+			}
+		}
+		first, second, watch := send(Meta{Whole: true}), send(Meta{Whole: true}), send(Meta{})
+		under(2)
+		for range 2 {
+			if err := first.Body.Close(); err != nil {
+				t.Error(err)
+			}
+			under(1)
+		}
+		after(slotTimeout)
+		under(0)
+		_, _ = second.Body.Close(), watch.Body.Close()
+		under(0)
+	})
+}
+
 // A request that ends while it waits takes no slot, and one that gets its slot at the same moment returns it.
 func TestWaitingRequestsThatEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
