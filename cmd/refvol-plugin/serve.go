@@ -90,7 +90,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		return err
 	}
 	notShared := sync.OnceValue(func() error { return notShared(ctx, mounter.CheckPropagation()) })
-	below, err := newParts(ctx, opts, mounter, notShared, connections{config, client, paced}, recorder, m)
+	below, err := newParts(ctx, opts, mounter, notShared, connections{config, client, paced}, recorder, m, logLimit)
 	if err != nil {
 		return err
 	}
