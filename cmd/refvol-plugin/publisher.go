@@ -14,6 +14,7 @@ import (
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/events"
+	"github.com/refvol/refvol/pkg/loglimit"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/metrics"
 	"github.com/refvol/refvol/pkg/mount"
@@ -43,7 +44,7 @@ type connections struct {
 }
 
 // newParts returns the parts below the CSI server. notShared is as in publisher.Options.
-func newParts(ctx context.Context, opts *serveOptions, mounter *mount.Mounter, notShared func() error, api connections, recorder *events.Recorder, m *metrics.Metrics) (*parts, error) {
+func newParts(ctx context.Context, opts *serveOptions, mounter *mount.Mounter, notShared func() error, api connections, recorder *events.Recorder, m *metrics.Metrics, logLimit *loglimit.Limiter) (*parts, error) {
 	sizes, err := opts.sizes()
 	if err != nil {
 		return nil, err
@@ -70,6 +71,7 @@ func newParts(ctx context.Context, opts *serveOptions, mounter *mount.Mounter, n
 		AttributePrefix: mounter.AttributePrefix(),
 		Events:          recorder,
 		Observer:        m,
+		LogLimit:        logLimit,
 		Pods:            pod.NewReader(func(namespace string) pod.Pods { return api.client.Pods(namespace) }),
 		CrossNamespace:  opts.crossNamespace,
 		NodeName:        opts.nodeName,

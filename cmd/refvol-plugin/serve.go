@@ -19,6 +19,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/events"
+	"github.com/refvol/refvol/pkg/loglimit"
 	"github.com/refvol/refvol/pkg/metrics"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/requests"
@@ -72,6 +73,8 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	}
 	m := metrics.New(version.Get())
 	clientmetrics.Register(m.Client()) // client-go has only one place per process for this
+	logLimit := loglimit.New(logger, m.LogLineLeftOut)
+	defer logLimit.Close() // after everything that logs
 	paced := requests.New()
 	if err := m.ShowRequests(paced.State); err != nil {
 		return err
@@ -87,7 +90,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		return err
 	}
 	notShared := sync.OnceValue(func() error { return notShared(ctx, mounter.CheckPropagation()) })
-	below, err := newParts(ctx, opts, mounter, notShared, connections{config, client, paced}, recorder, m)
+	below, err := newParts(ctx, opts, mounter, notShared, connections{config, client, paced}, recorder, m, logLimit)
 	if err != nil {
 		return err
 	}
@@ -108,6 +111,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		KubeletSocketPath: opts.kubeletSocketPath,
 		Publisher:         below.volumes,
 		Observe:           m.ObserveCall,
+		LogLimit:          logLimit,
 		Registered:        registered,
 		DrainTimeout:      drainTimeout,
 	})

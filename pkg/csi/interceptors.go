@@ -5,13 +5,16 @@ import (
 	"fmt"
 	"path"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/loglimit"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -24,21 +27,45 @@ type volumeRequest interface{ GetVolumeId() string }
 // podRequest is a request that names a volume's pod.
 type podRequest interface{ GetVolumeContext() map[string]string }
 
+// targetOf returns the target path of a request about one volume, or "".
+func targetOf(req any) string {
+	switch r := req.(type) {
+	case interface{ GetTargetPath() string }:
+		return r.GetTargetPath()
+	case interface{ GetVolumePath() string }:
+		return r.GetVolumePath()
+	}
+	return ""
+}
+
+// podUID returns the UID of the pod that a target path names (.../pods/UID/volumes/DRIVER/NAME/mount), or "".
+func podUID(target string) types.UID {
+	parts := strings.Split(target, "/")
+	if len(parts) < 5 {
+		return ""
+	}
+	return types.UID(shorten(parts[len(parts)-5]))
+}
+
 // logCalls logs each failed call once, with its code, as an info message: the kubelet receives the error and logs it as one. The handler
 // logs what a call has done, with a logger that names the method, the volume and, in a publish, the pod. Nothing else of a request is
-// logged, because its context may hold tokens, and its secrets hold them. note is called with each answer.
-func logCalls(base klog.Logger, observe Observer, note func(req any, err error)) grpc.UnaryServerInterceptor {
+// logged, because its context may hold tokens, and its secrets hold them. limit limits the lines of each pod. note is called with each
+// answer.
+func logCalls(base klog.Logger, limit *loglimit.Limiter, observe Observer, note func(req any, err error)) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		method := path.Base(info.FullMethod)
 		logger := base.WithValues("method", method)
 		if r, ok := req.(volumeRequest); ok {
 			logger = logger.WithValues("volumeID", shorten(r.GetVolumeId()))
 		}
+		pod := volume.Pod{UID: podUID(targetOf(req))}
 		if r, ok := req.(podRequest); ok {
-			if pod, err := volume.PodFromContext(r.GetVolumeContext()); err == nil {
-				logger = logger.WithValues("pod", klog.KRef(shorten(pod.Namespace), shorten(pod.Name)))
+			if named, err := volume.PodFromContext(r.GetVolumeContext()); err == nil {
+				pod.Namespace, pod.Name = shorten(named.Namespace), shorten(named.Name)
+				logger = logger.WithValues("pod", klog.KRef(pod.Namespace, pod.Name))
 			}
 		}
+		logger = limit.Logger(logger, pod)
 		logger.V(4).Info("CSI call begins")
 		begin := time.Now()
 		resp, err := handler(klog.NewContext(ctx, logger), req)

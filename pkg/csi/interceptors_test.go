@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/leak/leaklog"
+	"github.com/refvol/refvol/pkg/loglimit"
 )
 
 // canary stands for what must not get into a log or an answer.
@@ -35,6 +39,41 @@ func TestEachFailureIsLogged(t *testing.T) {
 		if lines := s.logs.with(`"CSI call failed"`, text, `code="Unavailable"`, fmt.Sprintf("pod=%q", pod)); len(lines) != want {
 			t.Errorf("%s: %d lines, want %d, in %s", text, len(lines), want, s.logs)
 		}
+	}
+}
+
+// A pod whose calls fail has so many lines a minute, whatever the calls are. They don't take those of another pod.
+func TestFailuresOfAPodAreLimited(t *testing.T) {
+	const calls = 25 // of each of three kinds
+	var leftOut atomic.Int64
+	logs := newLogBuffer()
+	limit := loglimit.New(leaklog.New(t, logs), func() { leftOut.Add(1) })
+	defer limit.Close()
+	s := serve(t, func(o *Options) { o.LogLimit = limit })
+	failure := status.Error(codes.Unavailable, "no luck")
+	s.publisher.publish = func(context.Context) error { return failure }
+	s.publisher.unpublish, s.publisher.statsErr = func() error { return failure }, failure
+	fail := func(req *csi.NodePublishVolumeRequest) {
+		id, target := req.GetVolumeId(), req.GetTargetPath()
+		_, publish := s.node.NodePublishVolume(t.Context(), req)
+		_, unpublish := s.node.NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: id, TargetPath: target})
+		_, stats := s.node.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: target})
+		for _, err := range []error{publish, unpublish, stats} {
+			wantStatus(t, err, codes.Unavailable, "no luck")
+		}
+	}
+	for range calls {
+		fail(publishRequestOf(nil))
+	}
+	fail(publishRequestOf(func(req *csi.NodePublishVolumeRequest) {
+		req.VolumeId, req.TargetPath = "other", strings.Replace(testTarget, "uid-1", "uid-2", 1)
+	}))
+	if n, others := len(s.logs.with(`"CSI call failed"`, testID)), len(s.logs.with(`"CSI call failed"`, `volumeID="other"`)); n != 60 || others != 3 || leftOut.Load() != 3*calls-60 {
+		t.Errorf("%d lines about the pod and %d about another one, %d are left out; want 60, 3 and %d", n, others, leftOut.Load(), 3*calls-60)
+	}
+	limit.Close()
+	if lines := logs.with("were left out", `pod="shop/pod-1" podUID="uid-1"`, fmt.Sprint("lines=", 3*calls-60)); len(lines) != 1 {
+		t.Errorf("the log has %s", logs)
 	}
 }
 

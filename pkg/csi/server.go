@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/klog/v2"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/refvol/refvol/pkg/loglimit"
 )
 
 // Options are the options of a Server.
@@ -32,6 +34,8 @@ type Options struct {
 	Publisher         Publisher
 	// Observe is called after each call. It may be nil.
 	Observe Observer
+	// LogLimit limits what is logged about each pod. If it is nil, there is no limit.
+	LogLimit *loglimit.Limiter
 	// Registered is called each time that the kubelet registered the driver or refused to. It must not block. It may be nil.
 	Registered func(registered bool)
 	// DrainTimeout limits the calls that are still running at a stop.
@@ -116,7 +120,7 @@ func (s *Server) Serve(ctx context.Context) error {
 }
 
 func (s *Server) newGRPC(ctx context.Context) *grpc.Server {
-	return grpc.NewServer(grpc.ChainUnaryInterceptor(logCalls(klog.FromContext(ctx), s.opts.Observe, s.refusals.record), recoverPanics))
+	return grpc.NewServer(grpc.ChainUnaryInterceptor(logCalls(klog.FromContext(ctx), s.opts.LogLimit, s.opts.Observe, s.refusals.record), recoverPanics))
 }
 
 // endpoint is one socket and its server.

@@ -32,6 +32,7 @@ type Metrics struct {
 	writtenBytes prometheus.Counter
 	restarts     *prometheus.CounterVec
 	reviews      *prometheus.CounterVec
+	leftOut      prometheus.Counter
 	requests     *prometheus.CounterVec
 	durations    *prometheus.HistogramVec
 }
@@ -78,6 +79,10 @@ func New(build apiversion.Info) *Metrics {
 			Name: "refvol_authorizations_total",
 			Help: "Answers to the question whether a service account may use an object: allowed, denied, or error.",
 		}, []string{"result"}),
+		leftOut: add.NewCounter(prometheus.CounterOpts{
+			Name: "refvol_log_lines_left_out_total",
+			Help: "Lines that were not logged because there were too many about one pod.",
+		}),
 		// The next two have the names that all components of Kubernetes use.
 		requests: add.NewCounterVec(prometheus.CounterOpts{
 			Name: "rest_client_requests_total",
@@ -146,6 +151,9 @@ func (m *Metrics) Opened(took time.Duration) { m.opened.Observe(took.Seconds()) 
 
 // Rewatched counts a watch, by the object's kind, that was opened again.
 func (m *Metrics) Rewatched(kind volume.Kind) { m.restarts.WithLabelValues(string(kind)).Inc() }
+
+// LogLineLeftOut counts a line that was not logged.
+func (m *Metrics) LogLineLeftOut() { m.leftOut.Inc() }
 
 // Reviewed counts the answer to an access review.
 func (m *Metrics) Reviewed(allowed bool, err error) {

@@ -84,8 +84,9 @@ func TestResults(t *testing.T) {
 	m := New(apiversion.Info{})
 	m.wantLines(t,
 		`refvol_writes_total{result="changed"} 0`, `refvol_writes_total{result="unchanged"} 0`, `refvol_writes_total{result="error"} 0`,
-		`refvol_authorizations_total{result="allowed"} 0`, `refvol_authorizations_total{result="denied"} 0`, `refvol_authorizations_total{result="error"} 0`,
+		`refvol_authorizations_total{result="allowed"} 0`, `refvol_authorizations_total{result="denied"} 0`, `refvol_authorizations_total{result="error"} 0`, `refvol_log_lines_left_out_total 0`,
 	)
+	m.LogLineLeftOut()
 	for _, write := range []struct {
 		times   int
 		changed bool
@@ -107,7 +108,7 @@ func TestResults(t *testing.T) {
 	}
 	m.wantLines(t,
 		`refvol_writes_total{result="unchanged"} 1`, `refvol_writes_total{result="changed"} 2`, `refvol_writes_total{result="error"} 7`,
-		`refvol_write_bytes_total 230`,
+		`refvol_write_bytes_total 230`, `refvol_log_lines_left_out_total 1`,
 		`refvol_authorizations_total{result="allowed"} 1`, `refvol_authorizations_total{result="denied"} 2`, `refvol_authorizations_total{result="error"} 7`,
 	)
 }

@@ -39,6 +39,18 @@ const (
 // event and in logs.
 const maxMissing = 5
 
+// maxKey limits what the text of an error shows of a key, in bytes. A key may have 253, and an error names up to 30.
+const maxKey = 64
+
+// shortKey cuts off a long key for the text of an error.
+func shortKey(key string) string {
+	const more = "..."
+	if len(key) <= maxKey {
+		return key
+	}
+	return key[:maxKey-len(more)] + more
+}
+
 // Options are what a tree depends on beside the spec and the objects.
 type Options struct {
 	// FSGroup, if not nil, is the volume mount group of the publish request. It owns every file and directory, unless the spec names a
@@ -78,11 +90,11 @@ func (m Missing) String() string {
 	case m.Key == "":
 		return fmt.Sprintf("%s: %s not found", m.Field, m.Ref)
 	case m.Env:
-		text = fmt.Sprintf("%s: couldn't find key %s in %s %s/%s", m.Field, m.Key, m.Ref.Kind, m.Ref.Namespace, m.Ref.Name)
+		text = fmt.Sprintf("%s: couldn't find key %s in %s %s/%s", m.Field, shortKey(m.Key), m.Ref.Kind, m.Ref.Namespace, m.Ref.Name)
 	case m.Ref.Kind == volume.Secret:
-		text = fmt.Sprintf("%s: %s: references non-existent secret key: %s", m.Field, m.Ref, m.Key)
+		text = fmt.Sprintf("%s: %s: references non-existent secret key: %s", m.Field, m.Ref, shortKey(m.Key))
 	default:
-		text = fmt.Sprintf("%s: %s: configmap references non-existent config key: %s", m.Field, m.Ref, m.Key)
+		text = fmt.Sprintf("%s: %s: configmap references non-existent config key: %s", m.Field, m.Ref, shortKey(m.Key))
 	}
 	if m.Has != "" {
 		text += " (it has " + m.Has + ")"
@@ -118,7 +130,11 @@ func (e *MissingError) add(m Missing, object *volume.Object) {
 	if object != nil {
 		const few = 5
 		keys := slices.Sorted(maps.Keys(object.Data))
-		m.Has = strings.Join(keys[:min(few, len(keys))], ", ")
+		keys = keys[:min(few, len(keys))]
+		for i := range keys {
+			keys[i] = shortKey(keys[i])
+		}
+		m.Has = strings.Join(keys, ", ")
 	}
 	e.Missing = append(e.Missing, m)
 }

@@ -223,6 +223,30 @@ func TestRenderManyMissing(t *testing.T) {
 	}
 }
 
+// Keys of the greatest length make no long error: each text names a part of the missing key, and of the keys that there are.
+func TestRenderMissingLongKeys(t *testing.T) {
+	long := func(first string) string { return first + strings.Repeat("k", 252) }
+	short := func(first string) string { return first + strings.Repeat("k", 60) + "..." }
+	const bound = 4096
+	s := source(0, volume.ConfigMap, "a")
+	var keys, has []string
+	for i := range 7 {
+		s.Projection.Items = append(s.Projection.Items, volume.Item{Key: long(fmt.Sprint(i)), Path: fmt.Sprint(i)})
+		keys = append(keys, long(fmt.Sprint(i) + "-")[:253])
+	}
+	for i := range 5 {
+		has = append(has, short(fmt.Sprint(i) + "-")[:61]+"...")
+	}
+	_, err := Render(spec(s), objects(object(volume.ConfigMap, "a", keys...)), Options{})
+	if err == nil || len(err.Error()) > bound {
+		t.Fatalf("got %v, want at most %d bytes", err, bound)
+	}
+	want := "references non-existent config key: " + short("0") + " (it has " + strings.Join(has, ", ") + "); "
+	if !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s in it", err, want)
+	}
+}
+
 func TestRenderConflicts(t *testing.T) {
 	const cm = volume.ConfigMap
 	conflict := func(p, file string) string {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/pkg/access"
+	"github.com/refvol/refvol/pkg/loglimit"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
@@ -153,6 +154,8 @@ type Options struct {
 	Events Events
 	// Observer receives what happens to volumes. It may be nil.
 	Observer Observer
+	// LogLimit limits what is logged about each pod. If it is nil, there is no limit.
+	LogLimit *loglimit.Limiter
 	// Opens watches who opens files. If it is nil, there are no receipts.
 	Opens Opens
 	// NodeName is the name of the Node, for the variables that refer to it.

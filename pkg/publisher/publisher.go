@@ -73,6 +73,7 @@ func New(opts Options) (*Publisher, error) {
 	p.table = &table{
 		kubeletDir: opts.KubeletDir,
 		room:       space,
+		logLimit:   opts.LogLimit,
 		newVolume:  func(e *entry) reconciler { return newVolume(p.shared, e) },
 		entries:    map[string]*entry{},
 		byRef:      map[volume.Ref]map[*entry]struct{}{},

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/pkg/loglimit"
 	"github.com/refvol/refvol/pkg/room"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -21,6 +22,8 @@ type table struct {
 	kubeletDir string
 	// room counts what the volumes hold and name.
 	room *room.Room
+	// logLimit limits what is logged about each pod.
+	logLimit *loglimit.Limiter
 	// newVolume returns the worker's part of a volume. It is called with mu held.
 	newVolume func(*entry) reconciler
 
@@ -120,6 +123,8 @@ type worker struct {
 	// current is the volume that is being reconciled, and cancel cancels that.
 	current *entry
 	cancel  context.CancelCauseFunc
+	// news is used only by the goroutine, without mu.
+	news news
 }
 
 // snapshot is what a reconcile reads from the entry when it starts. Later changes make the volume due again.
@@ -144,7 +149,7 @@ type reconciler interface {
 	reconcile(ctx context.Context, now snapshot) result
 	// retryAt returns when a failed reconcile is retried, or zero for never. table.mu is held.
 	retryAt(f *failure) time.Time
-	// reportNews logs a volume's new state and reports failures to the pod's author. nil means success.
+	// reportNews has the worker log a volume's new state, and reports failures to the pod's author. nil means success.
 	reportNews(ctx context.Context, f *failure)
 	// makeRoom removes what is kept for readers.
 	makeRoom(ctx context.Context)

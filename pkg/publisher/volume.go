@@ -277,13 +277,13 @@ func (v *vol) reportWithdrawn(refused map[volume.Ref]bool) {
 	}
 }
 
-// reportNews logs a volume's new state and reports failures to the pod's author. nil means success.
+// reportNews has the worker log a volume's new state, and reports failures to the pod's author. nil means success.
 func (v *vol) reportNews(ctx context.Context, f *failure) {
-	logger := klog.FromContext(v.entry.logged(ctx))
+	logger, news := klog.FromContext(v.entry.logged(ctx)), &v.entry.worker.news
 	switch {
 	case !v.entry.isMounted(): // the failing call is logged
 	case f == nil:
-		logger.Info("Volume is current again")
+		news.add(v.entry, "", func(more ...any) { logger.Info("Volume is current again", more...) })
 		return
 	case f.event == string(ConditionSpreading):
 		logger.V(2).Info("An update waits for the pod's moment", "at", f.until)
@@ -292,10 +292,12 @@ func (v *vol) reportNews(ctx context.Context, f *failure) {
 		logger.V(2).Info("An update is held", "reason", f.Error())
 		return
 	case f.silent:
-		logger.Info("A mounted volume is not updated", "target", v.entry.target, "reason", f.Error())
+		news.add(v.entry, f.newsKind(), func(more ...any) {
+			logger.Info("A mounted volume is not updated", append([]any{"target", v.entry.target, "reason", f}, more...)...)
+		})
 		return
 	default:
-		logger.Error(f, "Volume does not show what it should")
+		news.add(v.entry, f.newsKind(), func(more ...any) { logger.Error(f, "Volume does not show what it should", more...) })
 	}
 	if pod := v.entry.report.pod; pod.Name != "" {
 		text := f.Error()

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // reconcileTimeout limits one reconcile.
@@ -81,9 +83,13 @@ func (w *worker) first() *entry {
 // run reconciles the pod's volumes in the order in which they are due, until none is due or ctx ends.
 func (w *worker) run(ctx context.Context, opens Opens) {
 	for {
+		if w.isNewsDue() { // before next, because another goroutine may run as soon as the worker rests
+			w.news.log()
+		}
 		e, its, now, ended := w.next(ctx)
 		switch {
 		case ended:
+			w.news.log()
 			w.end(context.WithoutCancel(ctx), opens)
 			return
 		case e == nil:
@@ -194,7 +200,7 @@ func (w *worker) conclude(run context.Context, e *entry, done result) {
 	}
 }
 
-// logged returns ctx with a logger that names the volume's ID, the pod, and the volume's name in the pod's spec.
+// logged returns ctx with a logger that names the volume's ID, the pod, and the volume's name in the pod's spec. The lines count for the pod.
 func (e *entry) logged(ctx context.Context) context.Context {
 	logger := klog.FromContext(ctx).WithValues("volumeID", e.id)
 	if pod := e.report.pod; pod.Name != "" {
@@ -203,5 +209,6 @@ func (e *entry) logged(ctx context.Context) context.Context {
 	if _, name := targetParts(e.table.kubeletDir, e.target); isElement(name) {
 		logger = logger.WithValues("volume", name)
 	}
-	return klog.NewContext(ctx, logger)
+	pod := volume.Pod{Namespace: e.report.pod.Namespace, Name: e.report.pod.Name, UID: e.worker.uid}
+	return klog.NewContext(ctx, e.table.logLimit.Logger(logger, pod))
 }

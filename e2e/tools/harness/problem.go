@@ -15,7 +15,8 @@ var (
 	problemJSON = regexp.MustCompile(`(?m)^\{.*"msg":"(?:Volume does not show what it should|Volume is current again)".*\}$`)
 )
 
-// Problem returns what this run of the plugin has logged last to ail a volume, "" for nothing.
+// Problem returns what this run of the plugin has logged last to ail a volume, "" for nothing. If volumes of one pod fail
+// together, the log names only the first of them.
 func (p *Plugin) Problem(v *Volume) (string, error) {
 	log, err := p.runLog()
 	if err != nil {
