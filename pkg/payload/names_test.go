@@ -1,6 +1,7 @@
 package payload
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -37,7 +38,7 @@ func TestTooManyDirectories(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := Render(spec, objects, Options{MaxDirectories: 29})
-	if _, ok := err.(*TooLargeError); !ok || !strings.Contains(err.Error(), "more than the 29 directories") {
+	if !errors.As(err, new(*TooLargeError)) || !strings.Contains(err.Error(), "more than the 29 directories") {
 		t.Errorf("got %v", err)
 	}
 }
