@@ -34,7 +34,8 @@ func (p *Plugin) StoreVolumes(ctx context.Context, volumes ...*Volume) error {
 	var changed []*Volume
 	for _, v := range volumes {
 		key := v.UID + "/" + v.Name
-		spec, err := json.Marshal(v) // a Volume's String takes quadratic time for many items
+		// The String of an API object takes quadratic time for many items.
+		spec, err := json.Marshal([]any{v.Attributes, v.MountGroup, v.Writable, v.ServiceAccount, v.Beside})
 		if err != nil {
 			return err
 		}
