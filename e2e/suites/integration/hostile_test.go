@@ -116,16 +116,22 @@ func (n *node) timePlain(count int) (median time.Duration, volumes []*harness.Vo
 // resident returns the bytes of memory that the plugin has now, and those that it had at most.
 func (n *node) resident() (now, most int64) {
 	n.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.PID()))
+	return residentOf(n.t, n.PID())
+}
+
+// residentOf is resident for any process.
+func residentOf(t *testing.T, pid int) (now, most int64) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		n.t.Fatal(err)
+		t.Fatal(err)
 	}
 	kibibytes := func(name string) int64 {
 		found := regexp.MustCompile(`(?m)^` + name + `:\s*(\d+) kB$`).FindSubmatch(text)
 		if found == nil {
-			n.t.Fatalf("no %s in %s", name, text)
+			t.Fatalf("no %s in %s", name, text)
 		}
-		return mustNumber(n.t)(strconv.ParseInt(string(found[1]), 10, 64)) << 10
+		return mustNumber(t)(strconv.ParseInt(string(found[1]), 10, 64)) << 10
 	}
 	return kibibytes("VmRSS"), kibibytes("VmHWM")
 }

@@ -58,10 +58,16 @@ func (n *node) publishAll(volumes []*harness.Volume) {
 
 func (n *node) unpublishAll(volumes []*harness.Volume) {
 	n.t.Helper()
+	n.unpublishEach(volumes)
+	n.wantNothingLeft()
+}
+
+// unpublishEach unpublishes volumes, but not necessarily all of the node.
+func (n *node) unpublishEach(volumes []*harness.Volume) {
+	n.t.Helper()
 	if err := inParallel(len(volumes), len(volumes), func(i int) error { return n.Unpublish(n.t.Context(), volumes[i]) }); err != nil {
 		n.t.Fatal(err)
 	}
-	n.wantNothingLeft()
 }
 
 // TestManyPodsStartAtOnce has 40 pods with 12 volumes each (30 in the long form) start together, at an API

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,30 +23,50 @@ type Pods interface {
 
 // StorePod has the API server know the volume's pod, with the volume in its spec, as the plugin reads it there. A pod
 // that exists gets the volume added. Publish does it too.
-func (p *Plugin) StorePod(ctx context.Context, v *Volume) error {
-	if p.opts.Pods == nil || v.Unknown {
+func (p *Plugin) StorePod(ctx context.Context, v *Volume) error { return p.StoreVolumes(ctx, v) }
+
+// StoreVolumes is StorePod for several volumes of one pod, which it stores once.
+func (p *Plugin) StoreVolumes(ctx context.Context, volumes ...*Volume) error {
+	if p.opts.Pods == nil {
 		return nil
 	}
-	key, spec := v.UID+"/"+v.Name, fmt.Sprint(v.Attributes, v.MountGroup, v.Writable, v.ServiceAccount, v.Beside)
-	if stored, ok := p.stored.Load(key); ok && stored == spec {
+	specs := map[string]string{}
+	var changed []*Volume
+	for _, v := range volumes {
+		key := v.UID + "/" + v.Name
+		// The String of an API object takes quadratic time for many items.
+		spec, err := json.Marshal([]any{v.Attributes, v.MountGroup, v.Writable, v.ServiceAccount, v.Beside})
+		if err != nil {
+			return err
+		}
+		if stored, ok := p.stored.Load(key); !v.Unknown && (!ok || stored != string(spec)) {
+			specs[key], changed = string(spec), append(changed, v)
+		}
+	}
+	if len(changed) == 0 {
 		return nil
 	}
 	p.storing.Lock() // several volumes may be of one pod
 	defer p.storing.Unlock()
-	pod, err := p.opts.Pods.Pod(ctx, v.Namespace, v.Pod)
+	first := changed[0]
+	pod, err := p.opts.Pods.Pod(ctx, first.Namespace, first.Pod)
 	if err != nil {
 		return err
 	}
-	if pod == nil || pod.UID != types.UID(v.UID) {
-		pod = newPod(p.opts.NodeName, v.Namespace, v.Pod, types.UID(v.UID))
+	if pod == nil || pod.UID != types.UID(first.UID) {
+		pod = newPod(p.opts.NodeName, first.Namespace, first.Pod, types.UID(first.UID))
 	}
-	if err := v.addTo(&pod.Spec); err != nil {
-		return err
+	for _, v := range changed {
+		if err := v.addTo(&pod.Spec); err != nil {
+			return err
+		}
 	}
 	if err := p.opts.Pods.PutPod(ctx, pod); err != nil {
 		return err
 	}
-	p.stored.Store(key, spec)
+	for key, spec := range specs {
+		p.stored.Store(key, spec)
+	}
 	return nil
 }
 
