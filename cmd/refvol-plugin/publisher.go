@@ -64,6 +64,7 @@ func newParts(ctx context.Context, opts *serveOptions, mounter *mount.Mounter, n
 		ChangeDetection: manager.ChangeDetection(opts.changeDetection),
 		NodeName:        opts.nodeName,
 		MaxCachedSize:   sizes.cached,
+		LogLimit:        logLimit,
 	}
 	shows := publisher.Options{
 		Mounts:          publisher.NewMounts(mounter),

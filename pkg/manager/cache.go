@@ -102,6 +102,16 @@ func (c *cache) remove(p *place, uid types.UID, mounted bool) (last, used bool) 
 	return true, len(p.pods) > 0
 }
 
+// anyPod returns the UID of a pod that references an object, or "" if no pod does any more.
+func (c *cache) anyPod(p *place) types.UID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for uid := range p.pods {
+		return uid
+	}
+	return ""
+}
+
 // mount marks a volume that was added before as mounted.
 func (c *cache) mount(p *place, uid types.UID) {
 	c.mu.Lock()

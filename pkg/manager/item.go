@@ -320,7 +320,8 @@ func (r *run) recordFailure(err error) (pause time.Duration) {
 	if waits != nil || !news || isUsual(err) { // the gate logs the first failure for all of them
 		level = detailLevel
 	}
-	klog.Background().V(level).Info("Request for an object failed, trying again", "ref", it.ref, "account", it.account, "err", err)
+	logger := it.m.logLimit.Logger(klog.Background(), volume.Pod{UID: it.m.cache.anyPod(&it.place)}) // a pod may name a thousand objects
+	logger.V(level).Info("Request for an object failed, trying again", "ref", it.ref, "account", it.account, "err", err)
 	if denied || refused {
 		it.m.changed(it.account, it.ref)
 	}

@@ -7,10 +7,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/loglimit"
 )
 
 // An outage of all objects is logged in a line or two. A failure of one object is logged once, however long it lasts. Answers of a busy API
@@ -43,6 +46,24 @@ func TestTheLogTellsAFailureOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A pod whose objects all fail fills no log: above a number of lines a minute they are left out, and one line says how many.
+func TestTheLogOfAPodIsLimited(t *testing.T) {
+	log := captureLog(t, "0")
+	synctest.Test(t, func(t *testing.T) {
+		leftOut := 0
+		limit := loglimit.New(klog.Background(), func() { leftOut++ })
+		e := newEnvWith(t, Options{LogLimit: limit})
+		e.answerWith(errForbidden)
+		e.RegisterPod(pod("p"), "v", hundred())
+		after(2 * time.Minute)
+		e.stop()
+		limit.Close()
+		if n := strings.Count(log.String(), "\n"); n > 62 || leftOut < 40 || !strings.Contains(log.String(), "were left out") {
+			t.Errorf("%d lines, %d left out:\n%s", n, leftOut, log)
+		}
+	})
 }
 
 // captureLog makes klog write to the result, at that verbosity, until the test ends.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/apiclient"
+	"github.com/refvol/refvol/pkg/loglimit"
 	"github.com/refvol/refvol/pkg/question"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
@@ -106,6 +107,8 @@ type Options struct {
 	RefusalsPass bool
 	// Observer receives the restarts of watches. It may be nil.
 	Observer Observer
+	// LogLimit limits what is logged about each pod. If it is nil, there is no limit.
+	LogLimit *loglimit.Limiter
 	// ResyncInterval is how often every live volume reads its objects. It is required and must be more than zero. The watch of an object
 	// stops when nothing has read the object for five times as long, but at least for a minute. The next read starts it again.
 	ResyncInterval time.Duration
@@ -149,6 +152,7 @@ type Manager struct {
 	maxIdle      time.Duration
 	cache        *cache
 	inFlight     *inFlight
+	logLimit     *loglimit.Limiter
 	// ttl says how long Cache keeps an answer. It is nil for the other change detections.
 	ttl *nodeTTL
 	// changed calls the subscriber.
@@ -186,6 +190,7 @@ func New(opts Options) (*Manager, error) {
 		maxIdle:      max(idleResyncs*opts.ResyncInterval, minIdle),
 		cache:        &cache{max: opts.MaxCachedSize, pods: map[types.UID]int64{}},
 		inFlight:     newInFlight(),
+		logLimit:     opts.LogLimit,
 		changed:      func(volume.ServiceAccount, volume.Ref) {},
 		items:        map[key]*item{},
 		registered:   map[types.UID]map[string]registration{},

@@ -72,7 +72,7 @@ func TestMemoryBeforeTheCacheRefuses(t *testing.T) {
 	server := largeObjects(t, 1_000_000)
 	paced := requests.New()
 	base := &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true, //nolint:gosec // It is the test's own server.
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true,
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: StreamBuffer},
 	}
 	defer base.CloseIdleConnections()

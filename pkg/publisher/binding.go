@@ -222,8 +222,8 @@ func (b *binding) parseRequest(ctx context.Context, request *Request, urgent boo
 func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.Spec, urgent bool) (*spec, *failure) {
 	at := parsed.NeedsPod()
 	if at == "" && !b.shared.opts.NodeRights {
-		if f := b.mayName(parsed.Names()); f != nil {
-			return nil, f
+		if err := b.checkNames(parsed.Names()); err != nil {
+			return nil, final(ReasonInvalid, "%w", err)
 		}
 		return &spec{Spec: parsed, resolved: parsed}, nil
 	}
@@ -237,18 +237,12 @@ func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.
 	}
 	s := &spec{Spec: parsed}
 	var leftOut []string
-	var refused *failure
 	_, name := targetParts(b.shared.opts.KubeletDir, request.Target)
 	crowd := b.shared.inTurn(ctx, func() {
-		s.resolved, leftOut, err = pod.Resolve(parsed, podSpec.Env, podSpec.VolumeSources, podSpec.MountsBelow, name, func(n volume.Names) error {
-			if refused = b.mayName(n); refused != nil {
-				return refused
-			}
-			return nil
-		})
+		s.resolved, leftOut, err = pod.Resolve(parsed, podSpec.Env, podSpec.VolumeSources, podSpec.MountsBelow, name, b.checkNames)
 	})
-	if f := cmp.Or(crowd, refused); f != nil {
-		return nil, f
+	if crowd != nil {
+		return nil, crowd
 	}
 	s.leftOut = few(leftOut)
 	if err == nil && b.shared.opts.NodeRights {
@@ -261,12 +255,12 @@ func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.
 	return s, nil
 }
 
-// mayName returns a failure if a volume that is not mounted yet names more than it may. A running pod may keep what it has.
-func (b *binding) mayName(n volume.Names) *failure {
+// checkNames returns an error if a volume that is not mounted yet names more than it may. A running pod may keep what it has.
+func (b *binding) checkNames(n volume.Names) error {
 	if b.entry.isMounted() {
 		return nil
 	}
-	return b.entry.mayName(n)
+	return b.entry.room.CheckNames(n)
 }
 
 // unreadPod returns the failure to read a pod whose spec says what the volume shows. With the node's rights a refusal may pass: the API

@@ -26,11 +26,3 @@ func (e *entry) fits(takes int64) *failure {
 	}
 	return nil
 }
-
-// mayName returns nil if a volume may name so much beside the pod's other volumes, or else the failure.
-func (e *entry) mayName(n volume.Names) *failure {
-	if err := e.room.CheckNames(n); err != nil {
-		return final(ReasonInvalid, "%w", err)
-	}
-	return nil
-}

@@ -52,8 +52,8 @@ func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering
 func (v *vol) name(got *answers) *failure {
 	n := v.binding.spec.names.Plus(payload.Names(v.binding.spec.resolved, got.objects))
 	if !v.entry.isMounted() || v.files.isCounted {
-		if f := v.entry.mayName(n); f != nil {
-			return f
+		if err := v.entry.room.CheckNames(n); err != nil {
+			return final(ReasonInvalid, "%w", err)
 		}
 	}
 	v.entry.room.Name(n)

@@ -36,7 +36,8 @@ func TestFilter(t *testing.T) {
 			v("new", "not-mounted", 0, app, other),
 		},
 		objects: []manager.ObjectStatus{
-			{Ref: app, State: manager.Present, Version: at("8")}, {Ref: db, State: manager.Present, Version: at("8")},
+			{Ref: app, State: manager.Present, Version: at("8")},
+			{Ref: db, State: manager.Present, Version: at("8")},
 			{Ref: other, State: manager.Present, Version: at("8"), Stale: true, Since: time.Now().Add(-time.Hour)},
 		},
 	}

@@ -87,19 +87,25 @@ func TestCheckNames(t *testing.T) {
 	}{
 		{"the most objects", mib, volume.Names{Objects: 768}, volume.Names{Objects: 256}, ""},
 		{
-			"too many objects", mib, volume.Names{Objects: 1000}, volume.Names{Objects: 25},
+			"too many objects", mib,
+			volume.Names{Objects: 1000},
+			volume.Names{Objects: 25},
 			"Too many: the volume names 25 ConfigMaps and Secrets, the pod's other volumes 1000, and all volumes of a pod may name 1024: 24 are left; each counts once for each volume",
 		},
 		{"the most items", mib, volume.Names{Items: 8192}, volume.Names{Items: 8192}, ""},
 		{
-			"too many items", mib, volume.Names{Items: 8192}, volume.Names{Items: 8193},
+			"too many items", mib,
+			volume.Names{Items: 8192},
+			volume.Names{Items: 8193},
 			"Too many: the volume names 8193 sources, items, variables and directories, the pod's other volumes 8192, and all volumes of a pod may name 16384: 8192 are left",
 		},
 		{"as many items as a large volume has files", 128 * mib, volume.Names{Items: 1}, volume.Names{Items: 32767}, ""},
 		{"and no more", 128 * mib, volume.Names{Items: 2}, volume.Names{Items: 32767}, "may name 32768: 32766 are left"},
 		{"the most bytes", mib, volume.Names{Bytes: mib}, volume.Names{Bytes: mib / 2, Added: 2*mib + mib/2}, ""},
 		{
-			"too many bytes", mib, volume.Names{Bytes: mib}, volume.Names{Bytes: mib / 2, Added: 2*mib + mib/2 + 1},
+			"too many bytes", mib,
+			volume.Names{Bytes: mib},
+			volume.Names{Bytes: mib / 2, Added: 2*mib + mib/2 + 1},
 			"Too many: the volume names 3145729 bytes of names and paths, the pod's other volumes 1048576, and all volumes of a pod may name 4194304: 3145728 are left; the path of a source",
 		},
 		{"directories that don't double the names", mib, volume.Names{Bytes: 3 * mib, Added: mib}, volume.Names{Bytes: 3 * mib, Added: 5 * mib}, ""},

@@ -161,9 +161,6 @@ func (p place) field() *field.Path {
 	return at.Child(attrItems).Index(p.item).Child("path")
 }
 
-// parent returns the directory of a clean path, "" for the volume's root.
-func parent(p string) string { return p[:max(0, strings.LastIndexByte(p, '/'))] }
-
 // fieldName returns a field's name from a pod's author in a form for a field path: unchanged if it can be a name, or quoted.
 func fieldName(name string) string {
 	quoted := strconv.Quote(shorten(name))
