@@ -102,7 +102,7 @@ func (v *Volume) CheckMemory(takes int64) error {
 }
 
 // CheckNames returns an error if the volume may not name so much, because of the pod's other volumes. It may always name what it names
-// already.
+// already. The limit holds if one goroutine checks and sets the names of all volumes of a pod, as its worker does.
 func (v *Volume) CheckNames(n volume.Names) error {
 	v.room.mu.Lock()
 	defer v.room.mu.Unlock()
