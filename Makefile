@@ -121,7 +121,8 @@ BUBBLED := grep -rl --include='*_test.go' '"testing/synctest"' cmd/refvol-plugin
 test-unit: ## Run the unit tier: no root, no network, no built binaries
 	@command -v strace >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq -y --no-install-recommends install strace >/dev/null; } || echo "SKIPPED: this machine has no strace: the tests of pkg/writer with faults of single calls"
 	$(GO) $(TEST) $(SANDBOX) -cpu 1 $$($(BUBBLED))
-	$(GO) $(TEST) $(SANDBOX) $$($(GO) list ./... | grep -vxF "$$($(GO) list $$($(BUBBLED)))")
+	$(GO) $(TEST) $(SANDBOX) $$($(GO) list ./... | grep -vxF -e "$$($(GO) list ./internal/simulation)" -e "$$($(GO) list $$($(BUBBLED)))")
+	$(GO) $(PLAIN_TEST) $(SANDBOX) ./internal/simulation
 	$(GO) -C cmd/kubectl-refvol $(TEST) -cpu 1 ./...
 	$(STATIC) -C tools $(PLAIN_TEST) $(ONCE) ./...
 	$(STATIC) -C tools/release $(PLAIN_TEST) -short ./...

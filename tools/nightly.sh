@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
 packages=(access authz apiclient check csi envfile events fleet loglimit manager metrics mount payload permissions pod publisher-a publisher-b question receipts record report requests room status taint volume writer-a writer-b)
-parts=(unit integration integration-alone integration-faults integration-schedules suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
+parts=(unit simulation integration integration-alone integration-faults integration-schedules suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
 # Unit tests of another architecture need a processor of that kind, or QEMU in user mode.
@@ -26,6 +26,16 @@ faults='^(TestKilledAnywhere|TestKilledWhileItStarts|TestMountRemovedAtAnyCall)$
 schedules='^(TestRandomFaults)$'
 integration() {
   REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on -v "$@" ./suites/integration
+}
+
+# New seeds for half an hour, each under the race detector, with one processor as the unit tier has it.
+simulation() {
+  local end=$((SECONDS + 1800)) first
+  go test -race -trimpath -buildvcs=false -vet=off -c -o bin/simulation.test ./internal/simulation || return
+  while [ "$SECONDS" -lt "$end" ]; do
+    first=$((RANDOM * 32768 + RANDOM + 1000))
+    (cd internal/simulation && REFVOL_SIM_SEEDS=$first-$((first + 39)) ../../tools/sandbox.sh ../../bin/simulation.test -test.v -test.cpu 1 -test.run TestSimulation) || return
+  done
 }
 
 # The long forms of the suites that have no part of their own.
@@ -71,6 +81,7 @@ run() {
   integration-alone) integration -run="$alone" ;;
   integration-faults) integration -run="$faults" ;;
   integration-schedules) integration -run="$schedules" -parallel=20 ;; # its nodes mostly wait
+  simulation) simulation ;;
   suites) suites ;;
   kernels-*) make test-kernels KERNELS="${1#kernels-}" ;;
   kind-long) REFVOL_LONG=1 make e2e ARGS=-test.timeout=55m ;;

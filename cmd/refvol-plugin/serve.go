@@ -22,6 +22,9 @@ import (
 	"github.com/refvol/refvol/pkg/loglimit"
 	"github.com/refvol/refvol/pkg/metrics"
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/node"
+	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/receipts"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/taint"
 )
@@ -79,7 +82,8 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if err := m.ShowRequests(paced.State); err != nil {
 		return err
 	}
-	client, err := newClient(config, paced)
+	api := connections{config, paced}
+	client, err := api.Own()
 	if err != nil {
 		return err
 	}
@@ -90,8 +94,22 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		return err
 	}
 	notShared := sync.OnceValue(func() error { return notShared(ctx, mounter.CheckPropagation()) })
-	below, err := newParts(ctx, opts, mounter, notShared, connections{config, client, paced}, recorder, m, logLimit)
+	settings, err := opts.settings()
 	if err != nil {
+		return err
+	}
+	system := node.System{
+		Client: client, Clients: api, Requests: paced, Mounts: publisher.NewMounts(mounter), AttributePrefix: mounter.AttributePrefix(),
+		NotShared: notShared, Events: recorder, Metrics: m, LogLimit: logLimit,
+	}
+	var below *node.Node
+	var opens *receipts.Group
+	if opts.openReceipts {
+		if opens = newOpens(ctx, mounter, func() { below.Volumes.OpensLost() }); opens != nil {
+			system.Opens = opens
+		}
+	}
+	if below, err = node.New(settings, system); err != nil {
 		return err
 	}
 	var registered func(bool)
@@ -109,7 +127,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 		Endpoint:          opts.endpoint,
 		RegistrationDir:   opts.registrationDir,
 		KubeletSocketPath: opts.kubeletSocketPath,
-		Publisher:         below.volumes,
+		Publisher:         below.Volumes,
 		Observe:           m.ObserveCall,
 		LogLimit:          logLimit,
 		Registered:        registered,
@@ -130,21 +148,18 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	if below.opens != nil {
-		defer func() { err = errors.Join(err, below.opens.Close()) }()
-		running.Go(func() { below.opens.Run(background) })
+	if opens != nil {
+		defer func() { err = errors.Join(err, opens.Close()) }()
+		running.Go(func() { opens.Run(background) })
 	}
 	defer running.Wait()
 	defer stop()
-	var managerErr error
-	running.Go(func() { managerErr = below.objects.Run(background) })
-	if err := below.volumes.Restore(ctx); err != nil {
-		return fmt.Errorf("find mounted volumes: %w", err)
+	if err := below.Start(ctx); err != nil {
+		return err
 	}
-	running.Go(func() { below.volumes.Run(background) })
-	running.Go(func() { below.rights.Run(background) })
+	defer func() { err = errors.Join(err, below.Stop()) }()
 	running.Go(func() {
-		below.rights.Await(background)
+		below.Rights.Await(background)
 		// Pods must not come to a node before the plugin can read there, or where they could not start.
 		if startupTaint != nil && notShared() == nil {
 			startupTaint.Run(background)
@@ -153,8 +168,8 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 
 	serving, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
-	defer context.AfterFunc(serving, below.volumes.StopWaiting)()
-	ready := readiness(notShared, below.rights.Ready, server.IsReady)
+	defer context.AfterFunc(serving, below.Volumes.StopWaiting)()
+	ready := readiness(notShared, below.Rights.Ready, server.IsReady)
 	for _, c := range ready {
 		if err := m.ShowReadiness(c.name, c.err); err != nil {
 			return err
@@ -169,8 +184,7 @@ func serve(ctx context.Context, opts *serveOptions) (err error) {
 	if cause := context.Cause(serving); cause != nil && !errors.Is(cause, context.Canceled) {
 		err = errors.Join(err, cause)
 	}
-	stop()
-	running.Wait()
+	err = errors.Join(err, below.Stop())
 	logger.Info("Stopped")
-	return errors.Join(err, managerErr)
+	return err
 }

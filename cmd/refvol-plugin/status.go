@@ -13,6 +13,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/node"
 	"github.com/refvol/refvol/pkg/report"
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -96,10 +97,10 @@ func validateStatusAddress(address string) error {
 }
 
 // statusHandler serves the plugin's status.
-func statusHandler(opts *serveOptions, p *parts, server *csi.Server, ready []condition) http.Handler {
+func statusHandler(opts *serveOptions, n *node.Node, server *csi.Server, ready []condition) http.Handler {
 	o := &report.Reporter{
 		Driver: opts.driverName, Node: opts.nodeName, Version: version.Get().GitVersion,
-		Volumes: p.volumes.Volumes, Objects: p.objects.Objects, Refused: server.Refused, MissingRights: p.rights.Missing,
+		Volumes: n.Volumes.Volumes, Objects: n.Objects.Objects, Refused: server.Refused, MissingRights: n.Rights.Missing,
 		NotReady: func() []string { return unmet(ready) },
 	}
 	if opts.changeDetection != string(manager.Watch) {

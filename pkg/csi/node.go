@@ -28,6 +28,11 @@ type nodeServer struct {
 	publisher Publisher
 }
 
+// NewNodeServer returns the CSI Node service, without a socket. It is safe for concurrent use if publisher is.
+func NewNodeServer(nodeName string, publisher Publisher) csi.NodeServer {
+	return &nodeServer{nodeName: nodeName, publisher: publisher}
+}
+
 // NodePublishVolume makes a volume visible at its target path.
 func (s *nodeServer) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	request, err := publishRequest(req)

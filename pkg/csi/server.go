@@ -98,7 +98,7 @@ func (s *Server) registrationPath() string {
 func (s *Server) Serve(ctx context.Context) error {
 	services := s.newGRPC(ctx)
 	csi.RegisterIdentityServer(services, &identityServer{name: s.opts.DriverName, version: s.opts.Version})
-	csi.RegisterNodeServer(services, &nodeServer{nodeName: s.opts.NodeName, publisher: s.opts.Publisher})
+	csi.RegisterNodeServer(services, NewNodeServer(s.opts.NodeName, s.opts.Publisher))
 	endpoints := []endpoint{{s.path, services}}
 	if path := s.registrationPath(); path != "" {
 		// The kubelet calls the CSI socket as soon as it sees this one, so it is created last.

@@ -89,7 +89,7 @@ func (f *faultyWrites) begin() (fault, late func() error) {
 
 // testWriter is the real writer, but leaves owners unchanged, so that the tests need no root.
 type testWriter struct {
-	treeWriter
+	Writer
 	faults *faultyWrites
 }
 
@@ -103,7 +103,7 @@ func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Paylo
 	}
 	unowned := *tree
 	unowned.UID, unowned.GID = volume.NoOwner, volume.NoOwner
-	result, err := w.treeWriter.Write(ctx, dir, &unowned)
+	result, err := w.Writer.Write(ctx, dir, &unowned)
 	if err == nil && late != nil {
 		err = late()
 	}
@@ -113,7 +113,7 @@ func (w *testWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Paylo
 func (w *testWriter) Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Comparison, error) {
 	unowned := *tree
 	unowned.UID, unowned.GID = volume.NoOwner, volume.NoOwner
-	return w.treeWriter.Compare(ctx, dir, &unowned)
+	return w.Writer.Compare(ctx, dir, &unowned)
 }
 
 // logBuffer collects log lines. It is safe for concurrent use.

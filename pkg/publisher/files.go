@@ -25,7 +25,7 @@ type files struct {
 	entry  *entry
 	// writes are the options of writer.
 	writes writer.Options
-	writer treeWriter
+	writer Writer
 	// handle is a kept handle on the volume's mount, or nil.
 	handle Mount
 	// record is the record of a mounted volume of an earlier process, kept until its objects are known. shown is what the files show.
@@ -49,7 +49,7 @@ type files struct {
 // bind sets how the files are written and which objects they show. For a mounted volume of an earlier process, the record is decoded now.
 func (f *files) bind(opts writer.Options, refs []volume.Ref) {
 	if f.writer == nil {
-		f.writes, f.writer = opts, f.shared.newWriter(opts)
+		f.writes, f.writer = opts, f.shared.opts.NewWriter(opts)
 	}
 	if f.entry.isMounted() && f.shown == nil {
 		f.shown = record.Decode(f.record, refs)

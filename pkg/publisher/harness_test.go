@@ -99,6 +99,7 @@ func newEnv(t *testing.T, change func(*Options)) *env {
 		Objects:         e.objects,
 		Mounts:          e.mounts,
 		AttributePrefix: "user.refvol.", // this one needs no root
+		NewWriter:       func(opts writer.Options) Writer { return &testWriter{Writer: writer.New(opts), faults: e.writes} },
 		Events:          e.events,
 		Pods:            e.pods,
 		NodeName:        testNode,
@@ -146,9 +147,6 @@ func (e *env) start() {
 	p, err := New(e.opts)
 	if err != nil {
 		e.Fatal(err)
-	}
-	p.newWriter = func(opts writer.Options) treeWriter {
-		return &testWriter{treeWriter: writer.New(opts), faults: e.writes}
 	}
 	e.p = p
 }

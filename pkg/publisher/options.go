@@ -13,6 +13,7 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
 )
 
 // Objects is the source of the objects. *manager.Manager implements it. Its methods must not wait for the network, and must be safe for
@@ -85,6 +86,13 @@ type Mount interface {
 	Close() error
 }
 
+// Writer makes a directory show a tree. *writer.Writer implements it. See its methods.
+type Writer interface {
+	Write(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Result, error)
+	Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Comparison, error)
+	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (writer.Result, error)
+}
+
 // Events reports problems with volumes to the author of the pod. *events.Recorder implements it.
 type Events interface {
 	// Warn must return at once.
@@ -133,6 +141,8 @@ type Options struct {
 	// and mounted volumes continue to be served. It is called for each new volume, from any goroutine. If the function is nil, mounts reach
 	// pods.
 	NotShared func() error
+	// NewWriter returns the writer of one volume. If the function is nil, that is writer.New.
+	NewWriter func(writer.Options) Writer
 	// AttributePrefix is the prefix of the extended attributes that may be set in a volume. See mount.Mounter.AttributePrefix.
 	AttributePrefix string
 	// Pods is used to read what podEnv and volume sources name. After a restart it is used to find out what was requested for mounted

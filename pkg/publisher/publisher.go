@@ -56,16 +56,18 @@ func New(opts Options) (*Publisher, error) {
 	if opts.Observer == nil {
 		opts.Observer = noObserver{}
 	}
+	if opts.NewWriter == nil {
+		opts.NewWriter = func(opts writer.Options) Writer { return writer.New(opts) }
+	}
 	opts.KubeletDir = filepath.Clean(opts.KubeletDir)
 	space := room.New(opts.MaxVolumeSize, opts.MaxTotalSize)
 	p := &Publisher{
 		shared: &shared{
-			opts:      opts,
-			limits:    space.Limits(),
-			newWriter: func(opts writer.Options) treeWriter { return writer.New(opts) },
-			renders:   semaphore.NewWeighted(atOnce),
-			kept:      semaphore.NewWeighted(maxKept),
-			began:     time.Now(),
+			opts:    opts,
+			limits:  space.Limits(),
+			renders: semaphore.NewWeighted(atOnce),
+			kept:    semaphore.NewWeighted(maxKept),
+			began:   time.Now(),
 		},
 		stopping: make(chan struct{}),
 		ended:    make(chan struct{}),

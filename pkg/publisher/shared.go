@@ -2,7 +2,6 @@ package publisher
 
 import (
 	"context"
-	"os"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -10,8 +9,6 @@ import (
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/room"
-	"github.com/refvol/refvol/pkg/volume"
-	"github.com/refvol/refvol/pkg/writer"
 )
 
 // atOnce is how many volumes are parsed, resolved or rendered at the same time, which limits their memory. No system call is made
@@ -24,8 +21,6 @@ type shared struct {
 	opts Options
 	// limits are those of one volume.
 	limits room.Limits
-	// newWriter returns the writer of one volume.
-	newWriter func(opts writer.Options) treeWriter
 	// access answers questions about rights. It is nil without Options.Reviews.
 	access *access.Access
 	pods   *pod.Reads
@@ -54,13 +49,4 @@ func (s *shared) inTurn(ctx context.Context, do func()) *failure {
 	defer s.renders.Release(1)
 	do()
 	return nil
-}
-
-// treeWriter makes a directory show a tree. *writer.Writer implements it.
-type treeWriter interface {
-	Write(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Result, error)
-	// Compare reports whether the directory shows the tree already, apart from the record, and which files differ.
-	Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Comparison, error)
-	// Withdraw removes the files of refused objects.
-	Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (writer.Result, error)
 }

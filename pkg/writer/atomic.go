@@ -34,6 +34,7 @@ func (u *update) replace(ctx context.Context) (err error) {
 	// The new generation replaces the last one only now, so it gets its final name now.
 	if u.current != "" {
 		name = nameAfter(u.current)
+		u.opts.step("name the generation")
 		if err := unix.Renameat(u.root, u.next, u.root, name); err != nil {
 			return fmt.Errorf("rename generation %s: %w", u.next, err)
 		}
@@ -41,6 +42,7 @@ func (u *update) replace(ctx context.Context) (err error) {
 	if err := unix.Symlinkat(name, u.root, dataTmpName); err != nil {
 		return fmt.Errorf("create link %s: %w", dataTmpName, err)
 	}
+	u.opts.step("switch ..data")
 	if err := unix.Renameat(u.root, dataTmpName, u.root, dataName); err != nil {
 		return fmt.Errorf("rename %s to %s: %w", dataTmpName, dataName, err)
 	}

@@ -155,5 +155,6 @@ func (u *update) renewRecord() error {
 	if err == nil && string(buf[:n]) == text || errors.Is(err, unix.ENODATA) && text == "" {
 		return nil
 	}
+	u.opts.step("renew the record")
 	return u.opts.setAttribute(u.old, recordName, text)
 }

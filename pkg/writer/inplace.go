@@ -152,6 +152,7 @@ func (u *update) emptyAll(files []string) error {
 	for _, p := range files {
 		u.result.Changed = true
 		u.result.Files++
+		u.opts.step("empty a file")
 		if err := u.withFile(at, p, func(fd int) error {
 			return inOrder(
 				func() error { return u.opts.drop(fd, openedName) },
@@ -285,9 +286,11 @@ func (u *update) overwrite(fd int, f *volume.File, want *fileState) error {
 			return err
 		}
 	}
+	u.opts.step("rewrite a file")
 	if err := writeAll(fd, f.Data); err != nil {
 		return err
 	}
+	u.opts.step("truncate a file")
 	if err := unix.Ftruncate(fd, int64(len(f.Data))); err != nil {
 		return err
 	}
@@ -339,6 +342,7 @@ func (u *update) place() error {
 		}
 		u.result.Changed = true
 		p := u.tree.Files[i].Path
+		u.opts.step("place a file")
 		move := func() error {
 			dir, last, err := at.at(p)
 			if err == nil {

@@ -221,6 +221,7 @@ func (u *update) makeLinks() error {
 			}
 		}
 		u.result.Changed = true
+		u.opts.step("make a link")
 		if there {
 			if err := removeAll(u.root, name); err != nil {
 				return err
@@ -247,6 +248,7 @@ func (u *update) dropLinks() error {
 			continue // with InPlace, an existing directory may be one for mounts
 		}
 		u.result.Changed = true
+		u.opts.step("remove a link")
 		if err := unix.Unlinkat(u.root, name, 0); err != nil {
 			return fmt.Errorf("remove link %s: %w", name, err)
 		}

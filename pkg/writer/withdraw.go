@@ -102,6 +102,7 @@ func (w *Writer) remove(dir *os.Root, gone []string) error {
 	}
 	defer unix.Close(generation)
 	for _, p := range gone {
+		w.opts.step("remove a file")
 		err = errors.Join(err, dropFile(generation, p))
 	}
 	return err

@@ -51,6 +51,16 @@ type Options struct {
 	// Removing is called with a descriptor of each file of a superseded generation before its last link is removed. Processes that have the
 	// file open can still open it again through their descriptor. It may be nil.
 	Removing func(file int) `json:"-"`
+	// Step is called before each change that readers of the directory may see, with a few words about the change. If the process ends
+	// there, the directory stays as it is then. It may be nil.
+	Step func(change string) `json:"-"`
+}
+
+// step calls Options.Step.
+func (o *Options) step(change string) {
+	if o.Step != nil {
+		o.Step(change)
+	}
 }
 
 // Writer writes one volume again and again. It remembers digests of what it last wrote, never the content. It may be used by one goroutine

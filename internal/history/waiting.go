@@ -1,0 +1,131 @@
+package history
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// pinned: a Pinned volume never changes.
+func pinned(c *checker) {
+	c.eachSeen(func(v *Volume, e, before *Event) {
+		if v.Pinned && before != nil && !maps.Equal(before.Seen.Shown, e.Seen.Shown) {
+			c.fail(e.At, "%s is pinned, and showed %v and then %v", v.ID, before.Seen.Shown, e.Seen.Shown)
+		}
+	})
+}
+
+// held: a pod outside the share of a version does not take it while it shows another version of the object.
+func held(c *checker) {
+	c.eachSeen(func(v *Volume, e, before *Event) {
+		if before == nil || v.InPlace {
+			return // torn files show no version, so nothing can be held
+		}
+		if v.IsJoined && c.isUrgent(v, before, e) {
+			return // a file that must change changes for all its objects
+		}
+		for object, version := range e.Seen.Shown {
+			last, was := before.Seen.Shown[object]
+			s, is := c.wrote(object, version)
+			if was && last != version && is && s.share < v.Place {
+				c.fail(e.At, "%s: place %d took %v of %s, which is for %d%%", v.ID, v.Place, version, object, s.share)
+			}
+		}
+	})
+}
+
+// moment: with spread, a change is taken at the pod's moment: what is taken was known then. A change that can't be written then is retried,
+// but a later change waits for the next moment. What must not wait brings all other changes with it.
+func moment(c *checker) {
+	c.eachSeen(func(v *Volume, e, before *Event) {
+		if before == nil || v.LastMoment == nil || maps.Equal(before.Seen.Shown, e.Seen.Shown) {
+			return
+		}
+		if c.isUrgent(v, before, e) {
+			return
+		}
+		last := v.LastMoment(e.At)
+		for object, version := range e.Seen.Shown {
+			if s, is := c.wrote(object, version); is && before.Seen.Shown[object] != version && s.at > last+lateTime {
+				c.fail(e.At, "%s: %s changes to %v, which was written %s after the pod's last moment", v.ID, object, version, s.at-last)
+			}
+		}
+	})
+}
+
+// isUrgent reports whether something happened between two looks, or shortly before, that must not wait for a moment.
+func (c *checker) isUrgent(v *Volume, before, e *Event) bool {
+	during := period{before.At - revokeTime, e.At}
+	return slices.ContainsFunc(v.Objects(), func(object string) bool {
+		return c.wasAbsent(object, during) || c.wasRefused(v, object, during)
+	})
+}
+
+// receipt: an object is opened only if each of its files was opened with the content that it shows.
+func receipt(c *checker) {
+	type file struct {
+		volume, object, key string
+		version             Version
+	}
+	opened := map[file]bool{}
+	shown := map[string]map[string]Version{}
+	keys := map[string][]string{}
+	for i := range c.events {
+		switch e := &c.events[i]; e.Kind {
+		case Opened:
+			opened[file{e.Volume, e.Object, e.Text, e.Version}] = true
+			if !slices.Contains(keys[e.Object], e.Text) {
+				keys[e.Object] = append(keys[e.Object], e.Text)
+			}
+		case Saw:
+			shown[e.Volume] = e.Seen.Shown
+		case Lost, Unpublished:
+			delete(shown, e.Volume)
+			maps.DeleteFunc(opened, func(f file, _ bool) bool { return f.volume == e.Volume })
+		case Told:
+			if v := c.volumes[e.Volume]; v == nil || v.IsJoined {
+				continue // the files of an object are not its keys
+			}
+			for _, object := range e.Receipts {
+				version, is := shown[e.Volume][object]
+				if !is {
+					continue
+				}
+				if len(keys[object]) == 0 {
+					c.fail(e.At, "%s: %s is said to be opened, and no file of it ever was", e.Volume, object)
+				}
+				for _, key := range keys[object] {
+					if !opened[file{e.Volume, object, key, version}] {
+						c.fail(e.At, "%s: %s is said to be opened at %v, and its file %s was not", e.Volume, object, version, key)
+					}
+				}
+			}
+		}
+	}
+}
+
+// faultShown: while the files of a volume can't be written, the volume's condition says so, whatever else it waits for.
+func faultShown(c *checker) {
+	harmless := []string{"Current", "Held", "Spreading", "Pinned"}
+	since := map[string]time.Duration{}
+	last := map[string]time.Duration{}
+	for i := range c.events {
+		switch e := &c.events[i]; e.Kind {
+		case Broke:
+			if _, is := since[e.Volume]; !is || e.At-last[e.Volume] > 2*lateTime {
+				since[e.Volume] = e.At
+			}
+			last[e.Volume] = e.At
+		case Killed, Started:
+			clear(since)
+		case Unpublished, Lost:
+			delete(since, e.Volume)
+		case Told:
+			began, is := since[e.Volume]
+			if is && last[e.Volume]-began > brokenTime && e.At-last[e.Volume] < lateTime && slices.Contains(harmless, e.Condition) {
+				c.fail(e.At, "%s: nothing can be done with its files for %s, and it is %s", e.Volume, last[e.Volume]-began, e.Condition)
+				delete(since, e.Volume)
+			}
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package simulation
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/refvol/refvol/internal/history"
+)
+
+// names returns the names of the objects, sorted.
+func (w *world) names() []string {
+	var all []string
+	for name := range w.objects {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// size returns a random size of an object's large value.
+func (w *world) size() int { return w.roll("size", 6000) }
+
+func (w *world) put(name string) { w.server.put(name, write{size: w.size()}) }
+
+// places are where a process can be killed. "" is the next hook, wherever it is.
+var places = []string{
+	"", "", "the start of a write", "the end of a write", "the start of a withdrawal", "the end of a withdrawal", "attach", "attached", "unmount", "unmounted",
+	"list", "name the generation", "switch ..data", "make a link", "remove a link", "renew the record", "rewrite a file", "truncate a file", "empty a file",
+}
+
+// step does one thing to the world.
+func (w *world) step() {
+	names := w.names()
+	name := names[w.roll("object", len(names))]
+	v := w.volumes[w.roll("volume", len(w.volumes))]
+	account := []string{"a", "b"}[w.roll("account", 2)]
+	switch w.roll("step", 40) {
+	default:
+		w.put(name)
+	case 0, 1:
+		w.server.remove(name)
+	case 2:
+		w.server.remove(name)
+		w.put(name)
+	case 3, 4, 5, 6:
+		w.server.put(name, write{rollout: fmt.Sprint(w.roll("share", 3)*50, "%"), size: w.size()})
+	case 7:
+		w.server.put(name, write{immutable: true, size: w.size()})
+	case 8:
+		w.server.put(name, write{size: mebibyte})
+	case 9, 10, 11:
+		v.want(!v.wants())
+	case 12, 13:
+		w.server.grant(account, name, w.roll("consent", 3) > 0)
+	case 14, 15: // a consent ends just before a pod starts that needs it
+		w.endConsent()
+	case 16:
+		if proc := w.process(); proc != nil {
+			proc.kill("any time", false)
+		}
+	case 17, 18, 19, 20:
+		w.planKill(places[w.roll("place", len(places))], w.roll("kill", 4)+1)
+	case 21:
+		if proc := w.process(); proc != nil {
+			proc.terminate()
+		}
+	case 22:
+		w.server.cut()
+	case 23:
+		w.server.compact()
+	case 24, 25:
+		w.server.restart(w.roll("older", 20))
+	case 26, 27:
+		w.server.heal()
+	case 28, 29:
+		w.server.fail()
+	case 30:
+		w.server.failAt(name)
+	case 31:
+		if p := v.mounted(); p != nil && w.mounts.lose(p.target) {
+			w.Met("a lost mount")
+		}
+	case 32:
+		w.missMoment()
+	case 33:
+		w.holdBroken()
+	case 34, 35:
+		w.rewriteAtStart()
+	}
+}
+
+// endConsent revokes a right that running pods have, and soon starts another pod that needs it.
+func (w *world) endConsent() {
+	v := w.volumes[[]int{2, 3, 5}[w.roll("cross", 3)]]
+	w.server.grant(v.account, "x1", false)
+	after(time.Duration(5000+w.roll("after consent", 8000)) * time.Millisecond)
+	v.want(true)
+}
+
+// missMoment changes an object of a volume with spread, which can't be written at the pod's moment. A later change comes with the end of
+// that fault.
+func (w *world) missMoment() {
+	v := w.volumes[4]
+	p := v.mounted()
+	if p == nil {
+		return
+	}
+	w.Met("a missed moment")
+	w.put("c1")
+	w.mounts.setBroken(p.target, true)
+	after(3*v.spread + time.Duration(w.roll("missed", int(v.spread))))
+	w.put("c1")
+	w.mounts.setBroken(p.target, false)
+	after(10 * time.Second)
+}
+
+// holdBroken makes a volume that holds a version one whose superseded generation can't be removed.
+func (w *world) holdBroken() {
+	v := w.volumes[[]int{0, 2, 7}[w.roll("broken", 3)]]
+	p := v.mounted()
+	if p == nil {
+		return
+	}
+	w.put(v.required[0])
+	after(300 * time.Millisecond)
+	w.server.put(v.required[0], write{rollout: "0%", size: w.size()})
+	after(100 * time.Millisecond)
+	w.mounts.setBroken(p.target, true)
+	w.Met("a broken mount")
+	for range 50 {
+		after(10 * time.Second)
+		w.lookAll(false)
+	}
+	w.mounts.setBroken(p.target, false)
+}
+
+// rewriteAtStart changes an object of an InPlace volume, whose files have all been opened, while the plugin is away.
+func (w *world) rewriteAtStart() {
+	p, proc := w.volumes[1].mounted(), w.process()
+	if p == nil || proc == nil {
+		return
+	}
+	w.openFiles(p.target, func(string) bool { return true })
+	after(5 * time.Second)
+	w.server.heal()
+	name := w.volumes[1].required[w.roll("rewritten", 2)]
+	stalled := name + []string{"-a", "-b"}[w.roll("stalled", 2)]
+	w.opens.stallAt(stalled)
+	proc.kill("any time", false)
+	w.put(name)
+	after(8 * time.Second)
+	w.opens.stallAt("")
+	w.openFiles(p.target, func(file string) bool { return file != stalled })
+	after(5 * time.Second) // until the receipts are known
+	w.Met("a change while the plugin is away")
+}
+
+// plan is when the process is killed: at the hook of this number, counted down, of a place.
+type plan struct {
+	place string
+	in    int
+}
+
+func (w *world) planKill(place string, in int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.plan = plan{place, in}
+}
+
+// killNow reports whether the process is to be killed at a hook.
+func (w *world) killNow(place string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.plan.in == 0 || w.plan.place != "" && w.plan.place != place {
+		return false
+	}
+	w.plan.in--
+	return w.plan.in == 0
+}
+
+// rest ends all faults, and checks what must be true then.
+func (w *world) rest(number int) {
+	w.planKill("", 0)
+	w.server.heal()
+	w.mounts.healAll()
+	for _, name := range w.names() {
+		if number < 2 || name != "c2" {
+			w.put(name) // the newest version is for all pods
+		}
+	}
+	if number == 2 {
+		w.server.remove("c2")
+	}
+	for range int(settleTime / (10 * time.Second)) {
+		after(10 * time.Second)
+		w.lookAll(false)
+	}
+	w.Add(history.Event{Kind: history.Healed})
+	w.lookAll(true)
+	w.server.takeSeen()
+	after(4 * time.Minute)
+	w.lookAll(true)
+	w.noteRequests()
+}

@@ -1,0 +1,190 @@
+package simulation
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing/synctest"
+	"time"
+
+	"github.com/refvol/refvol/internal/history"
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/publisher"
+)
+
+// settleTime is how long after the end of all faults every volume must be current.
+const settleTime = 3 * time.Minute
+
+// volumeAt returns the volume whose target a path is.
+func (w *world) volumeAt(target string) *simVolume {
+	i := slices.IndexFunc(w.volumes, func(v *simVolume) bool { return strings.Contains(target, "/uid-"+v.name+"-") })
+	return w.volumes[i]
+}
+
+// lookAll looks at all mounted volumes while nothing else runs, lets a container open some files, and notes what the plugin says.
+func (w *world) lookAll(settled bool) {
+	synctest.Wait()
+	for _, target := range w.mounts.targets() {
+		w.lookAtTarget(target, settled)
+	}
+	if proc := w.process(); proc != nil {
+		w.noteStatus(proc)
+		w.noteAnswers(proc)
+	}
+	if !settled {
+		return
+	}
+	for _, v := range w.volumes {
+		if p := v.mounted(); p != nil && p.failures == 0 && w.mounts.directory(p.target) == "" {
+			w.Errorf("%s is published and not mounted", p.volumeID)
+		}
+	}
+}
+
+func (w *world) lookAtTarget(target string, settled bool) {
+	id, dir := w.mounts.at(target)
+	if dir == "" {
+		return
+	}
+	v := w.volumeAt(target)
+	seen := v.look(dir)
+	seen.IsSettled = settled
+	w.Add(history.Event{Kind: history.Saw, Volume: id, Seen: seen, Begin: w.Now()})
+	if !settled && w.oneIn("open", 3) {
+		w.openFiles(target, func(string) bool { return w.roll("open one", 6) > 0 })
+	}
+}
+
+// openFiles is a container that opens some of a volume's files.
+func (w *world) openFiles(target string, which func(file string) bool) {
+	_, dir := w.mounts.at(target)
+	generation, err := os.Readlink(filepath.Join(dir, "..data"))
+	if err != nil {
+		return
+	}
+	entries, err := os.ReadDir(filepath.Join(dir, generation))
+	must(err)
+	for _, e := range entries {
+		if which(e.Name()) {
+			w.opens.open(filepath.Join(dir, generation, e.Name()))
+		}
+	}
+}
+
+// at returns the volume and the directory of the mount at a target.
+func (m *mounts) at(target string) (id, dir string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if f := m.attached[target]; f != nil {
+		return f.id, f.dir
+	}
+	return "", ""
+}
+
+// lookAt looks at a volume in the middle of a write, as a reader would see it. It does nothing if the directory is not visible.
+func (w *world) lookAt(dir string) {
+	for _, target := range w.mounts.targets() {
+		if w.mounts.directory(target) == dir && !w.volumeAt(target).inPlace {
+			w.lookAtTarget(target, false)
+			w.Met("a look during a write")
+		}
+	}
+}
+
+// lookLater looks at a volume just before its readers' second is over.
+func (w *world) lookLater(dir string) {
+	for _, target := range w.mounts.targets() {
+		if w.mounts.directory(target) == dir {
+			w.kubelets.Go(func() {
+				after(900 * time.Millisecond)
+				w.mounts.disk.Lock() // not in the middle of a write
+				defer w.mounts.disk.Unlock()
+				w.lookAtTarget(target, false)
+				w.Met("a look before the second is over")
+			})
+		}
+	}
+}
+
+// noteStatus notes what the plugin says of its volumes.
+func (w *world) noteStatus(proc *process) {
+	var all []publisher.VolumeStatus
+	for s := range proc.node.Volumes.Volumes {
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b publisher.VolumeStatus) int { return strings.Compare(a.VolumeID, b.VolumeID) })
+	for i := range all {
+		s := &all[i]
+		w.Met("condition " + string(s.Condition))
+		e := history.Event{Kind: history.Told, Volume: s.VolumeID, Condition: string(s.Condition), Text: s.Reason}
+		for _, ref := range s.Refs {
+			if s.OpenState(ref) == publisher.OpenYes {
+				e.Receipts = append(e.Receipts, ref.Name)
+				w.Met("a receipt")
+			}
+		}
+		w.Add(e)
+	}
+}
+
+// noteAnswers notes what the plugin knows of the objects.
+func (w *world) noteAnswers(proc *process) {
+	answers := map[history.Question]history.Answer{}
+	for s := range proc.node.Objects.Objects {
+		q := history.Question{Account: s.Account.Name, Object: s.Ref.Name}
+		answers[q] = history.Answer{Version: w.server.versionAt(s.Ref, s.Version.ResourceVersion), IsKnown: s.State != manager.Unknown, Since: w.Now() - time.Since(s.Since)}
+	}
+	w.Add(history.Event{Kind: history.Known, Answers: answers})
+}
+
+// noteRequests notes what was requested in a time in which nothing happened.
+func (w *world) noteRequests() {
+	isMissing := w.server.now("c2") == nil // a publish that waits for an object begins again and again
+	restarts := slices.ContainsFunc(w.volumes, func(v *simVolume) bool { return v.lives > 0 })
+	for _, line := range sortedCounts(w.server.takeSeen()) {
+		isExpected := strings.Contains(line, "reviews ") || strings.Contains(line, "/events") || strings.Contains(line, "/pods/")
+		if w.mode.detection == manager.Watch && !isMissing && !restarts && !isExpected {
+			w.Add(history.Event{Kind: history.Requested, Text: line})
+		}
+	}
+}
+
+// checkStopped checks a process that has ended.
+func (w *world) checkStopped(proc *process) {
+	if s := proc.requests.State(); s.UnderWay+s.Waiting > 1 { // an event may still be sent: only its timeout ends that
+		w.Errorf("a stopped process has requests: %+v", s)
+	}
+	if proc.node.Objects.CachedBytes() != 0 {
+		w.Errorf("a stopped process has %d bytes of objects", proc.node.Objects.CachedBytes())
+	}
+}
+
+// finish ends all pods, and notes what is left of them.
+func (w *world) finish() {
+	w.mu.Lock()
+	w.isEnding = true
+	w.mu.Unlock()
+	w.kubelets.Wait()
+	synctest.Wait()
+	left := func(text string) { w.Add(history.Event{Kind: history.Left, Text: text}) }
+	proc := w.process()
+	for s := range proc.node.Volumes.Volumes {
+		left("volume " + s.VolumeID)
+	}
+	for s := range proc.node.Objects.Objects {
+		left("object " + s.Ref.String())
+	}
+	if n := proc.node.Objects.CachedBytes(); n != 0 {
+		left("bytes of objects")
+	}
+	if s := proc.requests.State(); s.UnderWay+s.Waiting != 0 || len(s.Closed) > 0 {
+		left("requests")
+	}
+	if w.server.streams() > 0 {
+		left("streams")
+	}
+	for _, what := range slices.Concat(w.mounts.targets(), w.mounts.leftovers()) {
+		left(what)
+	}
+}

@@ -1,0 +1,208 @@
+package simulation
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/test/bufconn"
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/internal/history"
+	"github.com/refvol/refvol/internal/sandbox"
+)
+
+func TestMain(m *testing.M) { os.Exit(sandbox.Main(m)) }
+
+// usualSeeds are the seeds of a run without REFVOL_SEED and REFVOL_SIM_SEEDS.
+const usualSeeds = "1-60"
+
+// wanted are the things that a run of so many seeds must have met.
+func wanted() []string {
+	all := []string{
+		"published", "republished", "unpublished", "terminated", "a lost mount", "a missed moment", "a broken mount", "a receipt", "a stall before a file is ignored",
+		"condition Held", "condition Spreading", "condition Pinned", "condition Current", "condition VolumeUpdateFailed", "condition RefForbidden", "condition RefDeleted",
+		"401", "403", "410", "429", "500", "503", "silence", "connection lost", "too large", "a stale state", "a cut stream", "half a frame", "a bookmark",
+		"a get", "a list", "a pod is read", "an event", "a handshake", "an object that can't be read", "a review while roles are unknown", "a pod may not read",
+		"a token that is not accepted", "killed during a publish", "killed during an unpublish", "killed at: any time", "a look during a write",
+		"a look before the second is over", "publish: PermissionDenied", "publish: NotFound", "publish: OutOfRange", "publish: Unavailable",
+	}
+	for _, place := range places {
+		if place != "" {
+			all = append(all, "killed at: "+place)
+		}
+	}
+	return all
+}
+
+// expected are the properties that today's code violates now and then, each with the issue that mends it. A long run must find each of them.
+// Who mends one removes it here; from then on a violation fails the test.
+func expected() map[string]string {
+	return map[string]string{
+		"watch kept":  "a review that fails, or one refusal, unregisters the object of running pods",
+		"answer kept": "a resync or a new pod takes an answer from running pods",
+		"receipt":     "a stall between Reads and Ignore makes a receipt of the old content",
+		"after lag":   "an immutable object from a lagging API server is never read again",
+		"moment":      "a moment that was missed stays due for later changes",
+		"fault shown": "a held version hides a fault",
+	}
+}
+
+// TestSimulation runs the node with each seed. REFVOL_SEED=7 runs one, REFVOL_SIM_SEEDS=1-100 many. REFVOL_SIM_STEPS shortens each run.
+func TestSimulation(t *testing.T) {
+	first, last, isRange := strings.Cut(cmp.Or(os.Getenv("REFVOL_SEED"), os.Getenv("REFVOL_SIM_SEEDS"), usualSeeds), "-")
+	from, err := strconv.ParseUint(first, 10, 64)
+	if err != nil {
+		t.Fatalf("the seeds: %v", err)
+	}
+	to := from
+	if isRange {
+		if to, err = strconv.ParseUint(last, 10, 64); err != nil {
+			t.Fatalf("the seeds: %v", err)
+		}
+	}
+	steps, err := strconv.Atoi(cmp.Or(os.Getenv("REFVOL_SIM_STEPS"), "60"))
+	if err != nil {
+		t.Fatalf("the steps: %v", err)
+	}
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+	all := &sum{met: map[string]int{}, found: map[string]int{}}
+	t.Run("all", func(t *testing.T) { // returns when all of its parallel tests have ended
+		for seed := from; seed <= to; seed++ {
+			t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { simulate(t, seed, steps, all) })
+			})
+		}
+	})
+	met, found := all.met, all.found
+	for _, name := range slices.Sorted(maps.Keys(met)) {
+		t.Logf("%7d %s", met[name], name)
+	}
+	t.Logf("expected violations: %v", found)
+	if to-from < 30 {
+		return
+	}
+	for _, what := range history.Never(met, wanted()...) {
+		t.Errorf("never met: %s", what)
+	}
+	for property, fault := range expected() {
+		if found[property] == 0 {
+			t.Errorf("%d seeds do not find the fault that violates %q: %s", to-from+1, property, fault)
+		}
+	}
+}
+
+// sum is what all runs met, and how many expected violations they found, by property. It is safe for concurrent use.
+type sum struct {
+	mu         sync.Mutex
+	met, found map[string]int
+}
+
+// simulate runs one seed, and adds to all what it met and found.
+func simulate(t *testing.T, seed uint64, steps int, all *sum) {
+	w := newWorld(t, seed)
+	if w.mode.overWire {
+		w.server.listen()
+	}
+	for _, name := range w.names() {
+		w.put(name)
+		for _, account := range []string{"a", "b"} {
+			if account == "a" || name != "x1" {
+				w.server.grant(account, name, true)
+			}
+		}
+	}
+	var supervisor sync.WaitGroup
+	supervisor.Go(w.supervise)
+	for _, v := range w.volumes {
+		v.isWanted = w.roll(v.name+" first", 2) == 0
+		w.kubelets.Go(v.live)
+	}
+	for number := range 3 {
+		for range steps {
+			w.step()
+			after(time.Duration(w.roll("pause", 3)) * time.Duration(w.roll("pause length", 5000)) * time.Millisecond)
+			w.lookAll(false)
+		}
+		w.rest(number)
+	}
+	w.finish()
+	close(w.end)
+	supervisor.Wait()
+	w.server.close()
+	after(10 * time.Minute) // what client-go's events still wait for
+	for _, line := range w.logs.with("panicked") {
+		t.Error(line)
+	}
+	w.judge(all)
+}
+
+// judge checks the history, and adds to all what it met and the expected violations.
+func (w *world) judge(all *sum) {
+	violations := w.Check()
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for what, n := range w.AllMet() {
+		all.met[what] += n
+	}
+	failed := 0
+	for _, v := range violations {
+		if expected()[v.Property] != "" {
+			all.found[v.Property]++
+			if os.Getenv("REFVOL_SEED") != "" {
+				w.Logf("expected (%s): %s", w.mode, v)
+			}
+			continue
+		}
+		if failed++; failed <= 10 {
+			w.Errorf("seed %d (%s): %s", w.seed, w.mode, v)
+		}
+	}
+	if w.Failed() || os.Getenv("REFVOL_SIM_TRACE") != "" {
+		w.writeTrace()
+	}
+}
+
+// writeTrace writes the history and the log to files, for who looks for the cause.
+func (w *world) writeTrace() {
+	dir := cmp.Or(os.Getenv("REFVOL_SIM_TRACE"), os.TempDir())
+	var text strings.Builder
+	for _, e := range w.Events() {
+		if e.Kind != history.Known {
+			fmt.Fprintln(&text, e.String())
+		}
+	}
+	path := fmt.Sprintf("%s/simulation-%d", dir, w.seed)
+	must(os.WriteFile(path+".history", []byte(text.String()), 0o600))
+	must(os.WriteFile(path+".log", []byte(w.logs.text.String()), 0o600))
+	w.Logf("the history and the log are in %s.*", path)
+}
+
+// listen serves the API over HTTP/2 in memory.
+func (s *apiServer) listen() {
+	s.listener = bufconn.Listen(1 << 16)
+	s.http = &httptest.Server{Listener: s.listener, EnableHTTP2: true, Config: &http.Server{
+		Handler: s, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 100}, ErrorLog: klog.NewStandardLogger("INFO"), ReadHeaderTimeout: time.Minute,
+	}}
+	s.http.StartTLS()
+}
+
+func (s *apiServer) close() {
+	if s.http != nil {
+		s.http.CloseClientConnections()
+		s.http.Close()
+	}
+}

@@ -1,0 +1,202 @@
+package simulation
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+
+	"github.com/refvol/refvol/internal/history"
+	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+const (
+	namespace      = "shop"
+	otherNamespace = "platform"
+	nodeName       = "node-1"
+	driver         = "csi.refvol.dev"
+	resync         = time.Minute
+	publishWait    = 100 * time.Second
+	mebibyte       = 1 << 20
+)
+
+var (
+	errDead = errors.New("this process was killed")
+	errNode = errors.New("injected fault of the node")
+)
+
+// dice decides by a hash of the seed, a key, and how often the key was rolled. So other decisions don't change the next one of a key. It is
+// safe for concurrent use.
+type dice struct {
+	seed uint64
+	mu   sync.Mutex
+	// rolled counts the rolls of each key.
+	rolled map[string]uint64
+}
+
+// roll returns a number below n.
+func (d *dice) roll(key string, n int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rolled[key]++
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, d.seed, key, d.rolled[key])
+	x := h.Sum64() // FNV mixes the last bytes badly
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	return int(x % uint64(n))
+}
+
+// oneIn reports true once in n rolls.
+func (d *dice) oneIn(key string, n int) bool { return d.roll(key, n) == 0 }
+
+// world is one run. Its fields down to end are constant.
+type world struct {
+	*testing.T
+	*dice
+	*history.History
+	mode       mode
+	server     *apiServer
+	mounts     *mounts
+	opens      *opens
+	kubeletDir string
+	logger     klog.Logger
+	logs       *lines
+	objects    map[string]volume.Ref
+	volumes    []*simVolume
+	kubelets   sync.WaitGroup
+	end        chan struct{}
+
+	mu       sync.Mutex
+	proc     *process
+	plan     plan
+	isEnding bool
+}
+
+// mode is how a run's plugin reads.
+type mode struct {
+	identity  string
+	detection manager.ChangeDetection
+	// overWire means that requests go over HTTP/2 and not straight to the API server.
+	overWire bool
+}
+
+func (m mode) String() string {
+	return fmt.Sprintf("identity %s, %s, over a wire %t", m.identity, m.detection, m.overWire)
+}
+
+// modeOf returns the mode of a seed.
+func modeOf(seed uint64) mode {
+	m := mode{identity: authz.IdentityPlugin, detection: manager.Watch, overWire: seed%4 == 3}
+	switch seed % 5 {
+	case 0, 3:
+		m.identity = authz.IdentityPod
+	case 1:
+		m.identity = authz.IdentityNode
+	}
+	switch seed % 7 {
+	case 5:
+		m.detection = manager.Cache
+	case 6:
+		m.detection = manager.Get
+	}
+	return m
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{
+		T: t, dice: &dice{seed: seed, rolled: map[string]uint64{}}, History: history.New(), mode: modeOf(seed), kubeletDir: t.TempDir(), logs: &lines{},
+		end: make(chan struct{}),
+	}
+	w.mounts, w.opens, w.server = newMounts(w), newOpens(w), newAPIServer(w)
+	w.logger = textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(w.logs), textlogger.Verbosity(2)))
+	other := otherNamespace
+	if w.mode.identity == authz.IdentityNode { // a node may read objects of the pod's own namespace only
+		other = namespace
+	}
+	w.objects = map[string]volume.Ref{}
+	for _, name := range []string{"c1", "c2", "c3"} {
+		w.objects[name] = volume.Ref{Kind: volume.ConfigMap, Namespace: namespace, Name: name}
+	}
+	w.objects["s1"] = volume.Ref{Kind: volume.Secret, Namespace: namespace, Name: "s1"}
+	for _, name := range []string{"x1", "x2"} {
+		w.objects[name] = volume.Ref{Kind: volume.Secret, Namespace: other, Name: name}
+	}
+	w.volumes = newVolumes(w)
+	return w
+}
+
+// needsConsent reports whether a pod's account needs a right to an object.
+func (w *world) needsConsent(ref volume.Ref) bool {
+	return w.mode.identity == authz.IdentityPod || ref.Namespace != namespace
+}
+
+// process returns the running process, or nil.
+func (w *world) process() *process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.proc
+}
+
+func (w *world) setProcess(proc *process) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.proc = proc
+}
+
+func (w *world) ending() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.isEnding
+}
+
+// after waits on the bubble's clock.
+func after(d time.Duration) { <-time.After(d) }
+
+// must ends the process at an error of the simulation's own files.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// lines keeps log lines. It is safe for concurrent use.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// Write adds to the lines.
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// with returns the lines that contain a part.
+func (l *lines) with(part string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Collect(strings.Lines(l.text.String())), func(line string) bool { return !strings.Contains(line, part) })
+}
+
+// tmpfsDir creates a directory on tmpfs if there is one, because a disk may limit attributes.
+func tmpfsDir(t testing.TB) string {
+	path, err := os.MkdirTemp("/dev/shm", "refvol-simulation-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(path) })
+	return path
+}
