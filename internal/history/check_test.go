@@ -35,6 +35,11 @@ func settled(e Event) Event {
 	return e
 }
 
+func prompted(e Event) Event {
+	e.Seen.IsPrompt = true
+	return e
+}
+
 func published(begin, t time.Duration) Event {
 	return Event{Kind: Published, At: t, Begin: begin, Volume: "v"}
 }
@@ -97,6 +102,11 @@ func TestProperties(t *testing.T) {
 			[]Event{grant, saw(second, v1), {Kind: Suspended, At: 2 * second, End: 4 * second}, saw(9 * second)},
 		},
 		{"current", nil, []Event{settled(saw(200*second, v1))}, []Event{wrote(2*second, "o", v2, 100), settled(saw(200*second, v1))}},
+		{
+			"prompt", nil,
+			[]Event{wrote(2*second, "o", v2, 100), prompted(saw(3*second, v2))},
+			[]Event{wrote(2*second, "o", v2, 100), prompted(saw(3*second, v1))},
+		},
 		{
 			"after lag", nil,
 			[]Event{immutable, wrote(2*second, "o", w1, 100), known(3*second, answers(w1, 0)), settled(saw(200*second, w1))},

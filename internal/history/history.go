@@ -144,6 +144,8 @@ type Seen struct {
 	Gone string `json:"gone,omitempty"`
 	// IsSettled means that there has been no fault and no change for so long that the volume must be current.
 	IsSettled bool `json:"isSettled,omitempty"`
+	// IsPrompt means that the last change was some seconds ago, and that there has been no fault for long.
+	IsPrompt bool `json:"isPrompt,omitempty"`
 }
 
 // Volume says what a volume should show, and to whom. It is constant.

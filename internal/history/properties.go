@@ -30,6 +30,7 @@ func Properties() []Property {
 		{"kept", "docs/reliability.md", "Unless this page says otherwise, **running pods keep their last good files, and new pods wait.**", kept},
 		{"not refused", "docs/security.md", "A mounted volume stays as it is.", notRefused},
 		{"current", "docs/reliability.md", "When the API server is back, all volumes are current within seconds.", current},
+		{"prompt", "docs/how-it-works.md", "So it learns of the change within milliseconds.", prompt},
 		{"after lag", "README.md", "The files never go back to an older version of an object.", afterLag},
 		{"consent", "docs/security.md", "The plugin asks at the publish, before it requests the object.", consent},
 		{"revoked", "docs/security.md", "The plugin removes the files of that source within two and a half resyncs and some seconds.", revoked},
@@ -160,27 +161,43 @@ func notRefused(c *checker) {
 
 // current: long after the last fault, each volume shows the newest version of each object.
 func current(c *checker) {
-	c.eachSettled(func(v *Volume, e *Event) {
-		isOlder := func(object string) bool { return c.isOlderImmutable(v, object, e) }
-		if v.Pinned || slices.ContainsFunc(v.Objects(), isOlder) { // see afterLag
-			return
-		}
-		if slices.ContainsFunc(v.Required, func(object string) bool { return c.stateBefore(object, e).version.UID == "" }) {
-			return // it keeps what it has
-		}
-		for _, object := range v.Objects() {
-			isRefused := func(object string) bool { return !c.isAllowed(v, object, e.At) }
-			if isRefused(object) || v.IsJoined && slices.ContainsFunc(v.NeedsConsent, isRefused) {
-				continue
-			}
-			if s, is := c.wrote(object, e.Seen.Shown[object]); is && s.isImmutable {
-				continue // nobody watches it any more
-			}
-			if want := c.stateBefore(object, e).version; e.Seen.Shown[object] != want {
-				c.fail(e.At, "%s shows %v of %s, want %v", v.ID, e.Seen.Shown[object], object, want)
-			}
+	c.eachSeen(func(v *Volume, e, _ *Event) {
+		if e.Seen.IsSettled {
+			c.newest(v, e)
 		}
 	})
+}
+
+// prompt: without faults, a volume without spread shows a change within seconds.
+func prompt(c *checker) {
+	c.eachSeen(func(v *Volume, e, _ *Event) {
+		if e.Seen.IsPrompt && v.LastMoment == nil {
+			c.newest(v, e)
+		}
+	})
+}
+
+// newest fails if a look does not show the newest versions of a volume's objects.
+func (c *checker) newest(v *Volume, e *Event) {
+	isOlder := func(object string) bool { return c.isOlderImmutable(v, object, e) }
+	if v.Pinned || slices.ContainsFunc(v.Objects(), isOlder) { // see afterLag
+		return
+	}
+	if slices.ContainsFunc(v.Required, func(object string) bool { return c.stateBefore(object, e).version.UID == "" }) {
+		return // it keeps what it has
+	}
+	isRefused := func(object string) bool { return !c.isAllowed(v, object, e.At) }
+	for _, object := range v.Objects() {
+		if s, is := c.wrote(object, e.Seen.Shown[object]); is && s.isImmutable {
+			continue // nobody watches it any more
+		}
+		if isRefused(object) || v.IsJoined && slices.ContainsFunc(v.NeedsConsent, isRefused) {
+			continue
+		}
+		if want := c.stateBefore(object, e).version; e.Seen.Shown[object] != want {
+			c.fail(e.At, "%s shows %v of %s, want %v", v.ID, e.Seen.Shown[object], object, want)
+		}
+	}
 }
 
 // afterLag: if an API server lagged when the plugin started, an immutable object of that time is not the last word.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/internal/history"
+	"github.com/refvol/refvol/pkg/manager"
 )
 
 // names returns the names of the objects, sorted.
@@ -87,6 +88,8 @@ func (w *world) step() {
 		w.holdBroken()
 	case 34, 35:
 		w.rewriteAtStart()
+	case 36:
+		w.lagAtStart()
 	}
 }
 
@@ -156,6 +159,23 @@ func (w *world) rewriteAtStart() {
 	w.Met("a change while the plugin is away")
 }
 
+// lagAtStart starts the plugin while the API server still answers with an immutable object that has been replaced.
+func (w *world) lagAtStart() {
+	proc := w.process()
+	if proc == nil {
+		return
+	}
+	w.server.heal()
+	w.server.put("s1", write{immutable: true, size: w.size()})
+	after(5 * time.Second)
+	w.put("s1") // removes it and creates another one
+	after(5 * time.Second)
+	w.server.restart(2)
+	proc.kill("any time", false)
+	after(10 * time.Second)
+	w.Met("a start while the API server lags")
+}
+
 // plan is when the process is killed: at the hook of this number, counted down, of a place.
 type plan struct {
 	place string
@@ -197,9 +217,27 @@ func (w *world) rest(number int) {
 		w.lookAll(false)
 	}
 	w.Add(history.Event{Kind: history.Healed})
+	w.setCalm(true)
+	defer w.setCalm(false)
+	after(time.Minute)
 	w.lookAll(true)
 	w.server.takeSeen()
 	after(4 * time.Minute)
 	w.lookAll(true)
 	w.noteRequests()
+	w.changeAll()
+}
+
+// changeAll changes each object. With Watch the volumes must show that at once.
+func (w *world) changeAll() {
+	for _, name := range w.names() {
+		if w.server.now(name) != nil {
+			w.put(name)
+		}
+	}
+	after(promptTime)
+	if w.mode.detection == manager.Watch && w.process() != nil {
+		w.Met("prompt")
+		w.lookAtAll(func(seen *history.Seen) { seen.IsPrompt = true })
+	}
 }

@@ -46,6 +46,7 @@ type simPod struct {
 	target     string
 	isMounted  bool // its first publish succeeded
 	failures   int  // in a row
+	startedAt  time.Time
 	attributes map[string]string
 }
 
@@ -117,14 +118,14 @@ func (v *simVolume) live() {
 		if v.lives > 0 {
 			v.want(true)
 		}
-		if !v.wants() {
+		if !v.wants() || v.w.calm() {
 			after(time.Second)
 			continue
 		}
 		pods++
 		p := v.newPod(pods)
 		began := time.Now()
-		for v.wants() && (v.lives == 0 || time.Since(began) < v.lives) {
+		for v.wants() && (v.lives == 0 || v.w.calm() || time.Since(began) < v.lives) {
 			v.publish(p)
 		}
 		v.setMounted(nil)
@@ -142,7 +143,7 @@ func (v *simVolume) live() {
 // newPod makes a pod, in the API and in the kubelet's directory, and declares its volume.
 func (v *simVolume) newPod(n int) *simPod {
 	name := fmt.Sprint(v.name, "-", n)
-	p := &simPod{uid: types.UID("uid-" + name), name: name, volumeID: "csi-" + name, attributes: v.attributes}
+	p := &simPod{uid: types.UID("uid-" + name), name: name, volumeID: "csi-" + name, attributes: v.attributes, startedAt: time.Now()}
 	p.target = filepath.Join(v.w.kubeletDir, "pods", string(p.uid), "volumes/kubernetes.io~csi/settings/mount")
 	must(os.MkdirAll(filepath.Dir(p.target), 0o755))
 	declared := history.Volume{
@@ -252,7 +253,7 @@ func (v *simVolume) publish(p *simPod) {
 	v.setMounted(p)
 	for next := time.Now().Add(time.Duration(60+v.w.roll(v.name+" republish", 30)) * time.Second); v.wants() && time.Now().Before(next); {
 		after(time.Second)
-		if v.lives > 0 && v.w.oneIn(v.name+" ends", 60) {
+		if v.lives > 0 && time.Since(p.startedAt) > v.lives && !v.w.calm() {
 			return
 		}
 	}

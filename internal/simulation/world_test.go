@@ -82,6 +82,8 @@ type world struct {
 	proc     *process
 	plan     plan
 	isEnding bool
+	// isCalm means that no pod starts or ends.
+	isCalm bool
 }
 
 // mode is how a run's plugin reads.
@@ -153,6 +155,18 @@ func (w *world) setProcess(proc *process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.proc = proc
+}
+
+func (w *world) setCalm(is bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.isCalm = is
+}
+
+func (w *world) calm() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.isCalm
 }
 
 func (w *world) ending() bool {
