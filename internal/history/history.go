@@ -199,6 +199,14 @@ func (h *History) Add(e Event) {
 	h.events = append(h.events, e)
 }
 
+// AddAt adds an event that another process noted: it has its time already. The events of one volume must come in their order.
+func (h *History) AddAt(e Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e.index = len(h.events)
+	h.events = append(h.events, e)
+}
+
 // Met counts something that should happen in some run; see Never.
 func (h *History) Met(what string) {
 	h.mu.Lock()

@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 )
 
 const usage = `usage:
@@ -25,9 +26,9 @@ const usage = `usage:
   probe dsn FILE                            the parts of the DSN in a YAML file, in JSON
   probe write FILE TEXT                     "ok", or the name of the errno
   probe await FILE TEXT TIMEOUT [OTHER...]  "ready", then in JSON how TEXT arrived
-  probe grow TIMEOUT LAST FILE...           "ready", then in JSON how the FILEs' texts grew until all held LAST
+  probe grow TIMEOUT LAST FILE...           "ready", then in JSON each text that the FILEs got until all held LAST
   probe follow FILE...                      the clock's name, then in JSON each text that a FILE gets, and each
-                                            read that fails or gives a smaller text, until SIGTERM
+                                            read that fails, until SIGTERM
   probe reload PERIOD FILE                  the clock's name, then in JSON each text that it reads, by a descriptor
                                             that it opens each PERIOD, until SIGTERM
   probe obey FILE                           each text that FILE gets, a line each, until one that begins with "bad", which
@@ -76,10 +77,10 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 	case command == "write" && len(args) == 2:
 		return write(out, args[0], args[1])
 	case command == "await" && len(args) >= 3:
-		r := reader{highest: map[string]string{}}
+		r := reader{last: map[string]string{}}
 		return r.until(ctx, out, args[2], args[1], args[:1], args[3:])
 	case command == "grow" && len(args) >= 3:
-		r := reader{grows: true, highest: map[string]string{}}
+		r := reader{tells: true, began: time.Now(), last: map[string]string{}}
 		return r.until(ctx, out, args[0], args[1], args[2:], nil)
 	case command == "follow" && len(args) >= 1:
 		return follow(ctx, out, args)

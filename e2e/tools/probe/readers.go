@@ -29,43 +29,46 @@ const (
 
 // reading tells how texts came into files.
 type reading struct {
-	// Reads counts the reads. Failed counts those of them that gave an error, and Back those that
-	// gave a smaller text than an earlier read of the same file.
+	// Reads counts the reads, and Failed those of them that gave an error.
 	Reads  int `json:"reads"`
 	Failed int `json:"failed"`
-	Back   int `json:"back"`
-	// Error tells of the last read that failed or gave a smaller text.
+	// Error tells of the last read that failed.
 	Error string `json:"error,omitempty"`
+	// Told is what the reads of grow gave: each error, and each text that differs from the one before.
+	Told []told `json:"told,omitempty"`
 	// Others is what other files held right after that.
 	Others map[string]string `json:"others,omitempty"`
 }
 
-// reader reads files. If it grows, their texts only grow in byte order, and highest has those that it has read.
+// reader reads files. last has the last text of each. If it tells, it also keeps what the reads gave, for the suite to judge.
 type reader struct {
 	reading
-	grows   bool
-	highest map[string]string
+	tells bool
+	began time.Time
+	last  map[string]string
 }
 
 // read reads a file once; ok tells whether it could.
 func (r *reader) read(file string) (text string, ok bool) {
 	content, err := os.ReadFile(file)
-	if r.grows && errors.Is(err, fs.ErrNotExist) {
+	if r.tells && errors.Is(err, fs.ErrNotExist) {
 		// Between the look at ..data and that at the file the generation may have gone, as with the
 		// kubelet's own volumes. Opening it again finds the next one.
 		content, err = os.ReadFile(file)
 	}
 	text = string(content)
 	r.Reads++
-	switch {
-	case err != nil:
+	last, isKnown := r.last[file]
+	one := told{File: file, Text: text, Reads: r.Reads}
+	if err != nil {
 		r.Failed++
-		r.Error = err.Error()
-	case r.grows && text < r.highest[file]:
-		r.Back++
-		r.Error = fmt.Sprintf("%s holds %q after %q", file, text, r.highest[file])
-	default:
-		r.highest[file] = text
+		r.Error, one.Error = err.Error(), err.Error()
+	} else {
+		r.last[file] = text
+	}
+	if r.tells && (err != nil || !isKnown || text != last) {
+		one.At = time.Since(r.began)
+		r.Told = append(r.Told, one)
 	}
 	return text, err == nil
 }
@@ -117,11 +120,11 @@ func (r *reader) until(ctx context.Context, out io.Writer, timeout, text string,
 type told struct {
 	File string `json:"file"`
 	Text string `json:"text"`
-	// Error is set if the read failed, or gave a smaller text than an earlier one.
+	// Error is set if the read failed.
 	Error string `json:"error,omitempty"`
 	// Reads counts the reads of the file up to this one.
 	Reads int `json:"reads"`
-	// At is the time after the read, by the clock of package clock.
+	// At is the time after the read, by the clock of package clock; of grow it is the time since its begin.
 	At time.Duration `json:"at"`
 }
 
@@ -140,7 +143,7 @@ func nameClock(out io.Writer) error {
 	return err
 }
 
-// follow reads the files, whose texts only grow, until ctx ends: when something is renamed in a file's directory, as
+// follow reads the files until ctx ends: when something is renamed in a file's directory, as
 // volumes of ConfigMaps change, and each followInterval. It tells of what the read before did not give.
 func follow(ctx context.Context, out io.Writer, files []string) error {
 	renames, err := watchDirectories(files)
@@ -153,26 +156,22 @@ func follow(ctx context.Context, out io.Writer, files []string) error {
 	}
 	readers := make([]reader, len(files))
 	for i := range readers {
-		readers[i] = reader{grows: true, highest: map[string]string{}}
+		readers[i] = reader{tells: true, last: map[string]string{}}
 	}
 	events := make([]byte, 4096)
 	for ctx.Err() == nil {
 		for i, file := range files {
 			r := &readers[i]
-			wrong, text := r.Failed+r.Back, r.highest[file]
+			r.Told = nil
 			r.read(file)
 			at, err := clock.Now()
 			if err != nil {
 				return err
 			}
-			now := told{File: file, Text: r.highest[file], Reads: r.Reads}
-			if r.Failed+r.Back > wrong {
-				now.Error = r.Error
-			} else if now.Text == text {
-				continue
-			}
-			if err := now.tell(out, at); err != nil {
-				return err
+			for i := range r.Told {
+				if err := r.Told[i].tell(out, at); err != nil {
+					return err
+				}
 			}
 		}
 		if err := renames.SetReadDeadline(time.Now().Add(followInterval)); err != nil {

@@ -94,9 +94,9 @@ func (p *pod) entries(ctx context.Context, path string) ([]entry, error) {
 type arrival struct {
 	Reads  int               `json:"reads"`
 	Failed int               `json:"failed"`
-	Back   int               `json:"back"`
 	Error  string            `json:"error"`
 	Others map[string]string `json:"others"`
+	Told   []told            `json:"told"`
 	// at is when the answer reached this process: later than the file had the text.
 	at time.Time
 }

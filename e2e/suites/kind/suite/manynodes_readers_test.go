@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,7 +81,7 @@ func (r *readers) change() {
 // readerFile is the one file of a reader's volume.
 func readerFile(volume string) string { return mountDir + volume + "/text" }
 
-// told is what a reader tells, as the probe's command follow describes it.
+// told is what a reader tells, as the probe's commands follow and grow describe it.
 type told struct {
 	File  string        `json:"file"`
 	Text  string        `json:"text"`
@@ -160,9 +159,8 @@ func (r *readers) awaitCurrent() map[types.UID]history {
 		return nil
 	})
 	for _, h := range current {
-		wrong := slices.DeleteFunc(slices.Clone(h.told), func(line told) bool { return line.Error == "" })
-		if len(wrong) > 0 {
-			r.t.Errorf("%s on %s: %d reads failed or gave an older text, the last: %+v", h.pod.Name, h.pod.Spec.NodeName, len(wrong), wrong[len(wrong)-1])
+		if err := judge(h.told); err != nil {
+			r.t.Errorf("%s on %s: %v", h.pod.Name, h.pod.Spec.NodeName, err)
 		}
 	}
 	return current
