@@ -87,6 +87,7 @@ func TestSimulation(t *testing.T) {
 			})
 		}
 	})
+	all.shrink(t, steps)
 	met, found := all.met, all.found
 	for _, name := range slices.Sorted(maps.Keys(met)) {
 		t.Logf("%7d %s", met[name], name)
@@ -109,6 +110,22 @@ func TestSimulation(t *testing.T) {
 type sum struct {
 	mu         sync.Mutex
 	met, found map[string]int
+	failed     []uint64 // seeds
+}
+
+// shrink runs the first seeds that failed again, some times and with fewer steps: which of these runs fail says where to look first.
+func (all *sum) shrink(t *testing.T, steps int) {
+	slices.Sort(all.failed)
+	for _, seed := range all.failed[:min(len(all.failed), 3)] {
+		for _, fewer := range []int{steps, steps / 2, steps / 4} {
+			for range 2 {
+				t.Run(fmt.Sprintf("again/seed=%d/steps=%d", seed, fewer), func(t *testing.T) {
+					again := &sum{met: map[string]int{}, found: map[string]int{}}
+					synctest.Test(t, func(t *testing.T) { simulate(t, seed, fewer, again) })
+				})
+			}
+		}
+	}
 }
 
 // simulate runs one seed, and adds to all what it met and found.
@@ -170,6 +187,9 @@ func (w *world) judge(all *sum) {
 		if failed++; failed <= 10 {
 			w.Errorf("seed %d (%s): %s", w.seed, w.mode, v)
 		}
+	}
+	if w.Failed() {
+		all.failed = append(all.failed, w.seed)
 	}
 	if w.Failed() || os.Getenv("REFVOL_SIM_TRACE") != "" {
 		w.writeTrace()
