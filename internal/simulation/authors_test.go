@@ -230,6 +230,7 @@ func (w *world) rest(number int) {
 
 // changeAll changes each object. With Watch the volumes must show that at once.
 func (w *world) changeAll() {
+	after(resync / 2) // the last change of most volumes was some minutes ago, and their resync comes each minute
 	for _, name := range w.names() {
 		if w.server.now(name) != nil {
 			w.put(name)

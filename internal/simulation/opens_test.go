@@ -97,7 +97,9 @@ func (o *opens) Drain(time.Duration) error {
 	}
 	o.mu.Unlock()
 	for _, w := range watches {
-		w.opened(queue)
+		if len(queue) > 0 { // an empty report would wake each volume again and again
+			w.opened(queue)
+		}
 	}
 	return nil
 }
