@@ -28,6 +28,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
+
+	"github.com/refvol/refvol/internal/dice"
 )
 
 const (
@@ -162,7 +164,7 @@ func withoutStandardLabels(t *testing.T, objects []runtime.Object) []runtime.Obj
 // those that kustomize makes.
 func TestChartIsTheComponents(t *testing.T) {
 	sets := append([][]string{nil}, single(components(t))...)
-	for seed := range uint64(20) {
+	for _, seed := range dice.Seeds(t, 20) {
 		set := randomSet(t, seed)
 		if slices.Contains(set, "pod-identity-before-1.35") {
 			set = slices.DeleteFunc(set, func(name string) bool { return needed(t, name) == "1.36" })

@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"math/rand/v2"
 	"os"
 	"regexp"
 	"slices"
@@ -11,6 +10,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/refvol/refvol/internal/dice"
 )
 
 // alternatives are groups of components: a set has at most one of each.
@@ -50,7 +51,7 @@ func flagsOf() map[string]string {
 // matter. What the rights come to, an API server says in e2e/suites/manifests.
 func TestComponents(t *testing.T) {
 	sets := single(components(t))
-	for seed := range uint64(20) {
+	for _, seed := range dice.Seeds(t, 20) {
 		sets = append(sets, randomSet(t, seed))
 	}
 	for _, set := range sets {
@@ -78,7 +79,7 @@ func TestComponents(t *testing.T) {
 // randomSet returns a set of components that don't exclude each other, in some order.
 func randomSet(t *testing.T, seed uint64) []string {
 	t.Helper()
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := dice.New(seed)
 	var set []string
 	for _, group := range alternatives() {
 		if i := random.IntN(len(group) + 1); i < len(group) {

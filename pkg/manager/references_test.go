@@ -8,18 +8,19 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/internal/dice"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 // TestReferencesAgainstModel compares the manager after each of many random registrations with a model that has no counts.
 func TestReferencesAgainstModel(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	dice.Each(t, 3, compareWithModel)
+}
+
+func compareWithModel(t *testing.T, rng *rand.Rand) {
 	all := []volume.Ref{secretRef("a"), secretRef("b"), configMapRef("a"), configMapRef("b"), configMapRef("c")}
 	inEachBubble(t, func(t *testing.T, e *env) {
 		model := map[string][]volume.Ref{} // by pod and volume

@@ -4,9 +4,7 @@ import (
 	"errors"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -277,57 +275,4 @@ func TestADrainWaitsForReports(t *testing.T) {
 		v.must(<-second)
 	}
 	v.must(<-first)
-}
-
-// TestAGroupIsTriedAgain if the node has too many groups, and the error names the limit.
-func TestAGroupIsTriedAgain(t *testing.T) {
-	v := newVolume(t)
-	dir := int(v.dir("1", "key").Fd())
-	var groups []int
-	defer func() {
-		for _, fd := range groups {
-			unix.Close(fd)
-		}
-	}()
-	// takeAll takes all groups that are free: other processes may have closed some.
-	takeAll := func() {
-		for {
-			fd, err := unix.FanotifyInit(groupFlags, 0)
-			if errors.Is(err, unix.EMFILE) {
-				return
-			}
-			v.must(err)
-			if groups = append(groups, fd); len(groups) > 10_000 {
-				t.Skip("this machine has no limit of groups")
-			}
-		}
-	}
-	takeAll()
-	synctest.Test(t, func(t *testing.T) {
-		g := New(func() {})
-		defer g.Close()
-		_, err := g.Watch(dir, "", nil, nil)
-		if !errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "fs.fanotify.max_user_groups") {
-			t.Errorf("got %v", err)
-		}
-		refused := func(after time.Duration, tried bool) {
-			t.Helper()
-			<-time.After(after)
-			takeAll()
-			_, again := g.Watch(dir, "", nil, nil)
-			if !errors.Is(again, unix.EMFILE) || (again != err) != tried { //nolint:errorlint // each try has an error of its own
-				t.Errorf("after %s it is refused by %v, want a new try: %t", after, again, tried)
-			}
-			err = again
-		}
-		refused(retryMin-time.Second, false)
-		refused(time.Second, true)
-		refused(2*retryMin-time.Second, false)
-		unix.Close(groups[0])
-		groups = groups[1:]
-		<-time.After(time.Second)
-		if _, err := g.Watch(dir, "", func([]string) {}, nil); err != nil {
-			t.Error(err)
-		}
-	})
 }

@@ -2,9 +2,10 @@
 //
 //	gremlins unleash ./pkg/access | survivors pkg/access tools/survivors.txt
 //
-// It prints the output on, then each mutant in the file that was tried and noticed, and at last each one that survived and is not in the
-// file: its name, its kind, and how many. It fails because of the latter, if the output has no result, if too many mutants took too
-// long, or if gremlins has not tried some. The file has a line for each name and kind of a mutant, with a count and the reason why no test
+// It prints the output on, then each mutant that ran into the time limit, each one in the file that was killed, and at last each one that
+// survived and is not in the file: its name, its kind, and how many. A mutant that ran into the time limit counts as neither: no test has
+// judged it. The command fails because of survivors, if the output has no result, if too many mutants ran into the time limit, or if gremlins
+// has not tried some. The file has a line for each name and kind of a mutant, with a count and the reason why no test
 // notices it. The name is that of its function, constant or variable and not its line, so that the file holds while code moves.
 package main
 
@@ -50,6 +51,9 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	return judge(tried, known, out)
 }
 
+// outcome counts what became of the mutants of one name and kind that were tried.
+type outcome struct{ lived, timeouts int }
+
 // mutant is the name of a function, constant or variable of a package, and a kind of mutant in it.
 type mutant struct{ name, kind string }
 
@@ -85,9 +89,9 @@ var (
 // do. If more take too long, the time limit was too short for the machine, and nothing is known of them.
 const lateShare = 2
 
-// parseOutput copies the output, and returns the mutants that were tried, and how many of each lived.
-func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error) {
-	tried, judged, late, left := map[mutant]int{}, 0, 0, 0
+// parseOutput copies the output, and returns what became of the mutants that were tried.
+func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]outcome, error) {
+	tried, judged, late, left := map[mutant]outcome{}, 0, 0, 0
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		if _, err := fmt.Fprintln(out, lines.Text()); err != nil {
@@ -111,11 +115,15 @@ func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error
 		if err != nil {
 			return nil, err
 		}
-		lived := 0
-		if found[1] == "LIVED" {
-			lived = 1
+		m := mutant{name, found[2]}
+		o := tried[m]
+		switch found[1] {
+		case "LIVED":
+			o.lived++
+		case "TIMED OUT":
+			o.timeouts++
 		}
-		tried[mutant{name, found[2]}] += lived
+		tried[m] = o
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err
@@ -127,7 +135,7 @@ func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]int, error
 		return nil, fmt.Errorf("%d mutants were not tried: did mutant-test.sh run the tests?", left)
 	}
 	if late > judged/lateShare {
-		return nil, fmt.Errorf("%d mutants took too long, beside %d that were judged: the time limit was too short", late, judged)
+		return nil, fmt.Errorf("timeout: %d mutants, beside %d that were judged: the time limit was too short", late, judged)
 	}
 	return tried, nil
 }
@@ -206,20 +214,27 @@ func receiver(of ast.Expr) string {
 	return "?"
 }
 
-// judge prints what is known but was killed, and fails because of what survived and is not known. What was not tried may be in another
-// file than those of this run.
-func judge(tried, known map[mutant]int, out io.Writer) error {
-	var unknown []string
-	for m, n := range tried {
-		if n > known[m] {
-			unknown = append(unknown, fmt.Sprintf("%s %s: %d survive, %d known", m.name, m.kind, n, known[m]))
+// judge prints what ran into the time limit, and what is known but was killed. It fails because of what survived and is not known. What was
+// not tried may be in another file than those of this run.
+func judge(tried map[mutant]outcome, known map[mutant]int, out io.Writer) error {
+	var unknown, printed []string
+	for m, o := range tried {
+		if o.timeouts > 0 {
+			printed = append(printed, fmt.Sprintf("timeout: %s %s: %d, not killed and not survived", m.name, m.kind, o.timeouts))
+		}
+		if o.lived > known[m] {
+			unknown = append(unknown, fmt.Sprintf("%s %s: %d survive, %d known", m.name, m.kind, o.lived, known[m]))
 		}
 	}
 	for m, n := range known {
-		if lived, found := tried[m]; found && lived < n {
-			if _, err := fmt.Fprintf(out, "%s %s: %d survive, %d known: change the file\n", m.name, m.kind, lived, n); err != nil {
-				return err
-			}
+		if o, found := tried[m]; found && o.lived+o.timeouts < n {
+			printed = append(printed, fmt.Sprintf("%s %s: %d survive, %d known: change the file", m.name, m.kind, o.lived, n))
+		}
+	}
+	slices.Sort(printed)
+	for _, line := range printed {
+		if _, err := fmt.Fprintln(out, line); err != nil {
+			return err
 		}
 	}
 	if len(unknown) == 0 {

@@ -31,6 +31,13 @@ const output = `Starting...
 Killed: 1, Lived: 2, Not covered: 0
 `
 
+const late = `   TIMED OUT CONDITIONALS_BOUNDARY at access.go:12:11
+   TIMED OUT CONDITIONALS_NEGATION at access.go:8:11
+      KILLED CONDITIONALS_NEGATION at access.go:8:11
+Killed: 4, Lived: 0, Not covered: 0
+Timed out: 2, Not viable: 0
+`
+
 // A survivor fails the run unless the file has it, by the name of its function.
 func TestSurvivors(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "access")
@@ -52,14 +59,17 @@ func TestSurvivors(t *testing.T) {
 		"one is killed now":  {"access Access.Recheck CONDITIONALS_BOUNDARY 2 x\naccess Question.IsDue CONDITIONALS_BOUNDARY 1 equal\n", output, "", "Access.Recheck CONDITIONALS_BOUNDARY: 1 survive, 2 known: change the file"},
 		"all are killed now": {"access Phrase CONDITIONALS_NEGATION 1 x\naccess Access.Recheck CONDITIONALS_BOUNDARY 1 y\naccess Question.IsDue CONDITIONALS_BOUNDARY 1 z\n", output, "", "Phrase CONDITIONALS_NEGATION: 0 survive, 1 known: change the file"},
 		"not tried, as it is in a file of another part": {"access Phrase ARITHMETIC_BASE 1 x\naccess Access.Recheck CONDITIONALS_BOUNDARY 1 y\naccess Question.IsDue CONDITIONALS_BOUNDARY 1 z\n", output, "", "Not covered: 0\n$"},
-		"no reason":           {"access Access.Recheck CONDITIONALS_BOUNDARY 1\n", output, "line 1: want PACKAGE", ""},
-		"no count":            {"access Access.Recheck CONDITIONALS_BOUNDARY x equal\n", output, "line 1: COUNT", ""},
-		"no result":           {"", "Starting...\n", "did the tests run?", ""},
-		"nothing was killed":  {"", "Killed: 0, Lived: 0, Not covered: 4\n", "did the tests run?", ""},
-		"some not tried":      {"", "Killed: 10, Lived: 0, Not covered: 4\n", "4 mutants were not tried", ""},
-		"a file that is gone": {"", "LIVED CONDITIONALS_BOUNDARY at gone.go:10:11\nKilled: 1, Lived: 1, Not covered: 0\n", "gone.go", ""},
-		"some loop":           {"", "Killed: 10, Lived: 0, Not covered: 0\nTimed out: 5, Not viable: 0\n", "", "Timed out: 5"},
-		"too little time":     {"", "Killed: 10, Lived: 0, Not covered: 0\nTimed out: 6, Not viable: 0\n", "6 mutants took too long, beside 10 that were judged", ""},
+		"timeouts":                              {"", late, "", "timeout: Access.Recheck CONDITIONALS_BOUNDARY: 1, not killed and not survived\ntimeout: Phrase CONDITIONALS_NEGATION: 1, not"},
+		"a known one may time out":              {"access Access.Recheck CONDITIONALS_BOUNDARY 1 x\n", late, "", "not survived\n$"},
+		"a known one is killed beside timeouts": {"access Phrase CONDITIONALS_NEGATION 2 x\n", late, "", "Phrase CONDITIONALS_NEGATION: 0 survive, 2 known: change the file"},
+		"no reason":                             {"access Access.Recheck CONDITIONALS_BOUNDARY 1\n", output, "line 1: want PACKAGE", ""},
+		"no count":                              {"access Access.Recheck CONDITIONALS_BOUNDARY x equal\n", output, "line 1: COUNT", ""},
+		"no result":                             {"", "Starting...\n", "did the tests run?", ""},
+		"nothing was killed":                    {"", "Killed: 0, Lived: 0, Not covered: 4\n", "did the tests run?", ""},
+		"some not tried":                        {"", "Killed: 10, Lived: 0, Not covered: 4\n", "4 mutants were not tried", ""},
+		"a file that is gone":                   {"", "LIVED CONDITIONALS_BOUNDARY at gone.go:10:11\nKilled: 1, Lived: 1, Not covered: 0\n", "gone.go", ""},
+		"some loop":                             {"", "Killed: 10, Lived: 0, Not covered: 0\nTimed out: 5, Not viable: 0\n", "", "Timed out: 5"},
+		"too little time":                       {"", "Killed: 10, Lived: 0, Not covered: 0\nTimed out: 6, Not viable: 0\n", "timeout: 6 mutants, beside 10 that were judged", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var printed strings.Builder

@@ -10,6 +10,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/dotenv"
 	"github.com/joho/godotenv"
 
+	"github.com/refvol/refvol/internal/dice"
 	"github.com/refvol/refvol/pkg/envfile"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -60,10 +61,11 @@ func TestParsersRead(t *testing.T) {
 }
 
 func TestParsersReadRandomValues(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	for range 100 {
+	dice.Each(t, 3, readRandomValues)
+}
+
+func readRandomValues(t *testing.T, random *rand.Rand) {
+	for range 30 {
 		variables := randomVariables(random, 100)
 		for _, name := range read(t, variables) {
 			i := slices.IndexFunc(variables, func(v envfile.Variable) bool { return v.Name == name })

@@ -7,13 +7,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/refvol/refvol/internal/dice"
 	"github.com/refvol/refvol/pkg/envfile"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 // TestEnviron: a process whose environment has the entries of a file has the file's content as its /proc/PID/environ.
 func TestEnviron(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
+	dice.Each(t, 1, readEnviron)
+}
+
+func readEnviron(t *testing.T, random *rand.Rand) {
 	variables := append(randomVariables(random, 1000), envfile.Variable{Name: "spring.datasource.url", Value: "a=b"},
 		envfile.Variable{Name: "2-b", Value: "x"}, envfile.Variable{Name: "IFS", Value: "/"}, envfile.Variable{Name: "UID", Value: ""})
 	data, skipped := envfile.Encode(volume.EnvEnviron, variables)

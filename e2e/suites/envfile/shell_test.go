@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/dice"
 	"github.com/refvol/refvol/pkg/envfile"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -92,9 +93,6 @@ func compare(t *testing.T, got map[string]string, want []envfile.Variable) {
 
 // TestShellsRead takes every character, and random values.
 func TestShellsRead(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
 	var characters []envfile.Variable
 	for r := rune(1); r < 0x3000; r++ {
 		if r < 0x100 || r >= 0x2000 && r < 0x2100 {
@@ -103,20 +101,18 @@ func TestShellsRead(t *testing.T) {
 			}
 		}
 	}
+	t.Run("characters", func(t *testing.T) { shellsRead(t, characters) })
+	dice.Each(t, 5, func(t *testing.T, random *rand.Rand) { shellsRead(t, randomVariables(random, 1000)) })
+}
+
+func shellsRead(t *testing.T, variables []envfile.Variable) {
+	t.Helper()
+	data, skipped := envfile.Encode(volume.EnvShell, variables)
+	if skipped != nil {
+		t.Fatalf("%q were skipped", skipped)
+	}
 	for name, shell := range shells() {
-		t.Run(name, func(t *testing.T) {
-			for i := range 6 {
-				variables := characters
-				if i > 0 {
-					variables = randomVariables(random, 1000)
-				}
-				data, skipped := envfile.Encode(volume.EnvShell, variables)
-				if skipped != nil {
-					t.Fatalf("%q were skipped", skipped)
-				}
-				compare(t, environment(source(t, shell, data, printEnvironment(t))), variables)
-			}
-		})
+		t.Run(name, func(t *testing.T) { compare(t, environment(source(t, shell, data, printEnvironment(t))), variables) })
 	}
 }
 

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 )
@@ -34,8 +37,10 @@ type part struct {
 	// plugin says that the tests start the plugin, against an API server of this machine.
 	plugin bool
 	// figure is a regular expression with a group for what the table shows of the tests' logs;
-	// "" for nothing.
+	// "" for nothing. The part fails without it.
 	figure string
+	// source is the test file in the package that logs the figure.
+	source string
 }
 
 // packages are tests of packages alone.
@@ -72,7 +77,7 @@ func hostileTargets() part {
 // all is what a kernel that refvol supports must pass.
 func all() []part {
 	many := plugin("500 volumes and a restart", "TestRestartWithManyVolumes")
-	many.figure = `volumes: (serving after .* after the exec)`
+	many.figure, many.source = `volumes: (serving after .* after the exec)`, "many_test.go"
 	return slices.Concat(packages(), []part{
 		lifeOfAVolume(),
 		receipts(),
@@ -87,7 +92,7 @@ func all() []part {
 // delegations are what the newest kernels let containers hold.
 func delegations() part {
 	p := plugin("delegations", "TestDelegations")
-	p.figure = `delegation_test.go:\d+: (two updates took .*)`
+	p.figure, p.source = `(two updates took .*)`, "hostile_test.go"
 	return p
 }
 
@@ -104,7 +109,7 @@ func enforcing() machine {
 func kernels() []kernel {
 	tooOld := []part{
 		plugin("refuses to start", "TestKernelTooOld"),
-		{name: "pkg/receipts: says why not", module: ".", pkg: "./pkg/receipts", tests: []string{"TestProbeKnowsTheKernel"}, figure: `on Linux \S+: (.*)`},
+		{name: "pkg/receipts: says why not", module: ".", pkg: "./pkg/receipts", tests: []string{"TestProbeKnowsTheKernel"}, figure: `on Linux \S+: (.*)`, source: "probe_test.go"},
 	}
 	return []kernel{
 		{name: "5.10", suite: "bullseye", machines: []machine{{parts: tooOld}}},
@@ -112,6 +117,26 @@ func kernels() []kernel {
 		{name: "6.12", suite: "trixie", machines: []machine{{parts: all()}, enforcing()}},
 		{name: "newest", suite: "sid", machines: []machine{{parts: append(all(), delegations())}, enforcing()}},
 	}
+}
+
+// check returns an error for each package and file of the plan that is not below root.
+func check(root string, plan []kernel) error {
+	var errs []error
+	for _, k := range plan {
+		for _, m := range k.machines {
+			for _, p := range m.parts {
+				if _, err := os.Stat(filepath.Join(root, p.module, p.pkg, p.source)); err != nil {
+					errs = append(errs, fmt.Errorf("kernel %s: %s: %w", k.name, p.name, err))
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// pattern matches a line of the log that has the part's figure.
+func (p *part) pattern() *regexp.Regexp {
+	return regexp.MustCompile(regexp.QuoteMeta(p.source) + `:\d+: .*?` + p.figure)
 }
 
 // choose returns the kernels of these names, or all; or the short form. Of their parts it

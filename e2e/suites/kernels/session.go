@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -57,7 +56,7 @@ func (s *session) read(console io.Reader) error {
 
 func (s *session) line(line string) error {
 	if s.current != nil && s.current.figure != "" {
-		if found := regexp.MustCompile(s.current.figure).FindStringSubmatch(line); found != nil {
+		if found := s.current.pattern().FindStringSubmatch(line); found != nil {
 			s.figure = ": " + found[1]
 		}
 	}
@@ -117,6 +116,9 @@ func (s *session) judge(status string) string {
 		if s.tests[name] == "" || s.tests[name] == "SKIP" {
 			names = append(names, name+" did not run")
 		}
+	}
+	if s.current.figure != "" && s.figure == "" {
+		names = append(names, "no log of "+s.current.source+" has "+s.current.figure)
 	}
 	slices.Sort(names)
 	if status != "0" || len(names) > 0 || count["PASS"] == 0 {

@@ -21,6 +21,8 @@ func TestSession(t *testing.T) {
 		"all well":            {nil, "--- PASS: TestA (0.1s)\n    --- PASS: TestA/x (0.1s)\n--- PASS: TestB (1s)\n@end 0\n", "passed 2 tests"},
 		"one skipped":         {nil, "--- PASS: TestA (0.1s)\n--- SKIP: TestB (1s)\n@end 0\n", "passed 1 tests, 1 skipped"},
 		"a figure":            {nil, "    x_test.go:7: it took 5 s\n--- PASS: TestA (0.1s)\n@end 0\n", "passed 1 tests: 5 s"},
+		"no figure":           {nil, "--- PASS: TestF (0.1s)\n@end 0\n", "FAILED (status 0): no log of x_test.go has took (.*)"},
+		"another's figure":    {nil, "    y_test.go:7: it took 5 s\n--- PASS: TestF (0.1s)\n@end 0\n", "FAILED (status 0): no log of x_test.go has took (.*)"},
 		"lines end with CRLF": {[]string{"TestA"}, "--- PASS: TestA (0.1s)\r\n@end 0\r\n", "passed 1 tests"},
 		"one fails":           {nil, "--- PASS: TestA (0.1s)\n--- FAIL: TestB (1s)\n@end 1\n", "FAILED (status 1): TestB"},
 		"a leak at the end":   {nil, "--- PASS: TestA (0.1s)\nFAIL\n@end 1\n", "FAILED (status 1): "},
@@ -31,7 +33,11 @@ func TestSession(t *testing.T) {
 		"the machine stops":   {nil, "--- PASS: TestA (0.1s)\n", "FAILED (it did not end)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &session{parts: []part{{name: "other"}, {name: "this", tests: tc.tests, figure: "took (.*)"}}}
+			this := part{name: "this", tests: tc.tests}
+			if strings.Contains(name, "figure") {
+				this.figure, this.source = "took (.*)", "x_test.go"
+			}
+			s := &session{parts: []part{{name: "other"}, this}}
 			if err := s.read(strings.NewReader("noise\n@kernel 6.1\n@begin 1\n" + tc.console)); err != nil {
 				t.Fatal(err)
 			}
@@ -89,6 +95,9 @@ func TestThePlansTestsExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := check(filepath.Join("..", "..", ".."), append(plan, short...)); err != nil {
+		t.Error(err)
+	}
 	sources := map[string]string{}
 	for _, k := range append(plan, short...) {
 		for _, m := range k.machines {
@@ -123,6 +132,19 @@ func testsOf(t *testing.T, dir string) string {
 		all.Write(text)
 	}
 	return all.String()
+}
+
+// A plan that names a package or a file that is missing is refused before a machine boots.
+func TestCheck(t *testing.T) {
+	for name, p := range map[string]part{
+		"gone_test.go": {name: "a", module: "e2e", pkg: "./suites/kernels", figure: "x (.*)", source: "gone_test.go"},
+		"suites/gone":  {name: "b", module: "e2e", pkg: "./suites/gone"},
+	} {
+		err := check(filepath.Join("..", "..", ".."), []kernel{{machines: []machine{{parts: []part{p}}}}})
+		if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func TestChoose(t *testing.T) {

@@ -28,7 +28,7 @@ const soon = 30 * time.Second
 
 // TestNginxReloads: nginx takes a new configuration after the signal, and goes on with the old one if the new one is bad.
 func TestNginxReloads(t *testing.T) {
-	nginx := needs(t, "nginx", "nginx-light")
+	nginx := harness.Needs(t, "nginx", "nginx-light")
 	e := documented(t, "A signal")
 	port := freePort(t)
 	text := strings.ReplaceAll(e.data["site.conf"], "8080", "127.0.0.1:"+port)
@@ -56,7 +56,10 @@ func TestNginxReloads(t *testing.T) {
 
 // TestPrometheusReloads: the request is repeated until Prometheus takes the configuration.
 func TestPrometheusReloads(t *testing.T) {
-	prometheus := needs(t, "prometheus", "prometheus")
+	prometheus, err := harness.BuildPrometheusServer(t.Context(), t.TempDir(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
 	e := documented(t, "A request")
 	port := freePort(t)
 	text := e.data["prometheus.yml"]
@@ -78,16 +81,6 @@ func TestPrometheusReloads(t *testing.T) {
 	live.update(t, "prometheus.yml", strings.Replace(text, "1m", "3m", 1))
 	shows("scrape_interval: 3m")
 	log.says(t, "Completed loading of configuration file")
-}
-
-// needs returns the path of a program, or leaves the test out.
-func needs(t *testing.T, name, debian string) string {
-	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		t.Skipf("SKIPPED: this machine has no %s (Debian's package %s)", name, debian)
-	}
-	return path
 }
 
 // example is what a section of docs/apply.md shows: the data of its ConfigMap, and its pod.

@@ -1,5 +1,5 @@
-// Package notify runs refvol-notify beside programs that it has pick up a change, with the configurations of docs/apply.md. The
-// programs are Debian packages: nginx-light, prometheus.
+// Package notify runs refvol-notify beside programs that it has pick up a change, with the configurations of docs/apply.md. Prometheus is built
+// from Go modules. nginx is the Debian package nginx-light.
 package notify
 
 import (

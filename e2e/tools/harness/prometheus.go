@@ -20,11 +20,7 @@ type Prometheus struct {
 
 // BuildPrometheus builds the programs behind it into dir. The first call on a machine takes minutes.
 func BuildPrometheus(ctx context.Context, dir string, progress io.Writer) (*Prometheus, error) {
-	o := gobuild.Options{
-		Dir: "e2e/tools/prometheus", Package: "github.com/prometheus/prometheus/cmd/promtool",
-		// Without it promtool has the clients of all clouds.
-		Tags: "remove_all_sd", LDFlags: "-s -w", Progress: progress,
-	}
+	o := prometheusBuild("github.com/prometheus/prometheus/cmd/promtool", progress)
 	promtool, err := build(ctx, o, "prometheus", "promtool", dir)
 	if err != nil {
 		return nil, err
@@ -32,6 +28,16 @@ func BuildPrometheus(ctx context.Context, dir string, progress io.Writer) (*Prom
 	o.Package = "./query"
 	query, err := build(ctx, o, "prometheus", "query", dir)
 	return &Prometheus{promtool: promtool, query: query}, err
+}
+
+// BuildPrometheusServer builds Prometheus itself, without its pages, and returns the path of a copy in dir.
+func BuildPrometheusServer(ctx context.Context, dir string, progress io.Writer) (string, error) {
+	return build(ctx, prometheusBuild("github.com/prometheus/prometheus/cmd/prometheus", progress), "prometheus", "prometheus", dir)
+}
+
+func prometheusBuild(program string, progress io.Writer) gobuild.Options {
+	// Without the tag it has the clients of all clouds.
+	return gobuild.Options{Dir: "e2e/tools/prometheus", Package: program, Tags: "remove_all_sd", LDFlags: "-s -w", Progress: progress}
 }
 
 // Promtool runs promtool and returns what it printed, also with an error.

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/e2e/tools/judge"
 )
 
 const (
@@ -182,9 +183,13 @@ func (s *scene) arriveLast(reading []*pending) {
 	for _, w := range all {
 		got := w.arrive()
 		took := got.at.Sub(began)
-		// Who is kept from running in the middle of an open, for longer than two changes take
-		// here, may find that generation gone.
 		s.t.Logf("%s of %s: after %s; %d of %d reads failed %s", w.what, w.p.Name, milliseconds(took), got.Failed, got.Reads, got.Error)
+		// The hostile pod may harm what it reads itself.
+		if w.p == s.honest {
+			if err := judge.Reads(got.Reads, got.Failed, got.Error); err != nil {
+				s.t.Errorf("%s of %s: %v", w.what, w.p.Name, err)
+			}
+		}
 		if took > afterAttacks {
 			s.t.Errorf("%s came after %s to %s", w.what, milliseconds(took), w.p.Name)
 		}

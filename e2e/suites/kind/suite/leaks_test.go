@@ -2,18 +2,23 @@ package suite
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/refvol/refvol/e2e/tools/judge"
 	"github.com/refvol/refvol/internal/leak"
 )
 
@@ -53,10 +58,14 @@ func searchCluster(ctx context.Context) error {
 		errs = append(errs, err, c.searchHTTP(ctx, &plugins.Items[i]))
 		total += size
 	}
-	if total == 0 {
-		errs = append(errs, errors.New("no plugin has logged anything"))
+	if len(plugins.Items) == 0 {
+		return errors.New("there is no plugin")
 	}
-	told, err := c.searchObjects(ctx, metav1.NamespaceAll)
+	control, err := c.plantEvent(ctx, plugins.Items[0].Namespace)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	told, err := c.searchObjects(ctx, metav1.NamespaceAll, control, plugins.Items...)
 	errs = append(errs, err, c.searchNodes(ctx))
 	fmt.Printf("searched %d KiB of log of %d plugins and %d objects for values and tokens\n", total>>10, len(plugins.Items), told)
 	return errors.Join(errs...)
@@ -73,6 +82,9 @@ func (c *cluster) plugins(ctx context.Context) (*corev1.PodList, error) {
 func (c *cluster) searchLogs(ctx context.Context, p *corev1.Pod, opts *corev1.PodLogOptions) (int64, error) {
 	var errs []error
 	var size int64
+	if opts.SinceTime == nil && len(p.Status.ContainerStatuses) == 0 {
+		errs = append(errs, fmt.Errorf("%s has no containers whose logs can be searched", p.Name))
+	}
 	for _, container := range p.Status.ContainerStatuses {
 		for _, previous := range []bool{false, true} {
 			if previous && !c.hasPrevious(ctx, p, &container) {
@@ -86,6 +98,9 @@ func (c *cluster) searchLogs(ctx context.Context, p *corev1.Pod, opts *corev1.Po
 			}
 			text, err := io.ReadAll(stream)
 			errs = append(errs, err, stream.Close(), leak.Check("the log of "+p.Name, text))
+			if opts.SinceTime == nil && !previous { // an earlier run may have ended before its first line
+				errs = append(errs, judge.Control("the log of "+p.Name, string(text)))
+			}
 			size += int64(len(text))
 			for _, bad := range []string{logDerived, "panicked"} {
 				if bytes.Contains(text, []byte(bad)) {
@@ -111,19 +126,66 @@ func isCRIO(node *corev1.Node) bool {
 	return strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, "cri-o:")
 }
 
-// searchHTTP searches what a plugin serves, /metrics too once there is one.
+// served has what a plugin serves below each path, by which the search knows that it read that. One that isn't ready says so there.
+func served() map[string]string {
+	return map[string]string{"/healthz": "ok\n", "/readyz": "]registration", "/metrics": "\nrefvol_ready{"}
+}
+
+// searchHTTP searches what a plugin serves.
 func (c *cluster) searchHTTP(ctx context.Context, p *corev1.Pod) error {
 	var errs []error
-	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
-		body, err := c.client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, "9810", path, nil).DoRaw(ctx)
-		errs = append(errs, leak.Check(path+" of "+p.Name, fmt.Sprint(string(body), err)))
+	port, err := httpPort(p)
+	if err != nil {
+		return err
+	}
+	for path, control := range served() {
+		errs = append(errs, c.searchPath(ctx, p, port, path, control))
 	}
 	return errors.Join(errs...)
 }
 
+// searchPath searches one path. It tries again until the answer has the control, because the plugin may be starting.
+func (c *cluster) searchPath(ctx context.Context, p *corev1.Pod, port, path, control string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	place, leaks := path+" of "+p.Name, error(nil)
+	err := poll(ctx, func(ctx context.Context) error {
+		body, err := c.client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, port, path, nil).DoRaw(ctx)
+		leaks = cmp.Or(leaks, leak.Check(place, fmt.Sprint(string(body), err)))
+		if wrong := judge.Control(place, string(body), control); wrong != nil {
+			return errors.Join(wrong, err)
+		}
+		return nil
+	})
+	return errors.Join(err, leaks)
+}
+
+// httpPort returns the port of a plugin's pod that is called http.
+func httpPort(p *corev1.Pod) (string, error) {
+	for _, container := range p.Spec.Containers {
+		for _, port := range container.Ports {
+			if port.Name == "http" {
+				return strconv.Itoa(int(port.ContainerPort)), nil
+			}
+		}
+	}
+	return "", fmt.Errorf("%s has no port that is called http", p.Name)
+}
+
+// plantEvent creates an event in a namespace, and returns its message. A search of the events there must read it.
+func (c *cluster) plantEvent(ctx context.Context, namespace string) (message string, err error) {
+	message = "control of the search " + rand.Text()
+	_, err = c.client.CoreV1().Events(namespace).Create(ctx, &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: "control-"},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: "control"},
+		Type:           corev1.EventTypeNormal, Reason: "Control", Message: message,
+	}, metav1.CreateOptions{})
+	return message, err
+}
+
 // searchObjects searches the events and the pods' status of a namespace, and returns how
-// many there are.
-func (c *cluster) searchObjects(ctx context.Context, namespace string) (int, error) {
+// many there are. It must read the message of an event, and the status of the pods.
+func (c *cluster) searchObjects(ctx context.Context, namespace, message string, known ...corev1.Pod) (int, error) {
 	events, err := c.client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return 0, err
@@ -133,13 +195,20 @@ func (c *cluster) searchObjects(ctx context.Context, namespace string) (int, err
 		return 0, err
 	}
 	var errs []error
+	var messages, names strings.Builder
 	for i := range events.Items {
 		e := &events.Items[i]
+		fmt.Fprintln(&messages, e.Message)
 		errs = append(errs, leak.CheckObject("event "+e.Namespace+"/"+e.Name, e))
 	}
 	for i := range pods.Items {
 		p := &pods.Items[i]
+		fmt.Fprintln(&names, p.Namespace+"/"+p.Name)
 		errs = append(errs, leak.CheckObject("status of pod "+p.Namespace+"/"+p.Name, p.Status))
+	}
+	errs = append(errs, judge.Control("the events of "+cmp.Or(namespace, "the cluster"), messages.String(), message))
+	for i := range known {
+		errs = append(errs, judge.Control("the pods of "+cmp.Or(namespace, "the cluster"), names.String(), known[i].Namespace+"/"+known[i].Name+"\n"))
 	}
 	return len(events.Items) + len(pods.Items), errors.Join(errs...)
 }
@@ -154,15 +223,32 @@ func (c *cluster) searchNodes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(leak.CheckObject("the nodes", nodes), leak.CheckObject("the CSINodes", drivers))
+	var names, registered strings.Builder
+	for i := range nodes.Items {
+		fmt.Fprintln(&names, nodes.Items[i].Name)
+	}
+	for i := range drivers.Items {
+		for _, d := range drivers.Items[i].Spec.Drivers {
+			fmt.Fprintln(&registered, d.Name)
+		}
+	}
+	return errors.Join(leak.CheckObject("the nodes", nodes), leak.CheckObject("the CSINodes", drivers), judge.Control("the nodes", names.String()),
+		judge.Control("the CSINodes", registered.String(), driver))
 }
 
 // searchNamespace searches what there is of a test when it ends, the plugins' logs as far as
 // they have grown since begin.
 func (n *namespace) searchNamespace(ctx context.Context, begin time.Time) {
 	n.t.Helper()
-	_, err := n.searchObjects(ctx, n.name)
-	errs := []error{err}
+	var errs []error
+	switch control, err := n.plantEvent(ctx, n.name); {
+	case apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // the test has removed the namespace
+	case err != nil:
+		n.t.Error(err)
+	default:
+		_, err = n.searchObjects(ctx, n.name, control)
+		errs = append(errs, err)
+	}
 	plugins, err := n.plugins(ctx)
 	if err != nil {
 		n.t.Error(err)

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/judge"
 )
 
 const (
@@ -138,6 +139,7 @@ func checkParityOfChanges(t *testing.T, by maker) {
 				others.put(kind, "namesake", *text("a", "other"))
 				cases := changingCases(kind)
 				p := startParity(n, who, cases, by)
+				said := p.collectEvents()
 				before := p.snapshots(t)
 				seen := &differences{seen: map[string]bool{}}
 				for _, c := range cases {
@@ -145,7 +147,7 @@ func checkParityOfChanges(t *testing.T, by maker) {
 				}
 				applyChanges(n, cases)
 				others.put(kind, "namesake", *text("a", "changed"))
-				p.awaitChanges(seen, before, cases)
+				p.awaitChanges(seen, said, before, cases)
 				after := p.snapshots(t)
 				for _, c := range cases {
 					t.Run(c.name, func(t *testing.T) {
@@ -175,7 +177,7 @@ func applyChanges(n *namespace, cases []parityCase) {
 
 // awaitChanges waits until the kubelet has brought all changes to its volumes, or
 // said on the pod that it can't.
-func (p *pod) awaitChanges(seen *differences, before map[string]snapshot, cases []parityCase) {
+func (p *pod) awaitChanges(seen *differences, said *judge.Messages, before map[string]snapshot, cases []parityCase) {
 	p.t.Helper()
 	began := time.Now()
 	// The probe waits for the last one, so that the node has nothing to do meanwhile.
@@ -183,7 +185,10 @@ func (p *pod) awaitChanges(seen *differences, before map[string]snapshot, cases 
 	p.t.Logf("the kubelet's volume had the last change after %.1f s", time.Since(began).Seconds())
 	for _, c := range cases {
 		if c.keeps != "" && c.keeps != noEvent {
-			p.awaitVolumeEvent(c.name+nativeSuffix, c.keeps)
+			volume := c.name + nativeSuffix
+			eventually(p.t, nativeTimeout, fmt.Sprintf("event about %s with %q", volume, c.keeps), func(context.Context) error {
+				return said.About(volume, c.keeps)
+			})
 		}
 	}
 	eventually(p.t, nativeTimeout, "all changes", func(ctx context.Context) error {
@@ -206,22 +211,42 @@ func (p *pod) awaitChanges(seen *differences, before map[string]snapshot, cases 
 	p.t.Logf("all volumes are alike after %.1f s", time.Since(began).Seconds())
 }
 
-// awaitVolumeEvent waits for an event on the pod about that volume with the text. On a slow node all of the pod's volumes may fail once. The
-// kubelet then combines the tenth event of a kind with those that follow, and drops most of them.
-func (p *pod) awaitVolumeEvent(volume, text string) {
-	p.t.Helper()
-	eventually(p.t, nativeTimeout, fmt.Sprintf("event about %s with %q", volume, text), func(ctx context.Context) error {
-		events, err := p.client.CoreV1().Events(p.Namespace).List(ctx, listEventsOf(p))
-		if err != nil {
-			return err
-		}
-		for _, e := range events.Items {
-			if strings.Contains(e.Message, `"`+volume+`"`) && strings.Contains(e.Message, text) || strings.HasPrefix(e.Message, "(combined from similar events)") {
-				return nil
+// collectEvents collects what all events on the pod say, until the test ends. On a slow node all of the pod's volumes may fail once. The
+// kubelet then combines the tenth event of a kind with those that follow: their messages replace each other, so a later list would miss most.
+func (p *pod) collectEvents() *judge.Messages {
+	said, events, options := &judge.Messages{}, p.client.CoreV1().Events(p.Namespace), listEventsOf(p)
+	ctx := p.t.Context()
+	go func() {
+		for ; ctx.Err() == nil; pauseFor(ctx, time.Second) {
+			list, err := events.List(ctx, options)
+			if err != nil {
+				continue
+			}
+			for _, e := range list.Items {
+				said.Add(e.Message)
+			}
+			since := options
+			since.ResourceVersion = list.ResourceVersion
+			changes, err := events.Watch(ctx, since)
+			if err != nil {
+				continue
+			}
+			for change := range changes.ResultChan() {
+				if e, ok := change.Object.(*corev1.Event); ok {
+					said.Add(e.Message)
+				}
 			}
 		}
-		return fmt.Errorf("none among %d events", len(events.Items))
-	})
+	}()
+	return said
+}
+
+// pauseFor returns after a time, or when ctx ends.
+func pauseFor(ctx context.Context, pause time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(pause):
+	}
 }
 
 func listEventsOf(p *pod) metav1.ListOptions {
