@@ -93,7 +93,7 @@ fmt: ## Format all Go files as make lint wants them
 .PHONY: test
 test: export GOGC := 300
 test: ## Run the unit tier, the integration tier and csi-sanity
-	@echo "make test installs strace by apt (as root on Debian, if it is missing), and builds etcd, kube-apiserver, kubectl, helm and Prometheus from Go modules into $(CACHE)"
+	@echo "make test installs strace and nginx-light by apt (as root on Debian, if they are missing), and builds etcd, kube-apiserver, kubectl, helm and Prometheus from Go modules into $(CACHE)"
 	$(GO) build $(RACE) ./...
 	@$(MAKE) --no-print-directory --keep-going -j $$((2 * $$(nproc))) test-unit test-integration test-sanity
 
@@ -116,10 +116,20 @@ BENCHED := grep -rl --include='*_test.go' '^func Benchmark' pkg | xargs -n 1 dir
 # processors run such timers at the same moment.
 BUBBLED := grep -rl --include='*_test.go' '"testing/synctest"' cmd/refvol-plugin cmd/refvol-notify pkg | xargs -n 1 dirname | sort -u | sed 's|^|./|'
 
+# Programs of the distribution that tests run. A test whose program is missing fails, unless REFVOL_WITHOUT names the program.
+.PHONY: programs
+programs:
+	@missing=; for program in strace=strace nginx=nginx-light; do \
+		case ",$$REFVOL_WITHOUT," in *,$${program%=*},*) continue ;; esac; \
+		PATH=$$PATH:/usr/sbin command -v $${program%=*} >/dev/null || missing="$$missing $${program#*=}"; \
+	done; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ]; then \
+		apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $$missing >/dev/null || true; \
+	fi
+
 # Each benchmark runs once too, so that none rots; with -race, as all is compiled for that.
 .PHONY: test-unit
-test-unit: ## Run the unit tier: no root, no network, no built binaries
-	@command -v strace >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq -y --no-install-recommends install strace >/dev/null; } || echo "SKIPPED: this machine has no strace: the tests of pkg/writer with faults of single calls"
+test-unit: programs ## Run the unit tier: no root, no network, no built binaries
 	$(GO) $(TEST) $(SANDBOX) -cpu 1 $$($(BUBBLED))
 	$(GO) $(TEST) $(SANDBOX) $$($(GO) list ./... | grep -vxF -e "$$($(GO) list ./internal/simulation)" -e "$$($(GO) list $$($(BUBBLED)))")
 	$(GO) $(PLAIN_TEST) $(SANDBOX) ./internal/simulation
@@ -140,8 +150,7 @@ test-integration: test-suites test-tools test-bench test-deploy ## Run the integ
 
 # All suites of the module but the one that needs a cluster, the one that takes longest first.
 .PHONY: test-suites
-test-suites:
-	@for program in nginx prometheus; do command -v $$program >/dev/null || echo "SKIPPED: this machine has no $$program: its test in e2e/suites/notify"; done
+test-suites: programs
 	cd e2e && packages=$$($(GO) list ./suites/...) && \
 		$(GO) $(TEST) $(SANDBOX) $(ONCE) ./suites/integration $$(echo "$$packages" | grep -v -e /suites/kind -e /suites/integration)
 

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
 packages=(access authz apiclient check csi envfile events fleet loglimit manager metrics mount payload permissions pod publisher-a publisher-b question receipts record report requests room status taint volume writer-a writer-b)
-parts=(unit simulation integration integration-alone integration-faults integration-schedules suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
+parts=(unit random simulation integration integration-alone integration-faults integration-schedules suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
 # Unit tests of another architecture need a processor of that kind, or QEMU in user mode.
@@ -26,6 +26,16 @@ faults='^(TestKilledAnywhere|TestKilledWhileItStarts|TestMountRemovedAtAnyCall)$
 schedules='^(TestRandomFaults)$'
 integration() {
   REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on -v "$@" ./suites/integration
+}
+
+# The random tests of units, with new seeds, and the long forms of unit tests.
+random() {
+  local flags=(-race -trimpath -buildvcs=false -vet=off -count=1 -timeout 55m)
+  REFVOL_SEEDS=2000 tools/sandbox.sh go test "${flags[@]}" -cpu 1 -run 'TestRandom|AgainstModel' ./pkg/publisher ./pkg/manager &&
+    REFVOL_SEEDS=300 tools/sandbox.sh go test "${flags[@]}" -run FuzzSequences ./pkg/writer &&
+    REFVOL_SEEDS=50 tools/sandbox.sh go -C e2e test "${flags[@]}" ./suites/envfile &&
+    REFVOL_SEEDS=50 go -C deploy test "${flags[@]}" . &&
+    REFVOL_LONG=1 go test "${flags[@]}" -run TestMemory ./pkg/report
 }
 
 # New seeds for half an hour, each under the race detector, with one processor as the unit tier has it.
@@ -81,6 +91,7 @@ run() {
   integration-alone) integration -run="$alone" ;;
   integration-faults) integration -run="$faults" ;;
   integration-schedules) integration -run="$schedules" -parallel=20 ;; # its nodes mostly wait
+  random) random ;;
   simulation) simulation ;;
   suites) suites ;;
   kernels-*) make test-kernels KERNELS="${1#kernels-}" ;;

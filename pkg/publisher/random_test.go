@@ -14,18 +14,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/internal/dice"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 // TestRandomCalls runs many volumes at the same time, with objects that appear, change and disappear, mounts and writes that sometimes
 // fail, and restarts. A model knows for each volume whether it is published and what it names. Whenever everything has settled, what is
-// mounted, shown, recorded, registered and counted must agree with the model and the objects. To repeat a failed run, set its seed as the
-// constant.
+// mounted, shown, recorded, registered and counted must agree with the model and the objects.
 func TestRandomCalls(t *testing.T) {
+	for _, seed := range dice.Seeds(t, 1) {
+		randomCalls(t, seed)
+	}
+}
+
+func randomCalls(t *testing.T, seed uint64) {
 	const volumes, rounds, steps = 200, 2, 5
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
 	inBubble(t, func(e *env) {
 		w := &world{env: e, dice: rand.New(rand.NewPCG(seed, 0)), before: map[*fakeTmpfs]map[string]int{}}
 		for i := range volumes {

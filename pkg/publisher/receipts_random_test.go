@@ -7,11 +7,12 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/refvol/refvol/internal/dice"
 )
 
 // TestRandomOpens opens and changes files, and hides opens from the plugin by kills and overflows, in random order. A model knows which
 // content of each file was opened. An object is never reported as opened if one of its files was not, nor as unopened if each of them was.
-// To repeat a failed schedule, set its seed as the constant.
 func TestRandomOpens(t *testing.T) {
 	schedules := 60
 	switch {
@@ -20,19 +21,18 @@ func TestRandomOpens(t *testing.T) {
 	case testing.Short():
 		schedules = 15
 	}
-	seed := rand.Uint64()
-	for i := range schedules {
-		dice := rand.New(rand.NewPCG(seed, uint64(i)))
-		strategy := []string{"Atomic", "InPlace"}[dice.IntN(2)]
+	for _, seed := range dice.Seeds(t, schedules) {
+		random := dice.New(seed)
+		strategy := []string{"Atomic", "InPlace"}[random.IntN(2)]
 		receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
-			m := &openModel{env: e, opens: opens, dice: dice, opened: map[string]bool{}, maybe: map[string]bool{}}
+			m := &openModel{env: e, opens: opens, dice: random, opened: map[string]bool{}, maybe: map[string]bool{}}
 			m.change()
 			m.request = e.request("v1", "configMap", "app", "writeStrategy", strategy)
 			e.publish(m.request)
 			for step := range 20 {
 				m.step()
 				if t.Failed() {
-					t.Fatalf("seed %d, schedule %d (%s), step %d: %q", seed, i, strategy, step, m.log)
+					t.Fatalf("seed %d (%s), step %d: %q", seed, strategy, step, m.log)
 				}
 			}
 			e.unpublish(m.request)

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/refvol/refvol/internal/dice"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 // FuzzSequences writes random trees one after the other, some of them interrupted by a fault or a restart, and compares the directory with
 // each.
 func FuzzSequences(f *testing.F) {
-	f.Add(rand.Uint64())
-	for seed := range uint64(10) {
+	for _, seed := range dice.Seeds(f, 10) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {

@@ -8,8 +8,8 @@ import (
 	judged "github.com/refvol/refvol/internal/history"
 )
 
-// judge returns what is wrong with what a reader told of files whose texts only grow in byte order.
-func judge(all []told) error {
+// judgeTold returns what is wrong with what a reader told of files whose texts only grow in byte order.
+func judgeTold(all []told) error {
 	h := judged.New()
 	for _, one := range all {
 		h.Declare(judged.Volume{ID: one.File, Required: []string{one.File}})
@@ -38,7 +38,7 @@ func TestJudge(t *testing.T) {
 		{"goes back", []told{{File: "a", Text: "2"}, {File: "b", Text: "0"}, {File: "a", Text: "1"}}},
 		{"no such file", []told{{File: "a", Text: "2"}, {File: "a", Error: "no such file"}}},
 	} {
-		err := judge(c.told)
+		err := judgeTold(c.told)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %q", c.told, err, c.want)
 		}

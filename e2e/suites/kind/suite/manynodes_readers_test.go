@@ -159,7 +159,7 @@ func (r *readers) awaitCurrent() map[types.UID]history {
 		return nil
 	})
 	for _, h := range current {
-		if err := judge(h.told); err != nil {
+		if err := judgeTold(h.told); err != nil {
 			r.t.Errorf("%s on %s: %v", h.pod.Name, h.pod.Spec.NodeName, err)
 		}
 	}

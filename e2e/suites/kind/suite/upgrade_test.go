@@ -194,7 +194,7 @@ func (u *upgrade) wantNoneFailed(pods []*pod, growing []*pending) {
 	for i, w := range growing {
 		got := w.arrive()
 		u.t.Logf("%s: %d reads, %d failed, %d gave another text", pods[i].Name, got.Reads, got.Failed, len(got.Told))
-		if err := judge(got.Told); err != nil {
+		if err := judgeTold(got.Told); err != nil {
 			u.t.Errorf("%s: %v", pods[i].Name, err)
 		}
 	}
