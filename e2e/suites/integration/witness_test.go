@@ -217,7 +217,7 @@ func (w *witness) linger(ctx context.Context, generation string) {
 	const step, most, after = 2 * time.Millisecond, 300 * time.Millisecond, 400 * time.Millisecond
 	tick := time.NewTicker(step)
 	defer tick.Stop()
-	for begin, end := time.Now(), time.Duration(most); time.Since(begin) < end; {
+	for begin, end := time.Now(), most; time.Since(begin) < end; {
 		if end == most && w.present() != generation {
 			end = time.Since(begin) + after
 		}
