@@ -24,10 +24,11 @@ func (w *world) size() int { return w.roll("size", 6000) }
 
 func (w *world) put(name string) { w.server.put(name, write{size: w.size()}) }
 
-// places are where a process can be killed. "" is the next hook, wherever it is.
+// places are where a process can be killed. "" is the next hook, wherever it is. Those that are seldom reached are there more often.
 var places = []string{
-	"", "", "the start of a write", "the end of a write", "the start of a withdrawal", "the end of a withdrawal", "attach", "attached", "unmount", "unmounted",
+	"", "", "the start of a write", "the end of a write", "attach", "attached", "unmount", "unmounted",
 	"list", "name the generation", "switch ..data", "make a link", "remove a link", "renew the record", "rewrite a file", "truncate a file", "empty a file",
+	"empty a file", "empty a file", "renew the record", "rewrite a file",
 }
 
 // step does one thing to the world.
@@ -82,13 +83,13 @@ func (w *world) step() {
 		if p := v.mounted(); p != nil && w.mounts.lose(p.target) {
 			w.Met("a lost mount")
 		}
-	case 32:
+	case 32, 37:
 		w.missMoment()
 	case 33:
 		w.holdBroken()
 	case 34, 35:
 		w.rewriteAtStart()
-	case 36:
+	case 36, 38:
 		w.lagAtStart()
 	}
 }
@@ -96,6 +97,9 @@ func (w *world) step() {
 // endConsent revokes a right that running pods have, and soon starts another pod that needs it.
 func (w *world) endConsent() {
 	v := w.volumes[[]int{2, 3, 5}[w.roll("cross", 3)]]
+	if n := w.roll("kill a withdrawal", 4); n < 2 {
+		w.planKill([]string{"the start of a withdrawal", "the end of a withdrawal"}[n], 1)
+	}
 	w.server.grant(v.account, "x1", false)
 	after(time.Duration(5000+w.roll("after consent", 8000)) * time.Millisecond)
 	v.want(true)

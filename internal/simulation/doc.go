@@ -5,7 +5,7 @@
 // A seed fixes what the world does, not the order in which goroutines run. So a seed that fails once may not fail each time; run it some
 // times, with its log:
 //
-//	REFVOL_SEED=7 tools/sandbox.sh go test -race -count=5 -v -run TestSimulation ./internal/simulation
+//	REFVOL_SEED=7 tools/sandbox.sh go test -race -cpu 1 -count=5 -v -run TestSimulation ./internal/simulation
 //	REFVOL_SEED=7 REFVOL_SIM_STEPS=20 ...    with fewer steps
 //	REFVOL_SIM_SEEDS=1-1000 ...              many seeds
 //

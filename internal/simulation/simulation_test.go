@@ -35,7 +35,7 @@ func wanted() []string {
 		"condition Held", "condition Spreading", "condition Pinned", "condition Current", "condition VolumeUpdateFailed", "condition RefForbidden", "condition RefDeleted",
 		"401", "403", "410", "429", "500", "503", "silence", "connection lost", "too large", "a stale state", "a cut stream", "half a frame", "a bookmark",
 		"a get", "a list", "a pod is read", "an event", "a handshake", "an object that can't be read", "a review while roles are unknown", "a pod may not read",
-		"a token that is not accepted", "killed during a publish", "killed during an unpublish", "killed at: any time", "a look during a write",
+		"a token that is not accepted", "killed during a publish", "killed during an unpublish", "killed at: any time", "killed at: the start of a withdrawal", "killed at: the end of a withdrawal", "a look during a write",
 		"a look before the second is over", "quiet", "prompt", "a start while the API server lags", "a change while the plugin is away", "publish: PermissionDenied", "publish: NotFound", "publish: OutOfRange", "publish: Unavailable",
 	}
 	for _, place := range places {
@@ -46,7 +46,7 @@ func wanted() []string {
 	return all
 }
 
-// expected are the properties that today's code violates now and then, each with the issue that mends it. A long run must find each of them.
+// expected are the properties that today's code violates now and then, each with the fault. A long run must find each of them.
 // Who mends one removes it here; from then on a violation fails the test.
 func expected() map[string]string {
 	return map[string]string{
