@@ -65,10 +65,10 @@ func complete(c *checker) {
 	})
 }
 
-// whole: nobody sees parts of versions, an empty directory, or a name without a file. With InPlace a file may be torn.
+// whole: nobody sees parts of versions, an empty directory, or a name without a file. With InPlace a file may be torn for a while.
 func whole(c *checker) {
 	c.eachSeen(func(v *Volume, e, _ *Event) {
-		if len(e.Seen.Wrong) > 0 && !v.InPlace {
+		if len(e.Seen.Wrong) > 0 && (!v.InPlace || e.Seen.IsSettled) {
 			c.fail(e.At, "%s: %s", v.ID, strings.Join(e.Seen.Wrong, "; "))
 		}
 	})

@@ -47,14 +47,18 @@ func (c *Checker) below(at Location, v driverVolume, below []pod.Below) {
 	}
 	for i := range below {
 		b := &below[i]
-		if slices.ContainsFunc(v.spec.Directories, func(d volume.Directory) bool { return d.Path == b.Path || strings.HasPrefix(d.Path, b.Path+"/") }) {
+		dir, err := b.Directory()
+		if err != nil {
+			continue // it is reported where the volume is resolved
+		}
+		if slices.ContainsFunc(v.spec.Directories, func(d volume.Directory) bool { return d.Path == dir || strings.HasPrefix(d.Path, dir+"/") }) {
 			continue
 		}
 		place, what := b.Field, ""
 		if b.MountPath == tokenPath {
 			place, what = b.Of+".mountPath", "the service account's token is mounted below it: "
 		}
-		list, _ := json.Marshal([]string{b.Path})
+		list, _ := json.Marshal([]string{dir})
 		c.problem(at, place, fmt.Sprintf("%sthe volume has no directory for it, and the container will not start: set directories: '%s' in the volume's attributes", what, list))
 	}
 }

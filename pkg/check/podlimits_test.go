@@ -105,9 +105,9 @@ func TestDocumentedLimits(t *testing.T) {
 	for file, all := range map[string][]string{
 		"docs/limits.md": {
 			"| volumes of this driver | VOLUMES |",
-			"| ConfigMaps and Secrets, each counted once for each volume that names it | OBJECTS |",
+			"| ConfigMaps and Secrets. An object counts once in each volume that names it: ten volumes that show one object count ten | OBJECTS |",
 			"| sources, and what they list: items, variables, parts of joined files; and directories | ITEMS |",
-			"| bytes of names and paths, and of values of variables in the pod's spec and in attributes | MIB MiB |",
+			"| bytes that `path` adds in front of items and keys, with all other bytes of names, paths and values of variables | MIB MiB, or twice those other bytes if that is more |",
 		},
 		"docs/live-namespaces.md": {
 			"more than SOURCES sources, or more than LISTED items", "more than VOLUMES volumes of the driver", "more than OBJECTS sources", "more than ITEMS sources and items",

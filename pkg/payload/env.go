@@ -138,11 +138,13 @@ func (e *environment) podField(f volume.PodField) string {
 // variable that is not set. known is false if a referenced variable is unknown. It stops when there is no room left, because values may
 // double each other.
 func (e *environment) expand(text string) (value []byte, known bool) {
+	read := len(text)
 	// The text is scanned once, because an author may write a million characters that start a reference.
 	for unclosed := false; ; {
 		before, after, found := strings.Cut(text, "$")
 		value = append(value, before...)
 		if !found {
+			e.envBytes += max(0, read-len(value)) // the caller counts the value
 			return value, true
 		}
 		name, rest, closed := "", "", false
@@ -158,6 +160,7 @@ func (e *environment) expand(text string) (value []byte, known bool) {
 		case !closed:
 			value, text = append(value, '$'), after
 		case unknown:
+			e.envBytes += max(read, len(value)) // nobody else counts it
 			return nil, false
 		case set:
 			value, text = append(value, referred...), rest

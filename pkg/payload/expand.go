@@ -57,8 +57,10 @@ func (r *renderer) lacks(source *volume.Source) bool {
 }
 
 // expandText writes a text into the file. $(NAME) of a variable that is set becomes its value, $$(NAME) becomes $(NAME), and the rest
-// stays. Written bytes are counted, and it stops when there is no room left.
+// stays. Written bytes are counted, and it stops when there is no room left. A text that becomes shorter counts as it is.
 func (e *environment) expandText(text []byte, at string) error {
+	read, before := len(text), e.envBytes
+	defer func() { e.envBytes = max(e.envBytes, before+read) }()
 	for isLast := false; !isLast && e.envBytes <= MaxEnvBytes; {
 		before, name, after := e.reference(text)
 		value, escape := e.values[name], e.escapes[name]

@@ -2,6 +2,7 @@ package payload
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"strconv"
 	"strings"
@@ -48,6 +49,19 @@ func TestRenderIsBounded(t *testing.T) {
 		}
 		return []volume.Source{envSource(0, "e", env)}
 	}
+	references := strings.Repeat("$(E)", 128<<10) // half a mebibyte
+	unused := volume.Env{Vars: []volume.EnvVar{{Name: "B", Value: strings.Repeat("x", 100<<10)}, {Name: "U", Unknown: true}}}
+	empty := volume.Env{Vars: []volume.EnvVar{{Name: "E"}}}
+	for i := range 100 {
+		unused.Vars = append(unused.Vars, volume.EnvVar{Name: fmt.Sprint("V", i), Value: "$(B)$(U)"})
+		empty.Vars = append(empty.Vars, volume.EnvVar{Name: fmt.Sprint("V", i), Value: references})
+	}
+	var texts []volume.Source
+	for i := range 100 {
+		texts = append(texts, volume.Source{Path: fmt.Sprint("t", i), Field: fmt.Sprintf("sources[%d].expand", i), Expand: &volume.Expand{
+			Text: volume.Reference{Ref: volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: "big"}, Key: "text", Field: "text"}, Env: volume.Env{Vars: []volume.EnvVar{{Name: "E"}}},
+		}})
+	}
 	const tooLong = "sources[0].env: Too long: the joined and expanded files of a volume and the names and values of its variables may take 4194304 bytes together, with 64 for each variable, counted as often as it is set"
 	for _, c := range []struct {
 		name    string
@@ -64,6 +78,15 @@ func TestRenderIsBounded(t *testing.T) {
 		}, {
 			"the same variables many times", numbered("big", 10000, 0), from(2000, ""),
 			tooLong,
+		}, {
+			"values that are made and not used", numbered("big", 1, 1), []volume.Source{envSource(0, "e", unused)},
+			tooLong,
+		}, {
+			"values that become empty", numbered("big", 1, 1), []volume.Source{envSource(0, "e", empty)},
+			tooLong,
+		}, {
+			"texts that become empty", &volume.Object{Ref: volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: "big"}, Data: map[string][]byte{"text": []byte(references)}}, texts,
+			strings.Replace(tooLong, "sources[0].env", "sources[7].expand", 1),
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

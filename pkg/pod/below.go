@@ -17,8 +17,9 @@ const maxMountPath = 4096
 
 // Below is a mount of a container that lies inside a volume. The volume needs a directory for it.
 type Below struct {
-	// Path is the path of that directory, relative to the volume's root.
-	Path string
+	// In is the subPath by which the container mounts the volume, or "". Path is the path of that directory relative to In. All mounts of a
+	// container share the text of In, so the two are joined when that is allowed; see Directory.
+	In, Path string
 	// MountPath is the mount's path in the container. Field is the path of that field in the spec.
 	MountPath, Field string
 	// Of is the path, in the spec, of the volume's own mount.
@@ -56,10 +57,25 @@ func below(c Container, inner, outer int) Below {
 	case in.SubPathExpr != "":
 		b.By, b.Part = "subPathExpr", in.SubPathExpr
 	case in.SubPath != "":
-		b.By, b.Part = "subPath", in.SubPath
-		b.Path = path.Join(in.SubPath, b.Path)
+		b.By, b.Part, b.In = "subPath", in.SubPath, in.SubPath
 	}
 	return b
+}
+
+// Directory returns the path of the directory relative to the volume's root. It fails if that path is not valid.
+func (b *Below) Directory() (string, error) {
+	if len(b.In) > maxMountPath { // without a copy
+		return volume.CleanPath(b.In)
+	}
+	return volume.CleanPath(path.Join(b.In, b.Path))
+}
+
+// added returns how many bytes In adds to the path.
+func (b *Below) added() int {
+	if b.In == "" {
+		return 0
+	}
+	return len(b.In) + 1
 }
 
 // outerMounts returns, for each mount of a container, the index of the mount at the nearest directory above it, or -1. It takes one sort: a
@@ -141,11 +157,11 @@ func (b *Below) directory(spec *volume.Spec) (volume.Directory, *field.Error) {
 	case b.By == "subPathExpr":
 		return volume.Directory{}, field.Forbidden(at, fmt.Sprintf("must not lie below %s, which mounts the volume by subPathExpr: which directory that is can't be known; use subPath", b.Of))
 	}
-	clean, err := volume.CleanPath(b.Path)
+	clean, err := b.Directory()
 	if err != nil {
 		return volume.Directory{}, field.Invalid(at, shorten(b.MountPath), err.Error())
 	}
-	return volume.Directory{Path: clean, Field: b.Field}, nil
+	return volume.Directory{Path: clean, Field: b.Field, Added: min(b.added(), len(clean))}, nil
 }
 
 // shorten returns at most the first 64 bytes of a text, for an error.

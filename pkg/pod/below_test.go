@@ -2,6 +2,7 @@ package pod
 
 import (
 	"fmt"
+	"path"
 	"reflect"
 	"strings"
 	"testing"
@@ -54,7 +55,7 @@ func TestMountsBelow(t *testing.T) {
 		spec := &corev1.PodSpec{Containers: []corev1.Container{mounting(test.mounts...)}}
 		var got []string
 		for _, b := range MountsBelow(spec, field.NewPath("spec"))["v"] {
-			text := b.Path + " < " + b.Field + " > " + b.Of
+			text := path.Join(b.In, b.Path) + " < " + b.Field + " > " + b.Of
 			text = strings.NewReplacer("spec.containers[0].volumeMounts[", "", "].mountPath", "", "]", "").Replace(text)
 			got = append(got, strings.TrimSpace(text+" "+b.By))
 		}

@@ -56,20 +56,24 @@ func Resolve(
 		}
 		copied.Sources = append(copied.Sources, added...)
 	}
-	copied.Directories = slices.Clone(spec.Directories)
+	var mounts []Below
 	if below != nil {
-		added, err := directories(spec, below(name))
-		if err != nil {
-			return nil, nil, err
-		}
-		copied.Directories = append(copied.Directories, added...)
+		mounts = below(name)
 	}
-	count.AddDirectories(copied.Directories)
+	count.AddDirectories(spec.Directories)
+	for i := range mounts {
+		count.AddDirectory(len(mounts[i].Path), min(mounts[i].added(), maxMountPath)) // a longer one is refused below
+	}
 	if allow != nil {
 		if err := allow(count.Names); err != nil {
 			return nil, nil, err
 		}
 	}
+	made, err := directories(spec, mounts)
+	if err != nil {
+		return nil, nil, err
+	}
+	copied.Directories = slices.Concat(spec.Directories, made)
 	for i := range copied.Sources {
 		if source := &copied.Sources[i]; source.Volume != "" {
 			*source = source.In(source.Below)

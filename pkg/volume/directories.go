@@ -15,6 +15,8 @@ type Directory struct {
 	Path string
 	// Field is the field that asks for it: directories[0], sources[0].secret.path, or spec.containers[0].volumeMounts[1].mountPath.
 	Field string
+	// Added is how many bytes of Path come from the subPath by which a container mounts the volume.
+	Added int
 }
 
 // directories reads the attribute directories.

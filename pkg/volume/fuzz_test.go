@@ -152,7 +152,7 @@ func checkSpec(t *testing.T, spec *Spec) {
 		}
 		if s.Below.Path != "" {
 			if clean, err := CleanPath(s.Below.Path); err != nil || clean != s.Below.Path || s.Below.Field == "" || s.Projection == nil && s.Volume == "" {
-				t.Errorf("directory %q of %+v: %v", s.Below, s, err)
+				t.Errorf("directory %+v of %+v: %v", s.Below, s, err)
 			}
 		}
 		if s.Versions {

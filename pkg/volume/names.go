@@ -120,10 +120,16 @@ func (*Count) below(dir string, n int) int64 {
 
 // AddDirectories counts directories.
 func (c *Count) AddDirectories(all []Directory) {
-	c.Items += len(all)
 	for i := range all {
-		c.Bytes += int64(len(all[i].Path))
+		c.AddDirectory(len(all[i].Path)-all[i].Added, all[i].Added)
 	}
+}
+
+// AddDirectory counts a directory, to whose path of so many bytes a subPath adds others.
+func (c *Count) AddDirectory(bytes, added int) {
+	c.Items++
+	c.Bytes += int64(bytes)
+	c.Added += int64(added)
 }
 
 func (c *Count) env(e *Env) {

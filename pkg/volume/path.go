@@ -24,13 +24,14 @@ const (
 // CleanPath validates the path of a file inside a volume and returns its clean form, which has no trailing slash, as in the kubelet's own
 // volumes. The error says what is wrong and does not repeat the path.
 func CleanPath(p string) (string, error) {
+	if len(p) > maxPathLength { // before it is copied
+		return "", fmt.Errorf("must have at most %d bytes", maxPathLength)
+	}
 	clean, elements := path.Clean(p), strings.Split(p, "/")
 	var problem string
 	switch {
 	case p == "":
 		problem = "must not be empty"
-	case len(p) > maxPathLength:
-		problem = fmt.Sprintf("must have at most %d bytes", maxPathLength)
 	case strings.ContainsRune(p, 0):
 		problem = "must not contain a NUL byte"
 	case slices.Contains(elements, ".."):
