@@ -79,10 +79,12 @@ func TestRenderIsBounded(t *testing.T) {
 			"the same variables many times", numbered("big", 10000, 0), from(2000, ""),
 			tooLong,
 		}, {
-			"values that are made and not used", numbered("big", 1, 1), []volume.Source{envSource(0, "e", unused)},
+			"values that are made and not used", numbered("big", 1, 1),
+			[]volume.Source{envSource(0, "e", unused)},
 			tooLong,
 		}, {
-			"values that become empty", numbered("big", 1, 1), []volume.Source{envSource(0, "e", empty)},
+			"values that become empty", numbered("big", 1, 1),
+			[]volume.Source{envSource(0, "e", empty)},
 			tooLong,
 		}, {
 			"texts that become empty", &volume.Object{Ref: volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: "big"}, Data: map[string][]byte{"text": []byte(references)}}, texts,
