@@ -128,7 +128,7 @@ func TestDocumentedSuites(t *testing.T) {
 			switch {
 			case suite[1] == "deploy":
 				dir = "../deploy"
-			case strings.HasPrefix(suite[1], "pkg/"):
+			case strings.HasPrefix(suite[1], "pkg/"), strings.HasPrefix(suite[1], "internal/"):
 				tier, dir = "unit", filepath.Join("..", suite[1])
 			case slices.Contains(tiers, suite[1]):
 				tier = suite[1]
