@@ -19,7 +19,9 @@ func TestStep(t *testing.T) {
 			v := newVolume(t)
 			var steps []string
 			step := func(change string) { steps = append(steps, change) }
-			w := New(Options{InPlace: c.inPlace, AttributePrefix: "user.refvol.", Step: step})
+			o := withAttributes(t)
+			o.InPlace, o.Step = c.inPlace, step
+			w := New(o)
 			for _, round := range []struct{ want, a, other string }{{c.first, "1", "b"}, {c.second, "2", "c"}} {
 				steps = nil
 				next := tree(file("a", round.a), file(round.other, "1"))

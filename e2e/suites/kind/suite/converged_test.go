@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/refvol/refvol/internal/leak"
 )
 
@@ -67,6 +69,9 @@ func TestRotatePassword(t *testing.T) {
 	for _, p := range pods {
 		p.awaitReady()
 	}
+	for _, p := range pods { // a pod is ready before its program has read anything
+		r.awaitTold(t, p.Pod, 1)
+	}
 	changed := now(t)
 	k.run(t, recipes[i].steps[0])
 	args := slices.Clone(recipes[i].steps[1].args[1:]) // without "refvol"
@@ -77,13 +82,7 @@ func TestRotatePassword(t *testing.T) {
 	}
 	revoked, last := now(t), time.Duration(0)
 	for _, p := range pods {
-		var h history
-		eventually(t, podTimeout, "the log of "+p.Name+" is whole", func(ctx context.Context) (err error) { // it may lag behind
-			if h, err = r.history(ctx, p.Pod); err == nil && len(h.told) < 2 {
-				err = fmt.Errorf("%+v", h.told)
-			}
-			return err
-		})
+		h := r.awaitTold(t, p.Pod, 2)
 		got := h.told[len(h.told)-1]
 		if len(h.told) != 2 || h.told[0].Text != "first" || got.Text != "second" || got.At > revoked {
 			t.Errorf("%s logs in with the old password when it is revoked, at %s: %+v", p.Name, revoked, h.told)
@@ -92,4 +91,16 @@ func TestRotatePassword(t *testing.T) {
 	}
 	t.Logf("the last of %d pods had the new password %s after the change, and the answer came after %s", len(pods),
 		milliseconds(last-changed), milliseconds(revoked-changed))
+}
+
+// awaitTold returns what the pod's reader has told once that is n reads: a log may lag behind.
+func (r *readers) awaitTold(t *testing.T, p *corev1.Pod, n int) (h history) {
+	t.Helper()
+	eventually(t, podTimeout, fmt.Sprintf("the log of %s has %d reads", p.Name, n), func(ctx context.Context) (err error) {
+		if h, err = r.history(ctx, p); err == nil && len(h.told) < n {
+			err = fmt.Errorf("%+v", h.told)
+		}
+		return err
+	})
+	return h
 }
