@@ -174,22 +174,25 @@ func (a *Access) Prove(pod volume.Pod, ref volume.Ref, began time.Time, token vo
 func (a *Access) admit(pod volume.Pod, ref volume.Ref, began time.Time, token volume.Token, verbs ...string) (Verdict, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, verb := range verbs {
+	verdict, why := Allowed, error(nil)
+	for _, verb := range verbs { // all are asked together
 		k := right{account: pod.Account(), ref: ref, verb: verb}
 		if token.Reveal() != "" {
 			k.proof = pod.UID
 		}
 		x := a.answer(k)
-		switch last := x.Last; {
+		switch last := x.Last(); {
 		case last.IsKnown() && !last.Value && !last.AskedAt.Before(began):
 			return Refused, nil
 		case last.Value && time.Since(last.CameAt) < admitAge:
 			continue
 		}
 		a.startQuestion(k, x, pod, token, true)
-		return Unknown, cmp.Or(x.Err, ErrPending)
+		if verdict = Unknown; !errors.Is(why, ErrPending) {
+			why = cmp.Or(x.Err(), ErrPending)
+		}
 	}
-	return Allowed, nil
+	return verdict, why
 }
 
 // Recheck returns whether the pod of a mounted volume still has its right to an object. A yes that is older than Options.MaxAge is asked
@@ -201,7 +204,7 @@ func (a *Access) Recheck(pod volume.Pod, ref volume.Ref, mounted bool) (Verdict,
 	k := a.recheckRight(pod.Account(), ref)
 	x := a.answer(k)
 	x.isMounted = true
-	never, old := !x.Last.IsKnown(), time.Since(x.Last.CameAt) >= a.opts.MaxAge
+	never, old := !x.Last().IsKnown(), time.Since(x.Last().CameAt) >= a.opts.MaxAge
 	if never || old || x.isUnconfirmed() && time.Since(x.suspectedAt) >= refusalTime {
 		a.startQuestion(k, x, pod, volume.Token{}, false)
 	}
@@ -209,15 +212,15 @@ func (a *Access) Recheck(pod volume.Pod, ref volume.Ref, mounted bool) (Verdict,
 	case x.refused:
 		return Refused, nil
 	case x.isUnconfirmed():
-		return Suspected, cmp.Or(x.Err, ErrPending)
-	case never, old && (x.Err != nil || !mounted):
-		return Unknown, cmp.Or(x.Err, ErrPending)
+		return Suspected, cmp.Or(x.Err(), ErrPending)
+	case never, old && (x.Err() != nil || !mounted):
+		return Unknown, cmp.Or(x.Err(), ErrPending)
 	}
 	return Allowed, nil
 }
 
 // isUnconfirmed reports whether the last answer is a no that is not confirmed.
-func (x *answer) isUnconfirmed() bool { return x.Last.IsKnown() && !x.Last.Value && !x.refused }
+func (x *answer) isUnconfirmed() bool { return x.Last().IsKnown() && !x.Last().Value && !x.refused }
 
 func (a *Access) recheckRight(account volume.ServiceAccount, ref volume.Ref) right {
 	return right{account: account, ref: ref, verb: a.opts.Verbs[len(a.opts.Verbs)-1]}
@@ -240,7 +243,7 @@ func (a *Access) OnNewCredential(account volume.ServiceAccount) {
 	var failed []volume.Ref
 	a.mu.Lock()
 	for k, x := range a.answers {
-		if k.account == account && x.Err != nil {
+		if k.account == account && x.Err() != nil {
 			x.EndPause()
 			failed = append(failed, k.ref)
 		}
@@ -267,9 +270,8 @@ func (a *Access) startQuestion(k right, x *answer, pod volume.Pod, token volume.
 	if a.closed || !x.IsDue() {
 		return
 	}
-	x.Urgent = urgent
-	ctx := requests.With(context.Background(), requests.Meta{For: requests.For(pod.UID)})
-	ctx = x.Begin(klog.NewContext(ctx, klog.Background().WithValues("pod", klog.KRef(pod.Namespace, pod.Name))))
+	ctx := klog.NewContext(context.Background(), klog.Background().WithValues("pod", klog.KRef(pod.Namespace, pod.Name)))
+	ctx = x.Begin(ctx, requests.Meta{Urgent: urgent, For: requests.For(pod.UID)})
 	p := a.pods[pod.UID]
 	if p == nil {
 		p = &places{taken: make(chan struct{}, questionsAtOnce)}
@@ -304,15 +306,15 @@ func (a *Access) recordResult(k right, x *answer, yes bool, err error) {
 	defer a.mu.Unlock()
 	if err != nil {
 		x.suspectedAt = time.Time{}
-		time.AfterFunc(x.RecordFailure(err), func() { a.opts.Changed(k.account, k.ref) })
+		time.AfterFunc(x.Fail(err, 0), func() { a.opts.Changed(k.account, k.ref) })
 		return
 	}
-	x.RecordAnswer(yes)
+	x.Answer(yes)
 	a.evaluate(k, x)
 	if k.proof != "" { // it is also an answer about the account
 		k.proof = ""
 		of := a.answer(k)
-		of.SetLast(x.Last)
+		of.Adopt(x.Last())
 		a.evaluate(k, of)
 	}
 }
@@ -320,13 +322,13 @@ func (a *Access) recordResult(k right, x *answer, yes bool, err error) {
 // evaluate evaluates the last answer. A no counts when a question that was asked refusalTime later confirms it. The caller holds mu.
 func (a *Access) evaluate(k right, x *answer) {
 	switch {
-	case x.Last.Value:
+	case x.Last().Value:
 		x.refused, x.suspectedAt = false, time.Time{}
 	case x.refused:
 	case x.suspectedAt.IsZero():
-		x.suspectedAt = x.Last.CameAt
+		x.suspectedAt = x.Last().CameAt
 		time.AfterFunc(refusalTime, func() { a.confirm(k) })
-	case x.Last.AskedAt.Sub(x.suspectedAt) >= refusalTime:
+	case x.Last().AskedAt.Sub(x.suspectedAt) >= refusalTime:
 		x.refused, x.suspectedAt = true, time.Time{}
 	}
 }

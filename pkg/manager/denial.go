@@ -70,7 +70,7 @@ func (m *Manager) denialDelay(account volume.ServiceAccount, err error) time.Dur
 
 // denialErrLocked returns why changes don't arrive any more, or nil while they arrive. The caller holds the lock.
 func (it *item) denialErrLocked() error {
-	err := it.denial.err
+	err := it.state.denial.err
 	if err == nil {
 		err = it.credentialErr()
 	}

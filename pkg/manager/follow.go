@@ -9,7 +9,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
@@ -39,9 +38,14 @@ var (
 	errSilent  = errors.New("a watch did not end in its time")
 )
 
-// newPauses returns the pauses of one object between watches or failed requests: from 0.25 s to 15 s, plus up to as much jitter.
-func newPauses() wait.Backoff {
-	return wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 15 * time.Second}
+// watcher follows the object with one watch after the other. It has a goroutine, but none while the object cannot change. The lock of the
+// item guards its fields.
+type watcher struct {
+	tries
+	// over means that nothing follows the object: it is immutable, and no pod waits for a newer answer.
+	over bool
+	// openedAt is when the open watch started; zero for none.
+	openedAt time.Time
 }
 
 // watchStart says where the next watch starts.
@@ -53,113 +57,127 @@ type watchStart struct {
 	notOlder string
 }
 
+func (w *watcher) isOver() bool { return w.over }
+
+func (w *watcher) isWorking() bool {
+	return !w.openedAt.IsZero() && time.Since(w.openedAt) >= workingTime
+}
+
+func (*watcher) refresh() {}
+
+// request starts to follow the object. A watcher that does so already requests the state again by itself, if the object is immutable.
+func (w *watcher) request() {
+	if w.over {
+		w.over = false
+		w.item.m.running.Go(w.follow)
+	}
+}
+
 // follow keeps the object current until the run ends or the object cannot change any more. The first watch starts with the state. The next
 // watch continues where the last one ended. It starts with the state again after a failure, and after a watch that lasted its full time:
 // etcd may have been restored meanwhile, which a watch from a later version never notices, and a proxy may keep a dead watch open.
-func (r *run) follow(ctx context.Context) {
+func (w *watcher) follow() {
 	var begin watchStart
-	pauses := newPauses()
-	for watches := 0; ctx.Err() == nil; {
+	for watches := 0; w.ctx.Err() == nil; {
 		began := time.Now()
-		next, err := r.watch(ctx, begin, &watches)
-		if begin.version == "" && r.needsList(err) {
+		next, err := w.watch(begin, &watches)
+		if begin.version == "" && w.needsList(err) {
 			refused := err
-			if next, err = r.list(ctx, begin); err == nil && !r.endIfImmutable() {
-				if isRefusal(refused) {
-					r.recordFailure(refused)
-				}
-				if begin = next; begin.version != "" {
-					continue // there is no failure, so no pause
-				}
+			if next, err = w.list(begin); err == nil && isRefusal(refused) && !w.isImmutable() {
+				w.item.fail(w, refused)
+			}
+			if begin = next; err == nil && begin.version != "" && !w.isImmutable() {
+				continue // there is no failure, so no pause
 			}
 		}
 		if time.Since(began) > calmTime {
-			pauses = newPauses()
+			w.calm()
 		}
-		var pause time.Duration
 		if err != nil {
-			next = r.afterFailure(begin, err)
+			next = w.afterFailure(begin, err)
+			w.item.fail(w, err)
 		}
-		if err == nil || r.recordFailure(err) > 0 { // otherwise the next request waits at the gate with the others
-			pause = max(pauses.Step(), requests.RetryAfter(err))
-		}
-		if r.endIfImmutable() {
+		switch begin = next; {
+		case w.endIfImmutable():
 			return
+		case err == nil && w.isImmutable():
+			begin = watchStart{} // a pod came meanwhile, and waits for the next answer
+		default:
+			w.sleep(err)
 		}
-		begin = next
-		r.sleep(ctx, pause)
 	}
 }
 
 // afterFailure returns where to start the next watch, after a watch that started at a given place has failed.
-func (r *run) afterFailure(at watchStart, err error) watchStart {
+func (w *watcher) afterFailure(at watchStart, err error) watchStart {
 	if at.version == "" && (isTooLarge(err) || isExpired(err)) {
 		return watchStart{}
 	}
-	return r.startWithState()
+	return w.startWithState()
 }
 
-// startWithState returns the start of a watch that begins with the state.
-func (r *run) startWithState() watchStart {
-	r.item.mu.Lock()
-	defer r.item.mu.Unlock()
-	if !r.item.state.Last.IsKnown() {
+// startWithState returns the start of a watch that begins with the state. If a pod waits for a newer state, that must be the newest.
+func (w *watcher) startWithState() watchStart {
+	it := w.item
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if last := it.state.last; !last.isKnown || it.demand.isAwaited(last.try) {
 		return watchStart{}
 	}
-	return watchStart{notOlder: r.item.newest}
+	return watchStart{notOlder: it.state.newest}
 }
 
 // startAfter returns the start of a watch that continues after a version. For "" the watch begins with the state.
-func (r *run) startAfter(version string) watchStart {
+func (w *watcher) startAfter(version string) watchStart {
 	if version == "" {
-		return r.startWithState()
+		return w.startWithState()
 	}
 	return watchStart{version: version}
 }
 
 // needsList reports whether a list is needed, because the server cannot start a watch with the state, or because the account may list but
 // not watch.
-func (r *run) needsList(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) && !r.item.m.refusalsPass
+func (w *watcher) needsList(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) && !w.item.m.refusalsPass
 }
 
-// endIfImmutable ends the run of an immutable object. The next pod that references the object starts another run.
-func (r *run) endIfImmutable() bool {
-	r.item.mu.Lock()
-	defer r.item.mu.Unlock()
-	obj := r.item.state.Last.Value
-	r.ended = r.ended || obj != nil && obj.Immutable
-	return r.ended
+// endIfImmutable ends the run of an immutable object, unless a pod waits for a newer answer or the last try for one has failed. The next
+// pod that references the object starts it again.
+func (w *watcher) endIfImmutable() bool {
+	it := w.item
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	w.over = isImmutable(it.state.last.object) && it.state.err == nil && !it.demand.isAwaited(it.state.last.try)
+	return w.over
 }
 
-// requestContext returns the context for the run's next request.
-func (r *run) requestContext(ctx context.Context) context.Context {
-	r.item.mu.Lock()
-	defer r.item.mu.Unlock()
-	return requests.With(ctx, requests.Meta{Account: r.item.account, Urgent: r.item.state.Urgent, For: r.item.waiters})
+func (w *watcher) isImmutable() bool {
+	w.item.mu.Lock()
+	defer w.item.mu.Unlock()
+	return isImmutable(w.item.state.last.object)
 }
 
-// whole returns a context for a request whose answer is read at once. Few of them are in memory at the same time.
-func whole(ctx context.Context) context.Context {
-	m := requests.MetaOf(ctx)
-	m.Whole = true
-	return requests.With(ctx, m)
+// begin returns the context for a try.
+func (w *watcher) begin() context.Context {
+	w.item.mu.Lock()
+	defer w.item.mu.Unlock()
+	return w.beginLocked()
 }
 
 // list requests the state, and returns where a watch can continue.
-func (r *run) list(ctx context.Context, begin watchStart) (watchStart, error) {
-	ctx, cancel := context.WithTimeout(whole(r.requestContext(ctx)), bodyTimeout)
+func (w *watcher) list(begin watchStart) (watchStart, error) {
+	ctx, cancel := context.WithTimeout(whole(w.begin()), bodyTimeout)
 	defer cancel()
-	obj, version, err := r.item.source.list(ctx, r.item.ref, metav1.ListOptions{ResourceVersion: begin.notOlder})
+	obj, version, err := w.item.source.list(ctx, w.item.ref, metav1.ListOptions{ResourceVersion: begin.notOlder})
 	if err != nil {
 		return watchStart{}, err
 	}
-	err = r.set(obj, version, obj != nil && obj.Immutable)
-	return r.startAfter(version), err
+	err = w.item.set(w, obj, version, isImmutable(obj))
+	return w.startAfter(version), err
 }
 
 // watch follows the object with one watch, and returns where the next one starts.
-func (r *run) watch(ctx context.Context, begin watchStart, count *int) (watchStart, error) {
+func (w *watcher) watch(begin watchStart, count *int) (watchStart, error) {
 	lasts := watchTime + rand.N(watchTime)
 	seconds := int64(lasts.Seconds())
 	opts := metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: begin.version, TimeoutSeconds: &seconds}
@@ -168,9 +186,9 @@ func (r *run) watch(ctx context.Context, begin watchStart, count *int) (watchSta
 		opts.SendInitialEvents, opts.ResourceVersion = &withState, begin.notOlder
 		opts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	}
-	ctx, cancel := context.WithCancelCause(r.requestContext(ctx))
+	ctx, cancel := context.WithCancelCause(w.begin())
 	defer cancel(nil)
-	it := r.item
+	it := w.item
 	body, err := it.source.watch(ctx, it.ref, opts)
 	if err != nil {
 		return watchStart{}, err
@@ -184,27 +202,27 @@ func (r *run) watch(ctx context.Context, begin watchStart, count *int) (watchSta
 	if withState {
 		limit = requests.AnswerTimeout
 	} else {
-		r.recordAllowed()
+		it.allow(w)
 	}
 	deadline := time.AfterFunc(limit, func() { cancel(errSilent) })
 	defer deadline.Stop()
 	s, version := &stream{body: body, decoder: it.source.events, ref: it.ref, inFlight: it.m.inFlight}, begin.version
 	defer s.settled()
 	if withState {
-		if version, err = r.readState(ctx, s); err != nil {
+		if version, err = w.readState(ctx, s); err != nil {
 			return watchStart{}, errors.Join(context.Cause(ctx), err)
 		}
 		deadline.Reset(lasts + watchGrace)
 	}
 	opened := time.Now()
-	if version, err = r.processEvents(ctx, s, version); time.Since(opened) >= watchTime {
+	if version, err = w.processEvents(ctx, s, version); time.Since(opened) >= watchTime {
 		version = ""
 	}
-	return r.startAfter(version), err
+	return w.startAfter(version), err
 }
 
 // readState reads the state that a watch starts with.
-func (r *run) readState(ctx context.Context, s *stream) (version string, err error) {
+func (w *watcher) readState(ctx context.Context, s *stream) (version string, err error) {
 	var obj *volume.Object
 	defer s.settled()
 	for {
@@ -215,7 +233,7 @@ func (r *run) readState(ctx context.Context, s *stream) (version string, err err
 		case err != nil:
 			return "", err
 		case e.initialEventsEnd:
-			return e.resourceVersion, r.set(obj, e.resourceVersion, true)
+			return e.resourceVersion, w.item.set(w, obj, e.resourceVersion, true)
 		case e.kind != watch.Bookmark:
 			obj = e.present()
 		}
@@ -223,16 +241,16 @@ func (r *run) readState(ctx context.Context, s *stream) (version string, err err
 }
 
 // processEvents processes events until the watch ends or the object cannot change any more.
-func (r *run) processEvents(ctx context.Context, s *stream, version string) (string, error) {
+func (w *watcher) processEvents(ctx context.Context, s *stream, version string) (string, error) {
 	began, heard := time.Now(), false
-	r.setWatching(began)
-	defer r.setWatching(time.Time{})
-	for !r.endIfImmutable() {
+	w.setWatching(began)
+	defer w.setWatching(time.Time{})
+	for !w.isImmutable() {
 		s.settled()
 		e, err := s.next(ctx)
 		switch {
 		case errors.Is(err, errEnded) && !heard && time.Since(began) < workingTime:
-			r.recordFailure(errCut)
+			w.item.fail(w, errCut)
 			return version, nil
 		case errors.Is(err, errEnded):
 			return version, nil
@@ -241,8 +259,8 @@ func (r *run) processEvents(ctx context.Context, s *stream, version string) (str
 		}
 		heard = true
 		if e.kind == watch.Bookmark {
-			r.recordUnchanged(e.resourceVersion)
-		} else if err := r.set(e.present(), e.resourceVersion, true); err != nil && !errors.Is(err, errOlder) {
+			w.item.prove(w, e.resourceVersion)
+		} else if err := w.item.set(w, e.present(), e.resourceVersion, true); err != nil && !errors.Is(err, errOlder) {
 			return "", err
 		}
 		version = e.resourceVersion
@@ -250,52 +268,10 @@ func (r *run) processEvents(ctx context.Context, s *stream, version string) (str
 	return version, nil
 }
 
-func (r *run) setWatching(since time.Time) {
-	r.item.mu.Lock()
-	defer r.item.mu.Unlock()
-	r.watchOpenedAt = since
-}
-
-// recordUnchanged records that the object has not changed up to a version.
-func (r *run) recordUnchanged(version string) {
-	it := r.item
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	if it.run == r && !IsOlder(version, it.newest) {
-		it.provenAt, it.state.Err = time.Now(), nil
-	}
-}
-
-// recordAllowed records that the object is no longer refused.
-func (r *run) recordAllowed() {
-	it := r.item
-	it.mu.Lock()
-	notify := it.run == r && it.denial.clear()
-	if it.run == r {
-		it.state.Err = nil
-	}
-	it.mu.Unlock()
-	if notify {
-		it.m.changed(it.account, it.ref)
-	}
-}
-
-// sleep waits before the next request.
-func (r *run) sleep(ctx context.Context, d time.Duration) {
-	r.setPausing(true)
-	defer r.setPausing(false)
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-func (r *run) setPausing(pausing bool) {
-	r.item.mu.Lock()
-	defer r.item.mu.Unlock()
-	r.pausing = pausing
+func (w *watcher) setWatching(since time.Time) {
+	w.item.mu.Lock()
+	defer w.item.mu.Unlock()
+	w.openedAt = since
 }
 
 // isUsual reports whether err is a usual end of a watch, a usual answer of a busy API server, or not about a request at all.

@@ -69,6 +69,10 @@ func TestADeletedImmutableObjectIsWatchedAgain(t *testing.T) {
 		immutableInUse(e, ref)
 		e.api.delete(ref)
 		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		e.reader = pod("second")
+		if _, err := e.awaitFor(t.Context(), e.reader, ref); !apierrors.IsNotFound(err) {
+			t.Errorf("the new pod gets %v, want NotFound", err)
+		}
 		e.wantNotFound(ref)
 		e.wantWatches(ref, 1)
 		if n := e.changes(ref); n != 1 {
@@ -95,6 +99,7 @@ func TestReadsWaitForTheCheckOfAnImmutableObject(t *testing.T) {
 			e.api.refuse = func(apiRequest) error { return forbidden }
 		})
 		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		e.reader = pod("second")
 		e.wantGetErr(ref, ErrNotSynced)
 		close(gate)
 		synctest.Wait()
@@ -103,7 +108,10 @@ func TestReadsWaitForTheCheckOfAnImmutableObject(t *testing.T) {
 		}
 		e.api.set(func() { e.api.refuse = nil })
 		start := time.Now()
-		e.wantGet(ref, v, "new")
+		obj, err := e.awaitFor(t.Context(), e.reader, ref)
+		if err != nil || obj.Version != v {
+			t.Errorf("the new pod gets %v, %v", obj, err)
+		}
 		if d := time.Since(start); d > maxPause {
 			t.Errorf("synced %v after the server was back", d)
 		}

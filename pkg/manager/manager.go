@@ -16,7 +16,6 @@ import (
 
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/loglimit"
-	"github.com/refvol/refvol/pkg/question"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -268,9 +267,10 @@ func shutdownError(ref volume.Ref) error {
 // RegisterPod declares that the volume volumeID of pod references refs. It doesn't wait for the network. A later call for the same volume
 // replaces its references. References that are in both sets are kept throughout.
 //
-// The first reference to an object starts its reflector, or a request. An object is read afresh at a pod's first reference to an immutable
-// object, with Cache at the first reference of each pod, and with Get at every reference. GetObject then returns ErrNotSynced until a
-// request that was sent after the registration is answered.
+// The first reference to an object starts its reflector, or a request. For a volume that is not mounted, a publish waits: what it needs is
+// requested before what nobody waits for. For such a volume an object is read afresh at its pod's first reference to an immutable object,
+// with Cache at the first reference of each pod, and with Get always. GetObject then returns ErrNotSynced to this pod, and to no other, until
+// a request that was sent after the registration is answered.
 func (m *Manager) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref) {
 	account := m.account(pod)
 	m.mu.Lock()
@@ -292,33 +292,18 @@ func (m *Manager) RegisterPod(pod volume.Pod, volumeID string, refs []volume.Ref
 
 // addReference counts a reference to an object. The caller holds mu.
 func (m *Manager) addReference(k key, uid types.UID, mounted bool) {
-	it, first := m.items[k], false
+	it := m.items[k]
 	if it == nil {
-		it, first = m.newItem(k), true
+		it = &item{
+			key: k, m: m, source: m.sources[k.ref.Kind], since: time.Now(), lastRead: time.Now(),
+			place: place{pods: map[types.UID]need{}}, demand: demand{publishes: &requests.Pods{}, minTries: map[types.UID]uint64{}},
+		}
 		if m.closed {
 			it.closed = shutdownError(k.ref)
 		}
 		m.items[k] = it
 	}
-	newPod := m.cache.add(&it.place, uid, mounted)
-	if first {
-		it.mu.Lock()
-		defer it.mu.Unlock()
-		if !mounted { // a publish waits
-			it.waiters.Add(uid)
-		}
-		it.startLocked(!mounted)
-		return
-	}
-	it.onReferenced(uid, newPod, !mounted)
-}
-
-func (m *Manager) newItem(k key) *item {
-	return &item{
-		key: k, m: m, source: m.sources[k.ref.Kind], since: time.Now(), lastRead: time.Now(),
-		place: place{pods: map[types.UID]need{}}, minTries: map[types.UID]uint64{}, state: question.New[*volume.Object](newPauses()),
-		waiters: &requests.Pods{},
-	}
+	it.reference(uid, m.cache.add(&it.place, uid, mounted), !mounted)
 }
 
 // removeReferences removes the references of a volume, and every object without references. The caller holds mu.
@@ -327,7 +312,7 @@ func (m *Manager) removeReferences(uid types.UID, v registration) {
 		it := m.items[k]
 		last, used := m.cache.remove(&it.place, uid, v.mounted)
 		if last {
-			it.onUnreferenced(uid)
+			it.unreference(uid)
 		}
 		if !used {
 			delete(m.items, k)
@@ -422,22 +407,12 @@ func (m *Manager) DenialErr(pod volume.Pod, ref volume.Ref) error {
 	return nil
 }
 
-// Prioritize requests at once those of refs whose state is not known, before those for which no publish waits. It ignores refs that aren't
-// registered.
-func (m *Manager) Prioritize(pod volume.Pod, refs []volume.Ref) {
-	for _, ref := range refs {
-		if it := m.find(pod, ref); it != nil {
-			it.prioritize(pod.UID)
-		}
-	}
-}
-
 // OnNewCredential says that an account has a new credential. It ends the pause after the refusal of an earlier one.
 func (m *Manager) OnNewCredential(account volume.ServiceAccount) { m.requests.OnNewCredential(account) }
 
 // Refresh requests the present state of refs, for pod. With Get it requests all of them. With Cache it requests those whose last answer is
 // older than the TTL or said that the object does not exist. With Watch it does nothing. Refresh doesn't wait: the subscriber is notified
-// of changes. A request that fails changes nothing that is known. Refresh ignores refs that aren't registered.
+// of changes. It ends no pause. A request that fails changes nothing that is known. Refresh ignores refs that aren't registered.
 func (m *Manager) Refresh(pod volume.Pod, refs []volume.Ref) {
 	for _, ref := range refs {
 		if it := m.find(pod, ref); it != nil {

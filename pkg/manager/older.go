@@ -33,13 +33,13 @@ func IsOlder(a, b string) bool {
 	return err == nil && order < 0
 }
 
-// refuseOlderLocked returns an error if a state is older than what is known. Both the version of the answer and the version of the object
-// count: after a restore that bumped etcd's revision, only the object is older. The caller holds the lock.
-func (it *item) refuseOlderLocked(obj *volume.Object, version string) error {
+// refuseOlder returns an error if a state is older than what is known. Both the version of the answer and the version of the object
+// count: after a restore that bumped etcd's revision, only the object is older.
+func (s *state) refuseOlder(obj *volume.Object, version string) error {
 	answered := knownOf(obj)
-	switch known := it.notified; {
-	case IsOlder(version, it.newest):
-		return &olderError{OlderAnswer{Object: answered.Version, ResourceVersion: version, Known: it.newest}}
+	switch known := s.notified; {
+	case IsOlder(version, s.newest):
+		return &olderError{OlderAnswer{Object: answered.Version, ResourceVersion: version, Known: s.newest}}
 	case obj != nil && obj.UID == known.UID && IsOlder(obj.ResourceVersion, known.ResourceVersion):
 		return &olderError{OlderAnswer{Object: obj.Version, ResourceVersion: obj.ResourceVersion, Known: known.ResourceVersion}}
 	}

@@ -7,109 +7,108 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/refvol/refvol/pkg/clientlog"
-	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// A poller requests the object when somebody needs it. Each try has one goroutine.
+// poller requests the object when somebody needs it. It has a goroutine while a request is in flight, and in the pause after a failed one.
+// The lock of the item guards its fields.
+type poller struct {
+	tries
+	// wanted means that another request is to be sent. isActive means that the goroutine exists. inFlight means that it waits for an answer.
+	wanted, isActive, inFlight bool
+}
 
-// refresh requests the state, unless a watch reports changes, or the known state is fresh or soon will be.
-func (it *item) refresh() {
+func (*poller) isOver() bool    { return false }
+func (*poller) isWorking() bool { return false }
+
+// request requests the state. If a try is in flight, the state is requested once more after that, because the try may have been sent too
+// early. A pause is waited for.
+func (p *poller) request() {
+	p.wanted = true
+	if !p.isActive {
+		p.isActive = true
+		p.item.m.running.Go(p.poll)
+	}
+}
+
+// refresh requests the state, unless the known state is fresh or soon will be.
+func (p *poller) refresh() {
+	it := p.item
+	last := it.state.last
+	if it.m.detection == Cache && (p.inFlight || last.object != nil && !it.demand.isAwaited(last.try) && time.Since(last.askedAt) < it.m.ttl.get()) {
+		return
+	}
+	p.request()
+}
+
+// poll sends the requests that are wanted. A failed one is repeated until all waiting pods have a state.
+func (p *poller) poll() {
+	for {
+		ctx, cached, ok := p.next()
+		if !ok {
+			return
+		}
+		obj, err := p.fetch(ctx, cached)
+		if err == nil {
+			version := ""
+			if obj != nil {
+				version = obj.ResourceVersion
+			}
+			err = p.item.set(p, obj, version, true)
+		}
+		if err != nil {
+			p.item.fail(p, err)
+		}
+		if p.end(err); err != nil {
+			p.sleep(err)
+		}
+	}
+}
+
+// next begins the next try, or ends the goroutine if none is wanted. cached means that an answer from a cache is good enough: the object
+// exists, and no new pod waits.
+func (p *poller) next() (ctx context.Context, cached, ok bool) {
+	it := p.item
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	r := it.run
-	if r == nil || it.m.detection == Watch {
-		return
+	if !p.wanted || p.ctx.Err() != nil {
+		p.isActive = false
+		return nil, false, false
 	}
-	if it.m.detection == Cache && (it.state.IsInFlight() || it.state.Last.Value != nil && !it.isAwaited() && time.Since(it.state.Last.AskedAt) < it.m.ttl.get()) {
-		return
-	}
-	if r.isPausing() {
-		it.startLocked(it.state.Urgent)
-		return
-	}
-	r.refreshLocked()
+	p.wanted, p.inFlight = false, true
+	cached = it.m.detection == Cache && it.state.last.object != nil && !it.demand.isAwaited(it.state.last.try)
+	return p.beginLocked(), cached, true
 }
 
-// refreshLocked requests the state. If a try is in flight, it requests the state once more after that, because the try may have been sent
-// too early. The caller holds the lock.
-func (r *run) refreshLocked() {
-	it := r.item
-	if it.state.IsInFlight() {
-		r.again = true
-		return
-	}
-	r.again = false
-	ctx := it.state.Begin(requests.With(clientlog.Context(context.Background()), requests.Meta{Account: it.account, For: it.waiters}))
-	it.m.running.Go(func() { r.poll(ctx) })
-}
-
-// poll sends a request. A failed one is repeated until all waiting pods have a state.
-func (r *run) poll(ctx context.Context) {
-	obj, err := r.fetch(ctx)
+// end ends a try.
+func (p *poller) end(err error) {
+	it := p.item
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	p.inFlight = false
 	if err == nil {
-		version := ""
-		if obj != nil {
-			version = obj.ResourceVersion
-		}
-		err = r.set(obj, version, true)
+		p.pauses = newPauses()
 	}
-	var pause time.Duration
-	if err != nil {
-		pause = r.recordFailure(err)
-	}
-	r.item.mu.Lock()
-	defer r.item.mu.Unlock()
-	switch isDone := r.item.state.Last.IsKnown() && !r.item.isAwaited(); {
-	case r.item.run != r:
-	case r.again:
-		r.refreshLocked()
-	case !isDone:
-		r.refreshLaterLocked(pause)
-	}
-}
-
-// refreshLaterLocked requests the state after a pause, unless another request was sent meanwhile. The caller holds the lock.
-func (r *run) refreshLaterLocked(pause time.Duration) {
-	if pause == 0 {
-		r.refreshLocked()
-		return
-	}
-	tries := r.item.state.Tries()
-	time.AfterFunc(pause, func() {
-		r.item.mu.Lock()
-		defer r.item.mu.Unlock()
-		if r.item.run == r && r.item.state.Tries() == tries {
-			r.refreshLocked()
-		}
-	})
+	p.wanted = p.wanted || !it.state.last.isKnown || it.demand.isAwaited(it.state.last.try)
 }
 
 // fetch sends one request, or two. The answer that an object does not exist must not come from a cache, because it has no version that
 // shows its age. For an existing object, with Cache, an answer from a cache is good enough and spares etcd.
-func (r *run) fetch(ctx context.Context) (*volume.Object, error) {
+func (p *poller) fetch(ctx context.Context, cached bool) (*volume.Object, error) {
 	ctx, cancel := context.WithTimeout(whole(ctx), bodyTimeout)
 	defer cancel()
 	var opts metav1.GetOptions
-	if r.item.m.detection == Cache && r.item.isCachedEnough() {
+	if cached {
 		opts.ResourceVersion = "0"
 	}
-	obj, err := r.item.source.get(ctx, r.item.ref, opts)
-	if opts.ResourceVersion != "" && isAbsent(err) {
-		obj, err = r.item.source.get(ctx, r.item.ref, metav1.GetOptions{})
+	obj, err := p.item.source.get(ctx, p.item.ref, opts)
+	if cached && isAbsent(err) {
+		obj, err = p.item.source.get(ctx, p.item.ref, metav1.GetOptions{})
 	}
 	if isAbsent(err) {
 		return nil, nil
 	}
 	return obj, err
-}
-
-// isCachedEnough reports whether an answer from a cache is good enough: the object exists, and no new pod waits.
-func (it *item) isCachedEnough() bool {
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	return it.state.Last.Value != nil && !it.isAwaited()
 }
 
 // isAbsent reports whether the API server has answered that the object doesn't exist. A 404 without a Status comes from something else on

@@ -52,7 +52,7 @@ func TestAStaleCacheNeverTakesDataBack(t *testing.T) {
 	}
 }
 
-// TestAFailureIsNoAnswerForANewPod: what was known before a registration is not returned after it. A Refresh requests it again at once.
+// TestAFailureIsNoAnswerForANewPod: what was known before a registration is not returned after it. A Refresh ends no pause.
 func TestAFailureIsNoAnswerForANewPod(t *testing.T) {
 	inPollBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
@@ -75,7 +75,7 @@ func TestAFailureIsNoAnswerForANewPod(t *testing.T) {
 		}
 		refuse(apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("no")))
 		e.refresh(ref)
-		after(maxPause)
+		after(maxOwnPause)
 		if n := e.changes(ref); n < 1 {
 			t.Error("heard nothing of a refusal")
 		}
@@ -89,7 +89,7 @@ func TestAFailureIsNoAnswerForANewPod(t *testing.T) {
 			t.Errorf("sent %d requests, want one for the first read and some with pauses", n)
 		}
 		e.api.set(func() { e.api.refuse = nil })
-		e.refresh(ref)
+		after(maxOwnPause)
 		e.wantKnown(ref, v, "1")
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -27,7 +29,6 @@ func TestWatchesThatBreakTogetherReconnectApart(t *testing.T) {
 			refs = append(refs, secretRef(fmt.Sprint("s", i)))
 		}
 		e.RegisterPod(pod("p"), "v", refs)
-		e.Prioritize(pod("p"), refs) // a publish that is served then
 		after(2 * time.Second)
 		at := map[time.Time]int{}
 		e.api.set(func() {
@@ -39,9 +40,18 @@ func TestWatchesThatBreakTogetherReconnectApart(t *testing.T) {
 			}
 		})
 		e.api.closeWatches()
-		after(time.Second)
-		if len(at) < objects/2 {
-			t.Errorf("%d watches were opened again at only %d moments", objects, len(at))
+		after(reflectorPause - time.Millisecond)
+		moments := func() int {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return len(at)
+		}
+		if moments() > 0 {
+			t.Errorf("watches were opened again after less than %v", reflectorPause)
+		}
+		after(reflectorPause + 10*time.Millisecond)
+		if n := moments(); n < objects/2 {
+			t.Errorf("%d watches were opened again at only %d moments", objects, n)
 		}
 		for _, ref := range refs {
 			e.wantWatches(ref, 1)
@@ -88,7 +98,7 @@ func TestPausesAfterACalmWatch(t *testing.T) {
 		if pause := pauseAfter(calmTime - time.Second); pause < 10*time.Second {
 			t.Errorf("after many watches that ended soon the pause is %s", pause)
 		}
-		if pause := pauseAfter(calmTime + time.Second); pause > time.Second {
+		if pause := pauseAfter(calmTime + time.Second); pause > 2*reflectorPause {
 			t.Errorf("after a watch that lasted the pause is %s", pause)
 		}
 	})
@@ -141,24 +151,35 @@ func TestAWatchLastsItsTime(t *testing.T) {
 	})
 }
 
-// TestPrioritize: an object whose state is not known is requested at once, also in the pause after a failure, and one that is known is not.
-func TestPrioritize(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		v := e.api.put(secret("a", "1"))
-		e.api.set(func() { e.api.refuse = func(apiRequest) error { return errForbidden } })
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		after(2 * time.Minute) // so that the pauses are long
-		e.api.set(func() { e.api.refuse = nil })
-		e.Prioritize(pod("p"), []volume.Ref{ref})
-		after(100 * time.Millisecond)
-		e.wantStatus(Present, v, time.Since(e.status().LastConfirmed), true)
-		e.wantWatches(ref, 1)
-		before := len(e.api.requests(ref))
-		e.Prioritize(pod("p"), []volume.Ref{ref, secretRef("not registered")})
-		e.wantWatches(ref, 1)
-		if n := len(e.api.requests(ref)) - before; n != 0 {
-			t.Errorf("%d requests for an object that is known", n)
-		}
-	})
+// TestAPublishEndsAPause: an object whose state is not known is requested at once for a new pod, also in the pause after a failure, and one
+// that is known is not. The pause that the API server has asked for does not end.
+func TestAPublishEndsAPause(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		ends bool
+	}{{errForbidden, true}, {apierrors.NewTooManyRequests("busy", 30), false}} {
+		inBubble(t, func(t *testing.T, e *env) {
+			ref := secretRef("a")
+			v := e.api.put(secret("a", "1"))
+			e.api.set(func() { e.api.refuse = func(apiRequest) error { return test.err } })
+			e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+			after(2 * time.Minute) // so that the pauses are long
+			for n := len(e.api.requests(ref)); len(e.api.requests(ref)) == n; after(time.Second) {
+			}
+			e.api.set(func() { e.api.refuse = nil })
+			e.RegisterPod(pod("q"), "v", []volume.Ref{ref})
+			after(100 * time.Millisecond)
+			if _, err := e.Manager.GetObject(pod("q"), ref); (err == nil) != test.ends {
+				t.Errorf("after %v, a new pod gets %v", test.err, err)
+			}
+			after(time.Minute + maxBackoff)
+			e.wantStatus(Present, v, time.Since(e.status().LastConfirmed), true)
+			before := len(e.api.requests(ref))
+			e.RegisterPod(pod("r"), "v", []volume.Ref{ref})
+			e.wantWatches(ref, 1)
+			if n := len(e.api.requests(ref)) - before; n != 0 {
+				t.Errorf("%d requests for an object that is known", n)
+			}
+		})
+	}
 }

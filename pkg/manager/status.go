@@ -69,12 +69,11 @@ func (m *Manager) all() []*item {
 func (it *item) status() ObjectStatus {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	s := ObjectStatus{Account: it.account, Ref: it.ref, Since: it.since, LastConfirmed: it.provenAt}
-	r, denied := it.run, it.denialErrLocked()
+	s := ObjectStatus{Account: it.account, Ref: it.ref, Since: it.since, LastConfirmed: it.state.provenAt}
+	r, last, denied := it.run, it.state.last, it.denialErrLocked()
 	_, waits := it.m.requests.Err(it.account)
-	s.Watched = r != nil && !r.ended && it.closed == nil
-	works := r != nil && !r.watchOpenedAt.IsZero() && time.Since(r.watchOpenedAt) >= workingTime
-	s.Stale = s.Watched && !works && (it.state.Err != nil || waits != nil)
+	s.Watched = r != nil && !r.isOver() && it.closed == nil
+	s.Stale = s.Watched && !r.isWorking() && (it.state.err != nil || waits != nil)
 	switch {
 	case it.closed != nil:
 		s.State, s.Err = Unknown, it.closed
@@ -82,15 +81,15 @@ func (it *item) status() ObjectStatus {
 		s.State, s.Err = Denied, denied
 	case r == nil:
 		s.State, s.Err = Unknown, ErrNotSynced
-	case !it.state.Last.IsKnown():
+	case !last.isKnown:
 		s.State, s.Err = Unknown, it.notSyncedLocked()
-	case it.state.Last.Value == nil:
+	case last.object == nil:
 		s.State = Absent
 	default:
 		s.State = Present
 	}
-	if obj := it.state.Last.Value; obj != nil {
-		s.Version = obj.Version
+	if last.object != nil {
+		s.Version = last.object.Version
 	}
 	if refused, ok := errors.AsType[*olderError](s.Err); ok {
 		s.OlderAnswer = &refused.answer

@@ -46,11 +46,12 @@ type Reads struct {
 	reads map[volume.Pod]*read
 }
 
-// read is the read of one pod, for the volumes that wait for it.
+// read is the read of one pod, for the volumes that wait for it. isUrgent means that a publish waits.
 type read struct {
 	question.Question[answer]
-	pod     volume.Pod
-	waiters map[string]struct{}
+	pod      volume.Pod
+	waiters  map[string]struct{}
+	isUrgent bool
 }
 
 // answer is a pod, or the error that says that there is none.
@@ -68,7 +69,8 @@ func NewReads(get func(ctx context.Context, pod volume.Pod) (*Spec, error), chan
 func (r *Reads) Run(ctx context.Context) {
 	r.mu.Lock()
 	r.start = func(x *read) {
-		ctx, urgent := x.Begin(requests.With(ctx, requests.Meta{For: requests.For(x.pod.UID)})), x.Urgent
+		urgent := x.isUrgent
+		ctx := x.Begin(ctx, requests.Meta{Urgent: urgent, For: requests.For(x.pod.UID)})
 		r.running.Go(func() {
 			spec, err := r.send(ctx, x.pod, urgent)
 			r.recordResult(x, spec, err)
@@ -112,19 +114,19 @@ func (r *Reads) Get(pod volume.Pod, volumeID string, urgent bool) (*Spec, error)
 		x = &read{Question: question.New[answer](pauses), pod: pod, waiters: map[string]struct{}{}}
 		r.reads[pod] = x
 	}
-	if x.Last.IsKnown() {
+	if last := x.Last(); last.IsKnown() {
 		r.removeWaiter(x, volumeID)
-		return x.Last.Value.spec, x.Last.Value.err
+		return last.Value.spec, last.Value.err
 	}
 	x.waiters[volumeID] = struct{}{}
-	if urgent && !x.Urgent && requests.RetryAfter(x.Err) == 0 {
+	if urgent && !x.isUrgent {
 		x.EndPause() // it may be longer than urgentPause
 	}
-	x.Urgent = x.Urgent || urgent
+	x.isUrgent = x.isUrgent || urgent
 	if r.start != nil && x.IsDue() {
 		r.start(x)
 	}
-	return nil, cmp.Or(x.Err, ErrPending)
+	return nil, cmp.Or(x.Err(), ErrPending)
 }
 
 // Forget removes a volume from all waiters.
@@ -150,17 +152,17 @@ func (r *Reads) recordResult(x *read, spec *Spec, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if isAbsent := apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err); err == nil || isAbsent {
-		x.RecordAnswer(answer{spec, err})
+		x.Answer(answer{spec, err})
 		return
 	}
-	pause, try := x.RecordFailure(err), x.Tries()
-	if x.Urgent {
-		pause = max(min(pause, wait.Jitter(urgentPause, 1)), requests.RetryAfter(err))
+	most := time.Duration(0)
+	if x.isUrgent {
+		most = wait.Jitter(urgentPause, 1)
 	}
-	time.AfterFunc(pause, func() {
+	time.AfterFunc(x.Fail(err, most), func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.reads[x.pod] == x && r.start != nil && x.Tries() == try { // a later try has its own timer
+		if r.reads[x.pod] == x && r.start != nil && x.IsDue() { // a later try has its own timer
 			r.start(x)
 		}
 	})

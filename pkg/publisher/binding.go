@@ -319,9 +319,6 @@ func (b *binding) read(may []volume.Ref) {
 	}
 	b.registered = may
 	b.shared.opts.Objects.RegisterPod(b.request.Pod, b.entry.id, may)
-	if !b.entry.isMounted() {
-		b.shared.opts.Objects.Prioritize(b.request.Pod, may)
-	}
 }
 
 // refresh refreshes the objects when that is due, and returns when it is due next. A mounted volume is refreshed at each resync, at its own

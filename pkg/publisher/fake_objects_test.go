@@ -151,8 +151,6 @@ func (o *fakeObjects) deny(ref volume.Ref, err error) {
 	o.set(ref, func() { o.denials[ref] = err })
 }
 
-func (o *fakeObjects) Prioritize(volume.Pod, []volume.Ref) {}
-
 func (o *fakeObjects) OnNewCredential(volume.ServiceAccount) {}
 
 func (o *fakeObjects) Refresh(_ volume.Pod, refs []volume.Ref) {

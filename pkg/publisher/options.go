@@ -37,8 +37,6 @@ type Objects interface {
 	// Subscribe sets the function that is called after each change of what GetObject returns to the pods of an account. With the zero
 	// account, the change concerns all pods.
 	Subscribe(func(volume.ServiceAccount, volume.Ref))
-	// Prioritize requests objects before those for which no publish waits.
-	Prioritize(pod volume.Pod, refs []volume.Ref)
 	// Refresh requests the state of objects again if their changes are not reported by a watch. It does not wait for the answer. A change
 	// is reported as usual.
 	Refresh(pod volume.Pod, refs []volume.Ref)

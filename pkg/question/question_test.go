@@ -34,83 +34,81 @@ func dueAfter(q *Question[string]) time.Duration {
 	return time.Since(began)
 }
 
-// An answer has the times of its request and its arrival, and the number of its try.
+// An answer has the times of its request and its arrival. Another question may adopt it.
 func TestAnswer(t *testing.T) {
 	inBubble(t, func(t *testing.T, q *Question[string]) {
-		if q.Last.IsKnown() || q.IsInFlight() || !q.IsDue() || q.Tries() != 0 {
+		if q.Last().IsKnown() || q.IsInFlight() || !q.IsDue() {
 			t.Errorf("a new question is %+v", q)
 		}
-		q.Urgent = true
 		asked := time.Now()
-		ctx := q.Begin(t.Context())
+		ctx := q.Begin(t.Context(), requests.Meta{Urgent: true})
 		if !q.IsInFlight() || q.IsDue() || ctx.Err() != nil || !requests.MetaOf(ctx).Urgent {
 			t.Errorf("in flight: %+v, urgent: %t", q, requests.MetaOf(ctx).Urgent)
 		}
 		<-time.After(3 * time.Second)
-		q.RecordAnswer("yes")
-		want := Answer[string]{Value: "yes", AskedAt: asked, CameAt: asked.Add(3 * time.Second), Try: 1}
-		if q.Last != want || !q.Last.IsKnown() || q.Err != nil || q.Urgent || q.IsInFlight() || !q.IsDue() || ctx.Err() == nil {
+		got, want := q.Answer("yes"), Answer[string]{Value: "yes", AskedAt: asked, CameAt: asked.Add(3 * time.Second)}
+		if got != want || q.Last() != want || !want.IsKnown() || q.Err() != nil || q.IsInFlight() || !q.IsDue() || ctx.Err() == nil {
 			t.Errorf("answered: %+v, want %+v", q, want)
 		}
-		if requests.MetaOf(q.Begin(t.Context())).Urgent {
-			t.Error("the next try is urgent too")
+		other := New[string](wait.Backoff{Duration: time.Second, Steps: 10})
+		other.Begin(t.Context(), requests.Meta{})
+		other.Fail(errRefused, 0)
+		if other.Adopt(got); other.Last() != want || other.Err() != nil || !other.IsDue() {
+			t.Errorf("adopted: %+v, want %+v", other, want)
 		}
-		q.Drop()
 	})
 }
 
-// A try that fails or is dropped changes neither the last answer nor its times.
+// A try that fails changes neither the last answer nor its times.
 func TestFailureKeepsTheAnswer(t *testing.T) {
 	inBubble(t, func(t *testing.T, q *Question[string]) {
-		q.Begin(t.Context())
-		q.RecordAnswer("no")
-		last := q.Last
+		q.Begin(t.Context(), requests.Meta{})
+		last := q.Answer("no")
 		<-time.After(time.Second)
-		q.Urgent = true
-		q.Begin(t.Context())
-		q.RecordFailure(errRefused)
-		if q.Last != last || !errors.Is(q.Err, errRefused) || !q.Urgent || q.Tries() != 2 || q.IsInFlight() {
+		ctx := q.Begin(t.Context(), requests.Meta{})
+		q.Fail(errRefused, 0)
+		if q.Last() != last || !errors.Is(q.Err(), errRefused) || q.IsInFlight() || ctx.Err() == nil {
 			t.Errorf("failed: %+v", q)
 		}
-		q.Begin(t.Context())
-		q.Drop()
-		if q.Last != last || q.IsInFlight() || q.Tries() != 3 {
-			t.Errorf("dropped: %+v", q)
-		}
-		q.Begin(t.Context())
-		q.RecordAnswer("yes")
-		if q.Last.Value != "yes" || q.Last.Try != 4 || q.Err != nil || q.Urgent {
+		q.Begin(t.Context(), requests.Meta{})
+		if q.Answer("yes"); q.Last().Value != "yes" || q.Err() != nil {
 			t.Errorf("answered: %+v", q)
 		}
 	})
 }
 
-// Pauses grow with each failure. An answer restarts them, and EndPause ends one.
+// Pauses grow with each failure. What the API server asks for is added, so that those that are refused together don't come back together. An
+// answer restarts them, and EndPause ends one that is our own.
 func TestPauses(t *testing.T) {
 	inBubble(t, func(t *testing.T, q *Question[string]) {
-		fail := func(err error, want time.Duration) {
+		fail := func(err error, most, want time.Duration) {
 			t.Helper()
-			q.Begin(t.Context())
-			pause := q.RecordFailure(err)
+			q.Begin(t.Context(), requests.Meta{})
+			pause := q.Fail(err, most)
 			if due := dueAfter(q); pause != want || due != want {
 				t.Errorf("a pause of %s, due after %s, want %s", pause, due, want)
 			}
 		}
 		for _, pause := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second} {
-			fail(errRefused, pause)
+			fail(errRefused, 0, pause)
 		}
+		fail(errRefused, 3*time.Second, 3*time.Second)
 		busy := fmt.Errorf("ask: %w", apierrors.NewTooManyRequests("busy", 20))
-		fail(busy, 20*time.Second)
-		q.Begin(t.Context())
-		q.RecordAnswer("yes")
+		fail(busy, 0, 24*time.Second)
+		fail(busy, time.Second, 21*time.Second)
+		q.Begin(t.Context(), requests.Meta{})
+		q.Answer("yes")
 		if !q.IsDue() {
 			t.Error("not due after an answer")
 		}
-		fail(errRefused, time.Second)
-		q.Begin(t.Context())
-		q.RecordFailure(errRefused)
-		if q.EndPause(); !q.IsDue() {
-			t.Error("not due after EndPause")
+		fail(errRefused, 0, time.Second)
+		for err, ends := range map[error]bool{errRefused: true, busy: false} {
+			q.Begin(t.Context(), requests.Meta{})
+			q.Fail(err, 0)
+			if q.EndPause(); q.IsDue() != ends {
+				t.Errorf("due after EndPause and %v: %t", err, q.IsDue())
+			}
+			dueAfter(q)
 		}
 	})
 }
@@ -119,29 +117,10 @@ func TestPauses(t *testing.T) {
 func TestCancel(t *testing.T) {
 	inBubble(t, func(t *testing.T, q *Question[string]) {
 		q.Cancel()
-		ctx := q.Begin(t.Context())
+		ctx := q.Begin(t.Context(), requests.Meta{})
 		if q.Cancel(); ctx.Err() == nil || !q.IsInFlight() {
 			t.Errorf("cancelled: %+v, %v", q, ctx.Err())
 		}
-		q.RecordFailure(context.Cause(ctx))
-	})
-}
-
-// Restart forgets all but the number of tries: an answer of a try before it can be told from later ones.
-func TestRestart(t *testing.T) {
-	inBubble(t, func(t *testing.T, q *Question[string]) {
-		q.Begin(t.Context())
-		q.RecordAnswer("yes")
-		q.Begin(t.Context())
-		q.RecordFailure(errRefused)
-		ctx := q.Begin(t.Context())
-		q.Restart()
-		if q.Last.IsKnown() || q.Err != nil || q.IsInFlight() || !q.IsDue() || ctx.Err() == nil || q.Tries() != 3 {
-			t.Errorf("restarted: %+v", q)
-		}
-		q.Begin(t.Context())
-		if pause := q.RecordFailure(errRefused); pause != time.Second {
-			t.Errorf("the first pause after it is %s", pause)
-		}
+		q.Fail(context.Cause(ctx), 0)
 	})
 }

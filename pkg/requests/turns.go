@@ -33,6 +33,20 @@ func (p *Pods) Add(uid types.UID) {
 	}
 }
 
+// Remove removes a pod, which waits no more.
+func (p *Pods) Remove(uid types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.uids = slices.DeleteFunc(p.uids, func(of types.UID) bool { return of == uid })
+}
+
+// IsEmpty reports whether no publish waits.
+func (p *Pods) IsEmpty() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.uids) == 0
+}
+
 // Clear removes all pods: there is an answer.
 func (p *Pods) Clear() {
 	p.mu.Lock()

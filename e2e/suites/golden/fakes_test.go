@@ -87,7 +87,6 @@ func (o *objects) Refresh(volume.Pod, []volume.Ref) {
 func (o *objects) MarkMounted(volume.Pod, string)         {}
 func (o *objects) DenialErr(volume.Pod, volume.Ref) error { return nil }
 func (o *objects) OnNewCredential(volume.ServiceAccount)  {}
-func (o *objects) Prioritize(volume.Pod, []volume.Ref)    {}
 
 // pods is an API server that knows one pod, with its volume.
 type pods struct{ g *golden }
