@@ -67,8 +67,32 @@ type gate struct {
 	probes int
 	// changed is closed and replaced whenever waiting requests must look again.
 	changed chan struct{}
+	// users counts the requests that wait at the gate or are in flight. usedAt is when the last one ended.
+	users  int
+	usedAt time.Time
 	// logOpening means that the opening is to be logged, and not only as a detail.
 	logOpening bool
+}
+
+// join counts a request, until leave.
+func (g *gate) join() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.users++
+}
+
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.users--
+	g.usedAt = time.Now()
+}
+
+// isUnused reports whether the gate may be forgotten.
+func (g *gate) isUnused() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.users == 0 && time.Since(g.usedAt) >= unusedTime
 }
 
 // enter waits until the gate is open, or the request may probe. The error is the cause of ctx.

@@ -29,8 +29,8 @@ const (
 	urgentSlots   = 4
 	// slotTimeout is how long a request without an answer keeps its slot.
 	slotTimeout = time.Second
-	// maxAccounts is the number of identities above which those without a failure are forgotten.
-	maxAccounts = 1000
+	// unusedTime is how long no request must have used a gate before it is forgotten, open or closed: the account's pods are gone.
+	unusedTime = 5 * time.Minute
 )
 
 // AnswerTimeout limits the time until the headers of an answer. It is the ResponseHeaderTimeout of the base transport.
@@ -131,23 +131,30 @@ func (r *Requests) Wrap(base http.RoundTripper, own bool) http.RoundTripper {
 // Refused returns a channel that gets a signal after the API server has refused a request with the plugin's own rights (403).
 func (r *Requests) Refused() <-chan struct{} { return r.refused }
 
+// gateOf returns the gate of an identity. The caller leaves it when its request has ended.
 func (r *Requests) gateOf(who identity) *gate {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.identities[who]
 	if g == nil {
-		if len(r.identities) >= maxAccounts {
-			maps.DeleteFunc(r.identities, func(_ identity, g *gate) bool { _, err := g.state(); return err == nil })
-		}
+		r.forgetUnused()
 		g = &gate{name: who.String()}
 		r.identities[who] = g
 	}
+	g.join()
 	return g
+}
+
+// forgetUnused forgets the gates of identities that send no requests any more. The caller holds mu.
+func (r *Requests) forgetUnused() {
+	maps.DeleteFunc(r.identities, func(_ identity, g *gate) bool { return g.isUnused() })
 }
 
 // OnNewCredential says that an account has another credential. Requests that wait for a credential continue.
 func (r *Requests) OnNewCredential(account volume.ServiceAccount) {
-	r.gateOf(identity{account: account}).renew()
+	g := r.gateOf(identity{account: account})
+	g.renew()
+	g.leave()
 }
 
 // Err returns why reads of an account wait, and since when. err is nil if they don't wait. If the API server has answered, it is an API
@@ -175,6 +182,7 @@ func (r *Requests) State() State {
 	s := State{UnderWay: r.underWay.Load(), Waiting: r.waiting.Load(), Closed: map[Reason]int{}}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.forgetUnused()
 	for _, g := range r.identities {
 		if _, err := g.state(); err != nil {
 			s.Closed[reasonOf(err)]++
@@ -198,6 +206,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	g := &gate{} // no other request waits at it
 	if !m.Alone {
 		g = t.requests.gateOf(identity{account: m.Account, node: !t.own && m.Account == volume.ServiceAccount{}})
+		defer g.leave()
 	}
 	epoch, releaseSlot, err := t.requests.admit(ctx, g, m)
 	if err != nil {

@@ -3,6 +3,7 @@ package requests
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
@@ -484,20 +485,41 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Accounts come and go over time.
-func TestManyAccounts(t *testing.T) {
-	inBubble(t, status(http.StatusOK), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
-		a.set(status(http.StatusUnauthorized))
+// TestGatesOfAccountsThatAreGone: accounts come and go. A gate is remembered while requests use it, and for a while after that.
+func TestGatesOfAccountsThatAreGone(t *testing.T) {
+	inBubble(t, status(http.StatusUnauthorized), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
 		_ = get(t.Context(), client, ordinary)
+		after(unusedTime - time.Nanosecond)
+		if _, err := r.Err(ordinary.Account); err == nil || r.State().Closed[Unauthorized] != 1 {
+			t.Errorf("the closed gate is forgotten: %v, %+v", err, r.State())
+		}
+		after(time.Nanosecond)
+		if s := r.State(); s.Closed[Unauthorized] != 0 {
+			t.Errorf("nobody waits any more, and the state is %+v", s)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var waits sync.WaitGroup
+		for range 2 {
+			waits.Go(func() {
+				for ctx.Err() == nil {
+					_ = get(ctx, client, ordinary) // a watch that is never allowed
+				}
+			})
+		}
+		a.set(status(http.StatusUnauthorized))
+		after(10 * unusedTime)
+		if s := r.State(); s.Closed[Unauthorized] != 1 {
+			t.Errorf("requests wait, and the state is %+v", s)
+		}
+		cancel()
+		waits.Wait()
 		a.set(status(http.StatusOK))
-		for i := range 3 * maxAccounts {
-			_ = get(t.Context(), client, Meta{Account: account(string(rune('b' + i)))})
+		for i := range 100 {
+			_ = get(t.Context(), client, Meta{Account: account(fmt.Sprint("b", i))})
+			after(unusedTime / 10)
 		}
-		if len(r.identities) > maxAccounts {
-			t.Errorf("%d accounts are remembered", len(r.identities))
-		}
-		if _, err := r.Err(account("a")); err == nil {
-			t.Error("the one that waits is forgotten")
+		if n := len(r.identities); n > 11 {
+			t.Errorf("%d accounts are remembered", n)
 		}
 	})
 }
