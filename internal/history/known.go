@@ -47,19 +47,29 @@ func knownForward(c *checker) {
 }
 
 // eachAnswer calls do for each answer that mounted volumes had at one sample and still need at the next. now is nil if the object is not
-// followed any more.
+// followed any more. After a restart, a volume has none before it is taken over, which its condition tells.
 func (c *checker) eachAnswer(do func(e *Event, q Question, before, now *Answer)) {
-	mounted := map[string]time.Duration{}
+	mounted, found := map[string]time.Duration{}, map[string]bool{}
 	var last *Event
 	for i := range c.events {
 		switch e := &c.events[i]; e.Kind {
 		case Published:
-			if _, is := mounted[e.Volume]; !is {
+			if _, is := mounted[e.Volume]; !is && !found[e.Volume] {
+				mounted[e.Volume] = e.At
+			}
+		case Told:
+			if found[e.Volume] && slices.Contains([]string{"Current", "Held", "Spreading", "Stale"}, e.Condition) {
+				delete(found, e.Volume)
 				mounted[e.Volume] = e.At
 			}
 		case Unpublished, Lost:
 			delete(mounted, e.Volume)
+			delete(found, e.Volume)
 		case Killed, Started:
+			for id := range mounted {
+				found[id] = true
+			}
+			clear(mounted)
 			last = nil
 		case Known:
 			if last != nil {
@@ -79,14 +89,16 @@ func (c *checker) eachAnswer(do func(e *Event, q Question, before, now *Answer))
 	}
 }
 
-// isNeeded reports whether a volume needs an answer during a period: it was mounted, and had all rights lately.
+// isNeeded reports whether a volume needs an answer during a period: it was mounted, and had all rights lately. A no that servers with an
+// older cache gave twice counts as confirmed.
 func (c *checker) isNeeded(q Question, mounted map[string]time.Duration, during period) bool {
 	for id, at := range mounted {
 		v := c.volumes[id]
 		if v == nil || v.Pinned || at > during.begin || !slices.Contains(v.Objects(), q.Object) || q.Account != "" && q.Account != v.Account {
 			continue
 		}
-		if !c.wasRefused(v, q.Object, period{during.begin - revokeTime, during.end}) {
+		lately := period{during.begin - revokeTime, during.end}
+		if !c.wasRefused(v, q.Object, lately) && !(slices.Contains(v.NeedsConsent, q.Object) && c.wasUnknownTwice(lately)) {
 			return true
 		}
 	}

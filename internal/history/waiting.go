@@ -106,7 +106,7 @@ func receipt(c *checker) {
 
 // faultShown: while the files of a volume can't be written, the volume's condition says so, whatever else it waits for.
 func faultShown(c *checker) {
-	harmless := []string{"Current", "Held", "Spreading", "Pinned"}
+	harmless := []string{"Current", "Held", "Spreading", "Stale", "Pinned"}
 	since := map[string]time.Duration{}
 	last := map[string]time.Duration{}
 	for i := range c.events {

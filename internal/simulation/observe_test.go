@@ -142,7 +142,7 @@ func (w *world) noteAnswers(proc *process) {
 	answers := map[history.Question]history.Answer{}
 	for s := range proc.node.Objects.Objects {
 		q := history.Question{Account: s.Account.Name, Object: s.Ref.Name}
-		answers[q] = history.Answer{Version: w.server.versionAt(s.Ref, s.Version.ResourceVersion), IsKnown: s.State != manager.Unknown, Since: w.Now() - time.Since(s.Since)}
+		answers[q] = history.Answer{Version: w.server.versionAt(s.Ref, s.Version.ResourceVersion), IsKnown: s.State != manager.Unknown && !s.LastConfirmed.IsZero(), Since: w.Now() - time.Since(s.Since)}
 	}
 	w.Add(history.Event{Kind: history.Known, Answers: answers})
 }

@@ -50,12 +50,9 @@ func wanted() []string {
 // Who mends one removes it here; from then on a violation fails the test.
 func expected() map[string]string {
 	return map[string]string{
-		"watch kept":  "a review that fails, or one refusal, unregisters the object of running pods",
-		"answer kept": "a resync or a new pod takes an answer from running pods",
-		"receipt":     "a stall between Reads and Ignore makes a receipt of the old content",
 		"after lag":   "an immutable object from a lagging API server is never read again",
-		"moment":      "a moment that was missed stays due for later changes",
 		"fault shown": "a held version hides a fault",
+		"moment":      "a moment that was missed stays due for later changes",
 	}
 }
 

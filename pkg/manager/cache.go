@@ -112,6 +112,13 @@ func (c *cache) anyPod(p *place) types.UID {
 	return ""
 }
 
+// isMounted reports whether a mounted volume references an object.
+func (c *cache) isMounted(p *place) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return p.mounted > 0
+}
+
 // mount marks a volume that was added before as mounted.
 func (c *cache) mount(p *place, uid types.UID) {
 	c.mu.Lock()

@@ -22,6 +22,7 @@ func TestIdle(t *testing.T) {
 		{"just synced", func(*env) { after(idleTime - time.Second) }, 1},
 		{"never read", func(*env) { after(idleTime + time.Minute) }, 0},
 		{"read long ago", func(e *env) { read(e); after(idleTime + time.Minute) }, 0},
+		{"of a mounted volume", func(e *env) { e.MarkMounted(pod("p"), "v"); after(3 * idleTime) }, 1},
 		{"read by each resync", func(e *env) {
 			for range 20 {
 				after(testResync)

@@ -150,12 +150,14 @@ func (it *item) notSyncedLocked() error {
 	return fmt.Errorf("%s: %w: %w", it.ref, ErrNotSynced, err)
 }
 
-// stopIfUnreadSince stops the run if nothing has read the object since t, and forgets the state. The next read starts another run. A run
-// without a state continues, because another first request would make a slow API server slower.
+// stopIfUnreadSince stops the run if nothing has read the object since t, and forgets the state. The next read starts another run. What a
+// mounted volume references stays: the volume may not be able to read it for a while. A run without a state continues, because another first
+// request would make a slow API server slower.
 func (it *item) stopIfUnreadSince(t time.Time) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	if it.m.detection == Watch && it.run != nil && it.state.last.isKnown && !isImmutable(it.state.last.object) && it.lastRead.Before(t) {
+	isIdle := it.lastRead.Before(t) && it.state.last.isKnown && !isImmutable(it.state.last.object)
+	if isIdle && it.m.detection == Watch && it.run != nil && !it.m.cache.isMounted(&it.place) {
 		klog.Background().V(2).Info("Watching an object no more, as nothing reads it", "ref", it.ref, "lastRead", it.lastRead)
 		it.stopLocked()
 		it.state.last, it.state.err = answer{}, nil

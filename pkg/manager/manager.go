@@ -109,7 +109,8 @@ type Options struct {
 	// LogLimit limits what is logged about each pod. If it is nil, there is no limit.
 	LogLimit *loglimit.Limiter
 	// ResyncInterval is how often every live volume reads its objects. It is required and must be more than zero. The watch of an object
-	// stops when nothing has read the object for five times as long, but at least for a minute. The next read starts it again.
+	// stops when nothing has read the object for five times as long, but at least for a minute, and no mounted volume references it. The next
+	// read starts it again.
 	ResyncInterval time.Duration
 	// MaxCachedSize limits the memory of objects, in bytes; 0 means no limit. An object that several accounts read counts for each. One
 	// pod's objects may use an eighth of it. Beyond the limit, GetObject fails with a FullError for volumes that are not mounted.

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"errors"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -20,8 +21,12 @@ type answers struct {
 	refused map[volume.Ref]bool
 	// held is what the volume does not take yet. objects then lacks it, and at has the versions that the files show of it.
 	held payload.Held
-	// unknown says why the state of some objects is not known. stale says why the known state of some objects cannot be kept current.
+	// unknown says why the state of some objects is not known, and unknownRefs are these. stale says why the known state of some objects
+	// cannot be kept current.
 	unknown, stale *failure
+	unknownRefs    map[volume.Ref]bool
+	// isFailing means that requests about the unknown objects fail. Otherwise their answers may come in a moment.
+	isFailing bool
 	// isAsking means that answers about the rights of this volume are still due.
 	isAsking bool
 }
@@ -43,42 +48,50 @@ func (got *answers) first(refusal *failure) *failure {
 	return nil
 }
 
-// answers returns the present answers about a volume's objects, and registers the objects that the pod may read. has reports whether the
+// answers returns the present answers about a volume's objects, and registers the objects that the pod may read. What is registered stays so
+// while it is not known, or only suspected, that the pod may no longer read it: a failed review must end no watch. has reports whether the
 // files show an object.
 func (b *binding) answers(has func(volume.Ref) bool) *answers {
 	// Check whether answers are due before the answers are read. Otherwise an answer that arrives in between is overlooked.
-	got := &answers{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}}
+	got := &answers{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}, unknownRefs: map[volume.Ref]bool{}}
 	got.isAsking = len(b.spec.consents) > 0 && b.shared.access != nil && b.shared.access.HasPending(b.request.Pod.Account(), b.spec.consent)
 	var unknown, outdated []*failure
-	var may []volume.Ref
+	var may, keep []volume.Ref
 	unproven := b.rights.prove(b.entry.since)
 	if unproven != nil {
 		unknown = append(unknown, unproven)
 	}
 	for _, ref := range b.spec.refs {
-		if unproven != nil && b.spec.consent[ref] {
-			continue
+		verdict, f := access.Unknown, (*failure)(nil)
+		if unproven == nil || !b.spec.consent[ref] {
+			verdict, f = b.rights.mayKeep(ref)
 		}
-		switch verdict, f := b.rights.mayKeep(ref); {
+		if verdict == access.Allowed || verdict != access.Refused && slices.Contains(b.registered, ref) {
+			keep = append(keep, ref)
+		}
+		switch {
 		case verdict == access.Allowed:
 			may = append(may, ref)
 		case verdict == access.Unknown, verdict == access.Suspected && has(ref):
 			// A suspected refusal needs no confirmation if no file shows the object: there is nothing to remove.
-			unknown = append(unknown, f)
+			got.unknownRefs[ref] = true
+			if f != nil {
+				unknown = append(unknown, f)
+			}
 		default:
-			got.refused[ref], got.at[ref] = true, volume.Version{}
+			got.refused[ref] = true
 		}
 	}
-	b.read(may)
+	b.register(keep)
 	for _, ref := range may {
 		object, err := b.shared.opts.Objects.GetObject(b.request.Pod, ref)
 		// If the state is not known, the 404 answers the request and not the object. It may come from a proxy.
 		isAbsent := apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced)
 		if err != nil && !isAbsent {
+			got.unknownRefs[ref] = true
 			unknown = append(unknown, b.whyUnknown(ref, err))
 			continue
 		}
-		got.at[ref] = volume.Version{}
 		if !isAbsent {
 			got.objects[ref], got.at[ref] = object, object.Version
 		}
@@ -87,6 +100,7 @@ func (b *binding) answers(has func(volume.Ref) bool) *answers {
 		}
 	}
 	got.unknown, got.stale = together(unknown), together(outdated)
+	got.isFailing = slices.ContainsFunc(unknown, func(f *failure) bool { return !f.isUnlogged() })
 	return got
 }
 

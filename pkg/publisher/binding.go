@@ -312,13 +312,13 @@ func (b *binding) unbind() {
 	*b = binding{shared: b.shared, entry: b.entry, hint: b.hint, hintErr: b.hintErr, failingSince: b.failingSince}
 }
 
-// read registers the objects that the pod may read. Nothing is requested about the other objects.
-func (b *binding) read(may []volume.Ref) {
-	if slices.Equal(may, b.registered) {
+// register registers the objects that are to be followed. Nothing is requested about the others.
+func (b *binding) register(refs []volume.Ref) {
+	if slices.Equal(refs, b.registered) {
 		return
 	}
-	b.registered = may
-	b.shared.opts.Objects.RegisterPod(b.request.Pod, b.entry.id, may)
+	b.registered = refs
+	b.shared.opts.Objects.RegisterPod(b.request.Pod, b.entry.id, refs)
 }
 
 // refresh refreshes the objects when that is due, and returns when it is due next. A mounted volume is refreshed at each resync, at its own

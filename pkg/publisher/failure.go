@@ -164,6 +164,24 @@ func stale(err error) *failure {
 	return &failure{err: fmt.Errorf("stale answer: %w", err), event: eventVolumeUpdateFailed, waits: true, kind: "stale"}
 }
 
+// unknownObjects returns the failure of a mounted volume that shows objects whose state is not known, because requests for them fail. Their
+// files stay as they are. f says why.
+func unknownObjects(f *failure) *failure {
+	return &failure{
+		err: fmt.Errorf("the files of some objects stay as they are: %w", f.err), reason: f.reason,
+		event: string(ConditionStale), waits: true, kind: "unknown objects",
+	}
+}
+
+// isCondition reports whether the failure is one of the conditions that need no event.
+func (f *failure) isCondition() bool {
+	switch Condition(f.event) {
+	case ConditionSpreading, ConditionHeld, ConditionStale:
+		return true
+	}
+	return false
+}
+
 // crowded returns the failure of a volume that waits for its turn to be rendered.
 func crowded() *failure {
 	f := waiting(errCrowded)
@@ -188,6 +206,10 @@ func (f *failure) rank() int {
 		return 5
 	case f.silent:
 		return 7
+	case f.event == string(ConditionStale):
+		return 8
+	case f.isCondition(): // it was requested, and must hide no fault
+		return 9
 	}
 	return 6
 }

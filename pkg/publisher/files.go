@@ -115,10 +115,13 @@ func (f *files) isUrgent(got *answers, removeDeleted bool) bool {
 	if maps.Equal(f.shown, got.at) || f.torn {
 		return true
 	}
-	for ref, version := range got.at {
-		isAgain := f.withdrawn[ref] && !got.refused[ref]
-		isGone := f.has(ref) && version.UID == "" && !got.refused[ref] && removeDeleted
-		if isAgain || isGone {
+	for ref := range got.at {
+		if f.withdrawn[ref] && !got.refused[ref] {
+			return true
+		}
+	}
+	for ref := range f.shown {
+		if _, is := got.at[ref]; !is && !got.refused[ref] && removeDeleted {
 			return true
 		}
 	}
@@ -150,7 +153,7 @@ func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, got 
 func (f *files) withdraw(ctx context.Context, mnt Mount, refused map[volume.Ref]bool) (writer.Result, error) {
 	shown := maps.Clone(f.shown)
 	for ref := range refused {
-		shown[ref] = volume.Version{}
+		delete(shown, ref)
 	}
 	f.verified = false
 	result, err := f.writer.Withdraw(ctx, mnt.Root(), refused, shown.Encode())

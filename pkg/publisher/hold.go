@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/refvol/refvol/pkg/payload"
-	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
@@ -41,7 +40,7 @@ func (v *vol) hold(ctx context.Context, got *answers) (*answers, *failure) {
 		return got, nil
 	}
 	r := &rollout{shown: v.files.shown, newest: got.at, waiting: waiting, atOnce: map[volume.Ref]bool{}, before: found.before, changing: found.changing}
-	for ref := range got.at {
+	for _, ref := range v.binding.spec.refs {
 		r.atOnce[ref] = v.isAtOnce(ref, got)
 	}
 	for _, refs := range v.binding.spec.anew(found.files, v.files.shown, got.refused) {
@@ -167,13 +166,15 @@ func (f *files) shownFiles(mnt Mount, s *spec) (all []volume.File, err error) {
 	return all, err
 }
 
-// holding returns the answers with some objects held at these versions. shown are the files that exist.
-func (got *answers) holding(at record.Versions, shown []volume.File) *answers {
+// holding returns the answers with some more objects held at these versions; the zero Version means that the files show nothing of the
+// object. shown are the files that exist.
+func (got *answers) holding(at map[volume.Ref]volume.Version, shown []volume.File) *answers {
 	next := *got
 	next.at, next.objects = maps.Clone(got.at), maps.Clone(got.objects)
-	next.held = payload.Held{At: at, Files: shown}
+	next.held = payload.Held{At: maps.Clone(at), Files: shown}
+	maps.Copy(next.held.At, got.held.At)
 	for ref, version := range at {
-		next.at[ref] = version
+		next.at.Set(ref, version)
 		delete(next.objects, ref)
 	}
 	return &next
@@ -181,7 +182,7 @@ func (got *answers) holding(at record.Versions, shown []volume.File) *answers {
 
 // whyHeld returns a failure that names the held objects and the reasons. It counts as a fault if an annotation is not valid, because then
 // no pod can take that object.
-func (v *vol) whyHeld(got *answers, at record.Versions) *failure {
+func (v *vol) whyHeld(got *answers, at map[volume.Ref]volume.Version) *failure {
 	place := volume.RolloutPlace(v.entry.worker.uid)
 	refs := slices.DeleteFunc(slices.Clone(v.binding.spec.refs), func(ref volume.Ref) bool { _, is := at[ref]; return !is })
 	mistakes := slices.DeleteFunc(slices.Clone(refs), func(ref volume.Ref) bool {

@@ -50,9 +50,10 @@ type openReceipts struct {
 	stop      func()
 	unwatched error
 	retryAt   time.Time
-	// ended counts the watches that could not be started or that ended because of noise. Until noUntil, no write starts another one.
-	ended   int
-	noUntil time.Time
+	// ended counts the watches that could not be started or that ended because of noise, the last one at endedAt. Until noUntil, no write
+	// starts another one.
+	ended            int
+	endedAt, noUntil time.Time
 }
 
 // newReceipts returns the receipts of a volume. owner is the UID of its pod. prefix is the prefix of its attributes' names. wake schedules a
@@ -255,8 +256,9 @@ func (r *openReceipts) read(g *writer.Generation, missed bool) error {
 		if receipt.Opened.IsZero() {
 			return nil
 		}
-		known.reported = r.opens.Reads() + 2
-		return r.opens.Ignore(file)
+		err = r.opens.Ignore(file)
+		known.reported = r.opens.Reads() + 2 // after Ignore: an open from before it may have been reported by a read meanwhile
+		return err
 	})
 	r.generation, r.files = g.Name, files
 	return err
@@ -293,10 +295,14 @@ func (r *openReceipts) refuse(ctx context.Context, err error) {
 	r.miss()
 }
 
-// retry schedules a retry, with growing delays.
+// retry schedules a retry, with delays that grow until receipts have worked for a long time.
 func (r *openReceipts) retry() {
-	r.retryAt = time.Now().Add(min(rewatchMin<<min(r.ended, 10), rewatchMax))
-	r.ended++
+	now := time.Now()
+	if now.Sub(r.endedAt) > 2*rewatchMax {
+		r.ended = 0
+	}
+	r.retryAt = now.Add(min(rewatchMin<<min(r.ended, 10), rewatchMax))
+	r.ended, r.endedAt = r.ended+1, now
 }
 
 // endWatch handles the end of a watch that Opens reported. After an end because of noise, no watch is started for a while.

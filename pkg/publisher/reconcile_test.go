@@ -50,7 +50,8 @@ func TestOneChangeOfConditionIsLoggedOnce(t *testing.T) {
 	})
 }
 
-func TestAnUnknownStateIsNoProblem(t *testing.T) {
+// TestAnUnknownStateIsStale: the volume waits for the answer, and says so.
+func TestAnUnknownStateIsStale(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
@@ -59,7 +60,10 @@ func TestAnUnknownStateIsNoProblem(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "2")
 		e.settle()
 		e.wantFiles(r, "a", "1")
-		e.wantProblem(r, "")
+		if s := e.status(); s.Condition != ConditionStale {
+			t.Errorf("%s: %s", s.Condition, s.Reason)
+		}
+		e.wantEvents()
 		e.objects.takeReads(configMap("app"))
 		after(5 * time.Second)
 		if n := len(e.objects.takeReads(configMap("app"))); n > 0 {

@@ -11,7 +11,7 @@ import (
 // Condition says in one word what state a volume is in.
 type Condition string
 
-// The conditions that are no fault. The others are reasons of events: see Conditions.
+// The conditions that need no event. The others are reasons of events: see Conditions.
 const (
 	// ConditionCurrent: the files show the newest known state of the objects.
 	ConditionCurrent Condition = "Current"
@@ -25,12 +25,14 @@ const (
 	ConditionSpreading Condition = "Spreading"
 	// ConditionHeld: a newer version is known, but the pod does not belong to the share that may take it, as requested.
 	ConditionHeld Condition = "Held"
+	// ConditionStale: the state of some objects is not known, because requests for them fail. Their files stay as they are, and may be old.
+	ConditionStale Condition = "Stale"
 )
 
 // Conditions returns all conditions that a volume may have.
 func Conditions() []Condition {
 	return []Condition{
-		ConditionCurrent, ConditionPinned, ConditionPublishing, ConditionUnknown, ConditionSpreading, ConditionHeld,
+		ConditionCurrent, ConditionPinned, ConditionPublishing, ConditionUnknown, ConditionSpreading, ConditionHeld, ConditionStale,
 		eventRefNotFound, eventRefKeyNotFound, eventRefForbidden, eventRefDeleted, eventVolumeUpdateFailed,
 	}
 }

@@ -99,7 +99,7 @@ func (e *env) takeUntil(done func() bool) {
 }
 
 // Whatever prevents updates of a volume must not keep files whose right was revoked, and the rest stays as it was. An env file with a
-// revoked part is removed, until an update is possible.
+// revoked part is removed, until an update is possible. An object that can't be read prevents no update of the others.
 func TestRevokedWhileUpdatesFail(t *testing.T) {
 	for name, test := range map[string]struct {
 		fail  func(e *env)
@@ -108,11 +108,11 @@ func TestRevokedWhileUpdatesFail(t *testing.T) {
 		restart bool
 	}{
 		"own object deleted":              {fail: func(e *env) { e.objects.remove(configMap("app")) }, files: []string{"a", "1"}},
-		"own object unknown":              {fail: func(e *env) { e.objects.failWith(configMap("app"), manager.ErrNotSynced) }, files: []string{"a", "1"}},
-		"own object forbidden":            {fail: func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }, files: []string{"a", "1"}},
+		"own object unknown":              {fail: func(e *env) { e.objects.failWith(configMap("app"), manager.ErrNotSynced) }, files: []string{"a", "1", "app.env", "OWN=1\n"}},
+		"own object forbidden":            {fail: func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }, files: []string{"a", "1", "app.env", "OWN=1\n"}},
 		"own object too large":            {fail: func(e *env) { e.objects.put(configMap("app"), "a", pages(300)) }, files: []string{"a", "1"}},
 		"own object deleted, a restart":   {fail: func(e *env) { e.objects.remove(configMap("app")) }, files: []string{"a", "1"}, restart: true},
-		"own object forbidden, a restart": {fail: func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }, files: []string{"a", "1"}, restart: true},
+		"own object forbidden, a restart": {fail: func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }, files: []string{"a", "1", "app.env", "OWN=1\n"}, restart: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {

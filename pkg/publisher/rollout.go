@@ -18,8 +18,10 @@ func shareOf(o *volume.Object) (percent int, isValid bool) {
 
 // held is what a volume does not take yet because its pod does not belong to an object's share. The zero value holds nothing.
 type held struct {
-	// newest are the versions for which this was decided. at are the versions that the files keep showing of the held objects.
-	newest, at record.Versions
+	// newest are the versions for which this was decided. at has the held objects, each with the version that the files keep showing; the
+	// zero Version if they show none.
+	newest record.Versions
+	at     map[volume.Ref]volume.Version
 	// failure reports it.
 	failure *failure
 }
@@ -40,7 +42,7 @@ type rollout struct {
 //
 // There is one case that the files cannot show. A key of a held object may be hidden by the same key of another object, and so be in no
 // file. If the other object loses the key, it is missing in the volume.
-func (r *rollout) held() record.Versions {
+func (r *rollout) held() map[volume.Ref]volume.Version {
 	changing := r.changed(r.changing)
 	free, isHeld := map[volume.Ref]bool{}, map[volume.Ref]bool{}
 	for ref, now := range r.atOnce {
@@ -51,7 +53,7 @@ func (r *rollout) held() record.Versions {
 		isHeld[ref] = !free[ref] && slices.ContainsFunc(changing, func(refs []volume.Ref) bool { return slices.Contains(refs, ref) })
 	}
 	join(isHeld, slices.Concat(changing, r.changed(r.before)))
-	at := record.Versions{}
+	at := map[volume.Ref]volume.Version{}
 	for ref, is := range isHeld {
 		if is && !free[ref] {
 			at[ref] = r.shown[ref]

@@ -19,26 +19,38 @@ import (
 )
 
 // show makes the files show the answers. Cheap steps come first, and nothing is written before all of them have succeeded. A refusal is
-// always part of the result.
+// always part of the result. What is not known holds up only its own files.
 func (v *vol) show(ctx context.Context, got *answers) *failure {
-	refusal := v.binding.rights.refusal(got.refused)
+	refusal, unknown := v.binding.rights.refusal(got.refused), got.unknown
 	if !v.entry.isMounted() {
 		if f := got.first(refusal); f != nil {
 			return f
 		}
 	}
-	if got.unknown != nil {
-		return also(got.unknown, refusal)
+	if unknown != nil {
+		known, f := v.keepUnknown(ctx, got)
+		if got.isFailing && unknown.silent && (v.entry.report.condition != "" || len(got.unknownRefs) < len(v.binding.spec.refs)) {
+			unknown = unknownObjects(unknown) // a volume of which nothing is known after a restart is Unknown
+		}
+		if known == nil {
+			return also(also(unknown, f), refusal)
+		}
+		got = known
 	}
+	if f := v.showKnown(ctx, got); f != nil {
+		return also(also(f, unknown), refusal)
+	}
+	return also(also(refusal, got.stale), unknown)
+}
+
+// showKnown is show for answers that lack nothing.
+func (v *vol) showKnown(ctx context.Context, got *answers) *failure {
 	if ref, isOlder := v.files.isOlder(got.at); isOlder {
 		return stale(fmt.Errorf("the API server's answer for %s is older than what the files show", ref))
 	}
 	got, f := v.hold(ctx, got)
-	if f != nil {
-		return also(f, refusal)
-	}
-	if v.files.isCurrent(got) {
-		return also(refusal, got.stale)
+	if f != nil || v.files.isCurrent(got) {
+		return f
 	}
 	next, f := v.render(ctx, got)
 	if f == nil {
@@ -52,10 +64,7 @@ func (v *vol) show(ctx context.Context, got *answers) *failure {
 	if f == nil {
 		f = v.write(ctx, next, got)
 	}
-	if f != nil {
-		return also(f, refusal)
-	}
-	return also(refusal, got.stale)
+	return f
 }
 
 // delay returns a failure while a rendering must wait for the pod's moment, or nil if it is to be written now. A change of no file is

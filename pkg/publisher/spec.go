@@ -56,6 +56,14 @@ func (s *spec) anew(files []volume.File, shown record.Versions, refused map[volu
 	return all
 }
 
+// lacksFile reports whether a combined file of some objects is not among the files.
+func (s *spec) lacksFile(refs map[volume.Ref]bool, files []volume.File) bool {
+	return slices.ContainsFunc(s.resolved.Sources, func(source volume.Source) bool {
+		isOf := source.Projection == nil && !source.Versions && slices.ContainsFunc(refsOf(&source), func(ref volume.Ref) bool { return refs[ref] })
+		return isOf && !slices.ContainsFunc(files, func(file volume.File) bool { return file.Path == source.Path })
+	})
+}
+
 // isOptional reports whether an object may be missing for every source that names it.
 func (s *spec) isOptional(ref volume.Ref) bool {
 	for i := range s.resolved.Sources {

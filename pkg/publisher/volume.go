@@ -291,7 +291,7 @@ func (v *vol) reportNews(ctx context.Context, f *failure) {
 	case f.event == string(ConditionHeld):
 		logger.V(2).Info("An update is held", "reason", f.Error())
 		return
-	case f.silent:
+	case f.silent, f.event == string(ConditionStale):
 		news.add(v.entry, f.newsKind(), func(more ...any) {
 			logger.Info("A mounted volume is not updated", append([]any{"target", v.entry.target, "reason", f}, more...)...)
 		})

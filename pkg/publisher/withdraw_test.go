@@ -20,7 +20,7 @@ func TestAWithdrawalNeedsTheVolumeOnly(t *testing.T) {
 			sources: acrossSources,
 			fail:    func(e *env) { e.objects.failWith(configMap("app"), manager.ErrNotSynced) },
 			restart: func(e *env, _ Request) { e.restart() },
-			files:   []string{"a", "1"},
+			files:   []string{"a", "1", "app.env", "OWN=1\n"}, // it holds up only its own files
 		},
 		"taken over by a publish, and an own object was deleted": {
 			sources: acrossSources,

@@ -128,11 +128,11 @@ func TestAWithdrawalWithoutAnUpdateIsTold(t *testing.T) {
 		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
 		e.wantWithdrawn(sharedSecret)
 
-		// The pod may read it again and waits for it: the volume must show it.
+		// The pod may read it again: the volume shows it, whatever the other object does.
 		access.grant(sharedConfig, sharedSecret)
 		after(reviewTime)
 		e.settle()
-		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
+		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n", "password", "p1")
 		e.wantWithdrawn()
 	})
 }

@@ -21,17 +21,24 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// Versions has the version of each object that a volume shows. An object that does not exist has the zero Version.
+// Versions has the version of each object that a volume shows. It has no entry for an object that does not exist: see Set.
 type Versions map[volume.Ref]volume.Version
+
+// Set sets the version of an object. The zero Version means that the object does not exist.
+func (v Versions) Set(ref volume.Ref, version volume.Version) {
+	if version == (volume.Version{}) {
+		delete(v, ref)
+		return
+	}
+	v[ref] = version
+}
 
 // Encode returns the text of a record: a line for each object that exists, with a digest of the reference, the UID and the resourceVersion.
 // With volume.MaxReferences objects it has at most 20,000 bytes, because the digest replaces names of up to 325 bytes.
 func (v Versions) Encode() string {
 	var lines []string
 	for ref, version := range v {
-		if version != (volume.Version{}) {
-			lines = append(lines, fmt.Sprintf("%s %s %s\n", digest(ref), version.UID, version.ResourceVersion))
-		}
+		lines = append(lines, fmt.Sprintf("%s %s %s\n", digest(ref), version.UID, version.ResourceVersion))
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "")

@@ -148,7 +148,7 @@ const patience = 5 * time.Minute
 // assess returns why somebody should look at a volume, or "".
 //
 //   - A condition with the name of an event is a fault.
-//   - Unknown and Publishing are temporary. The kubelet gives a publish two minutes, and brings tokens within
+//   - Unknown, Publishing and Stale are temporary. The kubelet gives a publish two minutes, and brings tokens within
 //     one and a half minutes after a restart, so a token that is missing meanwhile is no fault.
 //   - Pinned promises nothing about changes, and Spreading and Held were requested.
 //   - Current describes the plugin's knowledge. That is too old if there was no proof for a long time, and the watch or the
@@ -157,7 +157,7 @@ func (r *Reporter) assess(v *reportedVolume, now time.Time) string {
 	switch v.Condition {
 	case publisher.ConditionPinned:
 		return ""
-	case publisher.ConditionUnknown, publisher.ConditionPublishing:
+	case publisher.ConditionUnknown, publisher.ConditionPublishing, publisher.ConditionStale:
 		if now.Sub(v.Since) <= patience {
 			return ""
 		}

@@ -301,7 +301,7 @@ func (r row) object(o *VolumeObject) string {
 func conditionOrder() []string {
 	return []string{
 		"RefForbidden", "VolumeUpdateFailed", "RefDeleted", "RefKeyNotFound", "RefNotFound",
-		"Unknown", "Publishing", "Held", "Spreading", "Current", "Pinned",
+		"Stale", "Unknown", "Publishing", "Held", "Spreading", "Current", "Pinned",
 	}
 }
 
