@@ -186,7 +186,7 @@ func (c *checker) newest(v *Volume, e *Event) {
 	if slices.ContainsFunc(v.Required, func(object string) bool { return c.stateBefore(object, e).version.UID == "" }) {
 		return // it keeps what it has
 	}
-	isRefused := func(object string) bool { return !c.isAllowed(v, object, e.At) }
+	isRefused := func(object string) bool { return !c.isAllowed(v, object, e.At-1) } // a grant of this moment was not seen yet
 	for _, object := range v.Objects() {
 		if s, is := c.wrote(object, e.Seen.Shown[object]); is && s.isImmutable {
 			continue // nobody watches it any more

@@ -78,7 +78,9 @@ func receipt(c *checker) {
 				keys[e.Object] = append(keys[e.Object], e.Text)
 			}
 		case Saw:
-			shown[e.Volume] = e.Seen.Shown
+			if shown[e.Volume] = e.Seen.Shown; len(e.Seen.Wrong) > 0 { // a kill in the middle of a rewrite in place: each file has its own version
+				delete(shown, e.Volume)
+			}
 		case Lost, Unpublished:
 			delete(shown, e.Volume)
 			maps.DeleteFunc(opened, func(f file, _ bool) bool { return f.volume == e.Volume })
