@@ -48,19 +48,8 @@ type watcher struct {
 	openedAt time.Time
 }
 
-// watchStart says where the next watch starts.
-type watchStart struct {
-	// version is the version after which the watch continues. "" asks for the state first.
-	version string
-	// notOlder is the oldest version that the state may have. "" asks for the newest state. A run starts with "", because only the newest
-	// state shows whether an object was recreated.
-	notOlder string
-}
-
-func (w *watcher) isOver() bool { return w.over }
-
-func (w *watcher) isWorking() bool {
-	return !w.openedAt.IsZero() && time.Since(w.openedAt) >= workingTime
+func (w *watcher) follows() (follows, works bool) {
+	return !w.over, !w.openedAt.IsZero() && time.Since(w.openedAt) >= workingTime
 }
 
 func (*watcher) refresh() {}
@@ -77,62 +66,42 @@ func (w *watcher) request() {
 // watch continues where the last one ended. It starts with the state again after a failure, and after a watch that lasted its full time:
 // etcd may have been restored meanwhile, which a watch from a later version never notices, and a proxy may keep a dead watch open.
 func (w *watcher) follow() {
-	var begin watchStart
+	var at start
 	for watches := 0; w.ctx.Err() == nil; {
 		began := time.Now()
-		next, err := w.watch(begin, &watches)
-		if begin.version == "" && w.needsList(err) {
+		version, err := w.watch(at, &watches)
+		if at.version == "" && w.needsList(err) {
 			refused := err
-			if next, err = w.list(begin); err == nil && isRefusal(refused) && !w.isImmutable() {
-				w.item.fail(w, refused)
+			if version, err = w.list(at); err == nil && !w.isImmutable() {
+				if isRefusal(refused) {
+					w.item.fail(w, refused)
+				}
+				if at.version = version; version != "" {
+					continue // there is no failure, so no pause
+				}
 			}
-			if begin = next; err == nil && begin.version != "" && !w.isImmutable() {
-				continue // there is no failure, so no pause
-			}
-		}
-		if time.Since(began) > calmTime {
-			w.calm()
 		}
 		if err != nil {
-			next = w.afterFailure(begin, err)
 			w.item.fail(w, err)
+			version = ""
 		}
-		switch begin = next; {
+		at = start{version, at.version == "" && (isTooLarge(err) || isExpired(err))}
+		switch {
 		case w.endIfImmutable():
 			return
 		case err == nil && w.isImmutable():
-			begin = watchStart{} // a pod came meanwhile, and waits for the next answer
+			at = start{} // a pod came meanwhile, and waits for the next answer
 		default:
-			w.sleep(err)
+			w.sleep(err, time.Since(began) > calmTime)
 		}
 	}
 }
 
-// afterFailure returns where to start the next watch, after a watch that started at a given place has failed.
-func (w *watcher) afterFailure(at watchStart, err error) watchStart {
-	if at.version == "" && (isTooLarge(err) || isExpired(err)) {
-		return watchStart{}
-	}
-	return w.startWithState()
-}
-
-// startWithState returns the start of a watch that begins with the state. If a pod waits for a newer state, that must be the newest.
-func (w *watcher) startWithState() watchStart {
-	it := w.item
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	if last := it.state.last; !last.isKnown || it.demand.isAwaited(last.try) {
-		return watchStart{}
-	}
-	return watchStart{notOlder: it.state.newest}
-}
-
-// startAfter returns the start of a watch that continues after a version. For "" the watch begins with the state.
-func (w *watcher) startAfter(version string) watchStart {
-	if version == "" {
-		return w.startWithState()
-	}
-	return watchStart{version: version}
+// start says where a watch starts: after a version, or with the state if that is "". needsNewest means that the state must be the newest.
+// Otherwise it may be as old as what is known.
+type start struct {
+	version     string
+	needsNewest bool
 }
 
 // needsList reports whether a list is needed, because the server cannot start a watch with the state, or because the account may list but
@@ -157,41 +126,47 @@ func (w *watcher) isImmutable() bool {
 	return isImmutable(w.item.state.last.object)
 }
 
-// begin returns the context for a try.
-func (w *watcher) begin() context.Context {
-	w.item.mu.Lock()
-	defer w.item.mu.Unlock()
-	return w.beginLocked()
-}
-
-// list requests the state, and returns where a watch can continue.
-func (w *watcher) list(begin watchStart) (watchStart, error) {
-	ctx, cancel := context.WithTimeout(whole(w.begin()), bodyTimeout)
-	defer cancel()
-	obj, version, err := w.item.source.list(ctx, w.item.ref, metav1.ListOptions{ResourceVersion: begin.notOlder})
-	if err != nil {
-		return watchStart{}, err
+// begin returns the context for a try, and the oldest version that the state may have; "" asks for the newest. Only the newest state shows
+// whether an object was recreated, so new pods wait for that.
+func (w *watcher) begin(at start) (ctx context.Context, notOlder string) {
+	it := w.item
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if last := it.state.last; last.isKnown && !it.demand.isAwaited(last.try) && !at.needsNewest {
+		notOlder = it.state.newest
 	}
-	err = w.item.set(w, obj, version, isImmutable(obj))
-	return w.startAfter(version), err
+	return w.beginLocked(), notOlder
 }
 
-// watch follows the object with one watch, and returns where the next one starts.
-func (w *watcher) watch(begin watchStart, count *int) (watchStart, error) {
+// list requests the state, and returns its version.
+func (w *watcher) list(at start) (version string, err error) {
+	ctx, notOlder := w.begin(at)
+	ctx, cancel := context.WithTimeout(whole(ctx), bodyTimeout)
+	defer cancel()
+	obj, version, err := w.item.source.list(ctx, w.item.ref, metav1.ListOptions{ResourceVersion: notOlder})
+	if err != nil {
+		return "", err
+	}
+	return version, w.item.set(w, obj, version, isImmutable(obj))
+}
+
+// watch follows the object with one watch, and returns the version after which the next one continues, or "".
+func (w *watcher) watch(at start, count *int) (version string, err error) {
 	lasts := watchTime + rand.N(watchTime)
 	seconds := int64(lasts.Seconds())
-	opts := metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: begin.version, TimeoutSeconds: &seconds}
-	withState := begin.version == ""
+	opts := metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: at.version, TimeoutSeconds: &seconds}
+	ctx, notOlder := w.begin(at)
+	withState := at.version == ""
 	if withState {
-		opts.SendInitialEvents, opts.ResourceVersion = &withState, begin.notOlder
+		opts.SendInitialEvents, opts.ResourceVersion = &withState, notOlder
 		opts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	}
-	ctx, cancel := context.WithCancelCause(w.begin())
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	it := w.item
 	body, err := it.source.watch(ctx, it.ref, opts)
 	if err != nil {
-		return watchStart{}, err
+		return "", err
 	}
 	defer body.Close()
 	if *count++; *count > 1 {
@@ -202,15 +177,15 @@ func (w *watcher) watch(begin watchStart, count *int) (watchStart, error) {
 	if withState {
 		limit = requests.AnswerTimeout
 	} else {
-		it.allow(w)
+		it.prove(w, "")
 	}
 	deadline := time.AfterFunc(limit, func() { cancel(errSilent) })
 	defer deadline.Stop()
-	s, version := &stream{body: body, decoder: it.source.events, ref: it.ref, inFlight: it.m.inFlight}, begin.version
+	s, version := &stream{body: body, decoder: it.source.events, ref: it.ref, inFlight: it.m.inFlight}, at.version
 	defer s.settled()
 	if withState {
 		if version, err = w.readState(ctx, s); err != nil {
-			return watchStart{}, errors.Join(context.Cause(ctx), err)
+			return "", errors.Join(context.Cause(ctx), err)
 		}
 		deadline.Reset(lasts + watchGrace)
 	}
@@ -218,7 +193,7 @@ func (w *watcher) watch(begin watchStart, count *int) (watchStart, error) {
 	if version, err = w.processEvents(ctx, s, version); time.Since(opened) >= watchTime {
 		version = ""
 	}
-	return w.startAfter(version), err
+	return version, err
 }
 
 // readState reads the state that a watch starts with.

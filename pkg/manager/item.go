@@ -223,21 +223,15 @@ func (it *item) setLocked(r run, obj *volume.Object, version string) (notify boo
 	return notify, nil
 }
 
-// prove records that the object has not changed up to a version.
+// prove records that the object is no longer refused and, unless version is "", that it has not changed up to that version.
 func (it *item) prove(r run, version string) {
 	it.mu.Lock()
-	defer it.mu.Unlock()
+	notify := false
 	if it.run == r && !IsOlder(version, it.state.newest) {
-		it.state.provenAt, it.state.err = time.Now(), nil
-	}
-}
-
-// allow records that the object is no longer refused.
-func (it *item) allow(r run) {
-	it.mu.Lock()
-	notify := it.run == r && it.state.denial.clear()
-	if it.run == r {
-		it.state.err = nil
+		it.state.err, notify = nil, it.state.denial.clear()
+		if version != "" {
+			it.state.provenAt = time.Now()
+		}
 	}
 	it.mu.Unlock()
 	if notify {

@@ -18,8 +18,7 @@ type poller struct {
 	wanted, isActive, inFlight bool
 }
 
-func (*poller) isOver() bool    { return false }
-func (*poller) isWorking() bool { return false }
+func (*poller) follows() (follows, works bool) { return true, false }
 
 // request requests the state. If a try is in flight, the state is requested once more after that, because the try may have been sent too
 // early. A pause is waited for.
@@ -60,7 +59,7 @@ func (p *poller) poll() {
 			p.item.fail(p, err)
 		}
 		if p.end(err); err != nil {
-			p.sleep(err)
+			p.sleep(err, false)
 		}
 	}
 }

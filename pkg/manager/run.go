@@ -21,10 +21,8 @@ type run interface {
 	hurry()
 	// stop ends the run. What it still brings is ignored.
 	stop()
-	// isOver reports whether nothing follows the object any more, because it cannot change.
-	isOver() bool
-	// isWorking reports whether changes are known to arrive.
-	isWorking() bool
+	// follows reports whether changes are looked for, and whether they are known to arrive. An object that cannot change is not followed.
+	follows() (follows, works bool)
 }
 
 // newRun returns a run that has requested nothing yet. The caller holds the lock of the item.
@@ -90,10 +88,13 @@ func whole(ctx context.Context) context.Context {
 }
 
 // sleep waits before the next request. err says why the last one failed, or is nil if a watch has ended. If the account's requests wait
-// anyway, there is no pause.
-func (t *tries) sleep(err error) {
+// anyway, there is no pause. calm means that pauses are short again.
+func (t *tries) sleep(err error, calm bool) {
 	it, asked := t.item, requests.RetryAfter(err)
 	it.mu.Lock()
+	if calm {
+		t.pauses = newPauses()
+	}
 	pause := t.pauses.Step()
 	if it.demand.publishes.IsEmpty() {
 		pause = max(pause, wait.Jitter(reflectorPause, 1))
@@ -112,11 +113,4 @@ func (t *tries) sleep(err error) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	t.wake = nil
-}
-
-// calm makes the pauses short again.
-func (t *tries) calm() {
-	t.item.mu.Lock()
-	defer t.item.mu.Unlock()
-	t.pauses = newPauses()
 }

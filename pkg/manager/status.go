@@ -72,8 +72,11 @@ func (it *item) status() ObjectStatus {
 	s := ObjectStatus{Account: it.account, Ref: it.ref, Since: it.since, LastConfirmed: it.state.provenAt}
 	r, last, denied := it.run, it.state.last, it.denialErrLocked()
 	_, waits := it.m.requests.Err(it.account)
-	s.Watched = r != nil && !r.isOver() && it.closed == nil
-	s.Stale = s.Watched && !r.isWorking() && (it.state.err != nil || waits != nil)
+	works := false
+	if r != nil && it.closed == nil {
+		s.Watched, works = r.follows()
+	}
+	s.Stale = s.Watched && !works && (it.state.err != nil || waits != nil)
 	switch {
 	case it.closed != nil:
 		s.State, s.Err = Unknown, it.closed
