@@ -42,8 +42,8 @@ func Properties() []Property {
 		{"moment", "docs/updates.md", "At this moment its volumes change to the newest state.", moment},
 		{"receipt", "docs/security.md", "proves that some process has opened the file since the file got its present content.", receipt},
 		{"fault shown", "docs/runbook.md", "The plugin can't write files.", faultShown},
-		{"watch kept", "docs/security.md", "If the question gets no answer, a publish waits, and then fails with `Unavailable`.", watchKept},
-		{"answer kept", "docs/reliability.md", "Other requests continue, because the API server's priority and fairness decides which of them it accepts.", answerKept},
+		{"watch kept", "docs/reliability.md", "The watches stay open.", watchKept},
+		{"answer kept", "docs/reliability.md", "What the plugin knows is replaced only by a newer answer.", answerKept},
 		{"known forward", "docs/reliability.md", "refvol refuses these versions, and requests each object again every 15 to 30 s.", knownForward},
 		{"quiet", "docs/updates.md", "The plugin has one watch for each object that the node's volumes show.", quiet},
 	}

@@ -17,7 +17,7 @@ func TestVerbsAreAskedTogether(t *testing.T) {
 		a, err := New(Options{
 			Reviews: Reviews{
 				Ask: func(context.Context, volume.ServiceAccount, volume.Ref, string, volume.Token) (bool, error) {
-					time.Sleep(rtt)
+					<-time.After(rtt)
 					return true, nil
 				},
 				Verbs: []string{"get", "list", "watch"},

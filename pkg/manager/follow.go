@@ -58,21 +58,21 @@ func (*watcher) refresh() {}
 func (w *watcher) request() {
 	if w.over {
 		w.over = false
-		w.item.m.running.Go(w.follow)
+		w.start(w.follow)
 	}
 }
 
 // follow keeps the object current until the run ends or the object cannot change any more. The first watch starts with the state. The next
 // watch continues where the last one ended. It starts with the state again after a failure, and after a watch that lasted its full time:
 // etcd may have been restored meanwhile, which a watch from a later version never notices, and a proxy may keep a dead watch open.
-func (w *watcher) follow() {
+func (w *watcher) follow(ctx context.Context) {
 	var at start
-	for watches := 0; w.ctx.Err() == nil; {
+	for watches := 0; ctx.Err() == nil; {
 		began := time.Now()
-		version, err := w.watch(at, &watches)
+		version, err := w.watch(ctx, at, &watches)
 		if at.version == "" && w.needsList(err) {
 			refused := err
-			if version, err = w.list(at); err == nil && !w.isImmutable() {
+			if version, err = w.list(ctx, at); err == nil && !w.isImmutable() {
 				if isRefusal(refused) {
 					w.item.fail(w, refused)
 				}
@@ -92,7 +92,7 @@ func (w *watcher) follow() {
 		case err == nil && w.isImmutable():
 			at = start{} // a pod came meanwhile, and waits for the next answer
 		default:
-			w.sleep(err, time.Since(began) > calmTime)
+			w.sleep(ctx, err, time.Since(began) > calmTime)
 		}
 	}
 }
@@ -128,19 +128,19 @@ func (w *watcher) isImmutable() bool {
 
 // begin returns the context for a try, and the oldest version that the state may have; "" asks for the newest. Only the newest state shows
 // whether an object was recreated, so new pods wait for that.
-func (w *watcher) begin(at start) (ctx context.Context, notOlder string) {
+func (w *watcher) begin(ctx context.Context, at start) (try context.Context, notOlder string) {
 	it := w.item
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	if last := it.state.last; last.isKnown && !it.demand.isAwaited(last.try) && !at.needsNewest {
 		notOlder = it.state.newest
 	}
-	return w.beginLocked(), notOlder
+	return w.beginLocked(ctx), notOlder
 }
 
 // list requests the state, and returns its version.
-func (w *watcher) list(at start) (version string, err error) {
-	ctx, notOlder := w.begin(at)
+func (w *watcher) list(ctx context.Context, at start) (version string, err error) {
+	ctx, notOlder := w.begin(ctx, at)
 	ctx, cancel := context.WithTimeout(whole(ctx), bodyTimeout)
 	defer cancel()
 	obj, version, err := w.item.source.list(ctx, w.item.ref, metav1.ListOptions{ResourceVersion: notOlder})
@@ -151,11 +151,11 @@ func (w *watcher) list(at start) (version string, err error) {
 }
 
 // watch follows the object with one watch, and returns the version after which the next one continues, or "".
-func (w *watcher) watch(at start, count *int) (version string, err error) {
+func (w *watcher) watch(ctx context.Context, at start, count *int) (version string, err error) {
 	lasts := watchTime + rand.N(watchTime)
 	seconds := int64(lasts.Seconds())
 	opts := metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: at.version, TimeoutSeconds: &seconds}
-	ctx, notOlder := w.begin(at)
+	ctx, notOlder := w.begin(ctx, at)
 	withState := at.version == ""
 	if withState {
 		opts.SendInitialEvents, opts.ResourceVersion = &withState, notOlder

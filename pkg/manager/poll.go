@@ -26,7 +26,7 @@ func (p *poller) request() {
 	p.wanted = true
 	if !p.isActive {
 		p.isActive = true
-		p.item.m.running.Go(p.poll)
+		p.start(p.poll)
 	}
 }
 
@@ -41,13 +41,13 @@ func (p *poller) refresh() {
 }
 
 // poll sends the requests that are wanted. A failed one is repeated until all waiting pods have a state.
-func (p *poller) poll() {
+func (p *poller) poll(ctx context.Context) {
 	for {
-		ctx, cached, ok := p.next()
+		try, cached, ok := p.next(ctx)
 		if !ok {
 			return
 		}
-		obj, err := p.fetch(ctx, cached)
+		obj, err := p.fetch(try, cached)
 		if err == nil {
 			version := ""
 			if obj != nil {
@@ -59,24 +59,24 @@ func (p *poller) poll() {
 			p.item.fail(p, err)
 		}
 		if p.end(err); err != nil {
-			p.sleep(err, false)
+			p.sleep(ctx, err, false)
 		}
 	}
 }
 
 // next begins the next try, or ends the goroutine if none is wanted. cached means that an answer from a cache is good enough: the object
 // exists, and no new pod waits.
-func (p *poller) next() (ctx context.Context, cached, ok bool) {
+func (p *poller) next(ctx context.Context) (try context.Context, cached, ok bool) {
 	it := p.item
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	if !p.wanted || p.ctx.Err() != nil {
+	if !p.wanted || ctx.Err() != nil {
 		p.isActive = false
 		return nil, false, false
 	}
 	p.wanted, p.inFlight = false, true
 	cached = it.m.detection == Cache && it.state.last.object != nil && !it.demand.isAwaited(it.state.last.try)
-	return p.beginLocked(), cached, true
+	return p.beginLocked(ctx), cached, true
 }
 
 // end ends a try.

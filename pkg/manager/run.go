@@ -27,8 +27,7 @@ type run interface {
 
 // newRun returns a run that has requested nothing yet. The caller holds the lock of the item.
 func newRun(it *item) run {
-	t := tries{item: it, pauses: newPauses()}
-	t.ctx, t.cancel = context.WithCancel(clientlog.Context(context.Background()))
+	t := tries{item: it, pauses: newPauses(), cancel: func() {}}
 	if it.m.detection == Watch {
 		return &watcher{tries: t, over: true}
 	}
@@ -47,8 +46,7 @@ func newPauses() wait.Backoff {
 // tries are the requests that a run sends one after the other. The lock of the item guards pauses, wake and isHurried.
 type tries struct {
 	item *item
-	// ctx ends when the run is stopped.
-	ctx    context.Context
+	// cancel stops the goroutine.
 	cancel context.CancelFunc
 	// pauses is the back-off of the object.
 	pauses wait.Backoff
@@ -59,6 +57,16 @@ type tries struct {
 
 func (t *tries) stop() { t.cancel() }
 
+// start runs do in a goroutine of the manager. Its context ends when the run is stopped. The caller holds the lock of the item.
+func (t *tries) start(do func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(clientlog.Context(context.Background()))
+	t.cancel = cancel
+	t.item.m.running.Go(func() {
+		defer cancel()
+		do(ctx)
+	})
+}
+
 func (t *tries) hurry() {
 	t.isHurried = true
 	if t.wake != nil {
@@ -67,17 +75,11 @@ func (t *tries) hurry() {
 }
 
 // beginLocked records the start of a try, and returns its context. The caller holds the lock of the item.
-func (t *tries) beginLocked() context.Context {
-	it := t.item
-	it.state.begin()
-	t.isHurried = false
-	return t.requestContextLocked()
-}
-
-// requestContextLocked returns the context of a request. The caller holds the lock of the item.
-func (t *tries) requestContextLocked() context.Context {
+func (t *tries) beginLocked(ctx context.Context) context.Context {
 	publishes := t.item.demand.publishes
-	return requests.With(t.ctx, requests.Meta{Account: t.item.account, Urgent: !publishes.IsEmpty(), For: publishes})
+	t.item.state.begin()
+	t.isHurried = false
+	return requests.With(ctx, requests.Meta{Account: t.item.account, Urgent: !publishes.IsEmpty(), For: publishes})
 }
 
 // whole returns a context for a request whose answer is read at once. Few of them are in memory at the same time.
@@ -89,7 +91,7 @@ func whole(ctx context.Context) context.Context {
 
 // sleep waits before the next request. err says why the last one failed, or is nil if a watch has ended. If the account's requests wait
 // anyway, there is no pause. calm means that pauses are short again.
-func (t *tries) sleep(err error, calm bool) {
+func (t *tries) sleep(ctx context.Context, err error, calm bool) {
 	it, asked := t.item, requests.RetryAfter(err)
 	it.mu.Lock()
 	if calm {
@@ -103,7 +105,7 @@ func (t *tries) sleep(err error, calm bool) {
 	if err != nil && waits != nil || t.isHurried && asked == 0 {
 		pause = 0
 	}
-	ctx, cancel := context.WithTimeout(t.ctx, pause+asked)
+	ctx, cancel := context.WithTimeout(ctx, pause+asked)
 	defer cancel()
 	if asked == 0 {
 		t.wake = cancel

@@ -63,7 +63,7 @@ func TestOneObjectCannotBeRead(t *testing.T) {
 			n.allAre(volumes, "Stale", "sealed")
 			p.heal()
 			n.publishes(late, soon)
-			volumes = append(volumes, late)
+			volumes = slices.Concat(volumes, []*harness.Volume{late})
 			all("other", "2")
 			n.allAre(volumes, "Current", "")
 			for _, v := range volumes {
