@@ -157,10 +157,19 @@ func TestProperties(t *testing.T) {
 		{"receipt", nil, nil, []Event{saw(second, v2), told(2*second, "Current", "o")}},
 		{
 			"fault shown", nil,
-			append(broke(0, 310*second), told(312*second, "VolumeUpdateFailed")),
-			append(broke(0, 310*second), told(312*second, "Held")),
+			append(broke(0, 310*second), told(312*second, "VolumeUpdateFailed"), broke(315*second, 315*second)[0]),
+			append(broke(0, 310*second), told(312*second, "Held"), broke(315*second, 315*second)[0]),
 		},
-		{"fault shown", nil, append(broke(0, 290*second), told(292*second, "Held")), append(broke(0, 310*second), told(311*second, "Current"))},
+		{
+			"fault shown", nil,
+			append(broke(0, 310*second), told(312*second, "Held")), // it has just been mended
+			append(broke(0, 310*second), told(311*second, "Current"), broke(315*second, 315*second)[0]),
+		},
+		{
+			"fault shown", nil,
+			append(broke(0, 290*second), told(292*second, "Held"), broke(295*second, 295*second)[0]),
+			append(broke(0, 310*second), told(311*second, "Stale"), broke(315*second, 315*second)[0]),
+		},
 		{
 			"watch kept", nil,
 			[]Event{published(0, second), known(2*second, answers(v1, second)), known(3*second, answers(v2, second))},

@@ -106,27 +106,35 @@ func receipt(c *checker) {
 	}
 }
 
-// faultShown: while the files of a volume can't be written, the volume's condition says so, whatever else it waits for.
+// faultShown: while the files of a volume can't be written, the volume's condition says so, whatever else it waits for. What is told when the
+// fault has just ended is no violation, so it counts with the next try that fails.
 func faultShown(c *checker) {
 	harmless := []string{"Current", "Held", "Spreading", "Stale", "Pinned"}
-	since := map[string]time.Duration{}
-	last := map[string]time.Duration{}
+	since, last := map[string]time.Duration{}, map[string]time.Duration{}
+	told := map[string]*Event{} // that nothing is wrong
 	for i := range c.events {
 		switch e := &c.events[i]; e.Kind {
 		case Broke:
-			if _, is := since[e.Volume]; !is || e.At-last[e.Volume] > 2*lateTime {
+			if _, is := since[e.Volume]; !is || e.At-last[e.Volume] > lateTime { // it is tried every 5 s
 				since[e.Volume] = e.At
+				delete(told, e.Volume)
 			}
 			last[e.Volume] = e.At
+			if t := told[e.Volume]; t != nil {
+				c.fail(t.At, "%s: nothing can be done with its files for %s, and it is %s", e.Volume, t.At-since[e.Volume], t.Condition)
+				delete(since, e.Volume)
+			}
 		case Killed, Started:
 			clear(since)
+			clear(told)
 		case Unpublished, Lost:
 			delete(since, e.Volume)
+			delete(told, e.Volume)
 		case Told:
 			began, is := since[e.Volume]
-			if is && last[e.Volume]-began > brokenTime && e.At-last[e.Volume] < lateTime && slices.Contains(harmless, e.Condition) {
-				c.fail(e.At, "%s: nothing can be done with its files for %s, and it is %s", e.Volume, last[e.Volume]-began, e.Condition)
-				delete(since, e.Volume)
+			delete(told, e.Volume)
+			if is && last[e.Volume]-began > brokenTime && slices.Contains(harmless, e.Condition) {
+				told[e.Volume] = e
 			}
 		}
 	}

@@ -262,7 +262,6 @@ func also(f, more *failure) *failure {
 	both.retry = f.retry || more.retry
 	both.waits = f.waits && more.waits
 	both.unanswered = f.unanswered && more.unanswered
-	both.until = earlier(f.until, more.until)
 	if !other.silent {
 		both.err = &bothError{f.err, more.err}
 		both.kind = f.kind + "; " + more.kind

@@ -109,25 +109,6 @@ func (f *files) isOlder(at record.Versions) (volume.Ref, bool) {
 	return volume.Ref{}, false
 }
 
-// isUrgent reports whether a difference between the files and the answers must not wait. That is so for files that don't match their
-// record, for objects that the pod may read again, and for deleted objects whose files are to be removed.
-func (f *files) isUrgent(got *answers, removeDeleted bool) bool {
-	if maps.Equal(f.shown, got.at) || f.torn {
-		return true
-	}
-	for ref := range got.at {
-		if f.withdrawn[ref] && !got.refused[ref] {
-			return true
-		}
-	}
-	for ref := range f.shown {
-		if _, is := got.at[ref]; !is && !got.refused[ref] && removeDeleted {
-			return true
-		}
-	}
-	return false
-}
-
 // write makes the files show a tree that was rendered from the answers. After an error the files are as they were, or they are current and
 // some link is not. The next write repairs that.
 func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, got *answers) (writer.Result, error) {

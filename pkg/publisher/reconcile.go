@@ -36,11 +36,14 @@ func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
 	}
 	hasLooked := v.seen
 	if f == nil {
-		f = v.update(ctx, now, &done) // 3 to 7
+		f = v.follow(ctx, now, &done) // 3 to 7
 	}
 	if v.entry.isMounted() { // 8
 		due, more := v.tidy(ctx, now.measure)
 		f, done.again = also(f, more), earlier(done.again, due)
+		if f == nil { // what waits is no fault, so any fault is reported instead
+			f = v.staged.failure
+		}
 	}
 	if hasLooked && !v.seen && v.entry.isMounted() {
 		done.again = time.Now() // the mount was lost meanwhile: examine the target now
@@ -49,8 +52,10 @@ func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
 	return done
 }
 
-// update does steps 3 to 7 of reconcile.
-func (v *vol) update(ctx context.Context, now snapshot, done *result) (f *failure) {
+// follow does steps 3 to 7 of reconcile.
+func (v *vol) follow(ctx context.Context, now snapshot, done *result) (f *failure) {
+	before := v.staged
+	v.staged = staged{}
 	if done.request, f = v.binding.derive(now.request); f != nil {
 		return f
 	}
@@ -77,19 +82,14 @@ func (v *vol) update(ctx context.Context, now snapshot, done *result) (f *failur
 	case v.entry.isMounted() && !v.files.isCurrent(got) && time.Now().Before(next):
 		done.again, f = next, waiting(errPutOff)
 	default:
-		f = v.show(ctx, got) // 6
+		f = v.show(ctx, got, before) // 6
 		if f != nil && v.entry.isMounted() && v.files.showsAny(got.refused) {
 			f = also(f, v.withdraw(ctx, got.refused)) // even if the files cannot be updated, these must go
 		}
 	}
 	v.reportWithdrawn(got.refused)
-	if f == nil { // any other failure is graver
-		f = v.held.failure
-	}
 	v.settleChange(f)
-	if f != nil {
-		done.again = earlier(done.again, f.until)
-	}
+	done.again = earlier(done.again, v.staged.Until)
 	done.again = earlier(done.again, v.binding.refresh()) // 7
 	return f
 }

@@ -20,78 +20,43 @@ import (
 
 // show makes the files show the answers. Cheap steps come first, and nothing is written before all of them have succeeded. A refusal is
 // always part of the result. What is not known holds up only its own files.
-func (v *vol) show(ctx context.Context, got *answers) *failure {
+func (v *vol) show(ctx context.Context, got *answers, before staged) *failure {
 	refusal, unknown := v.binding.rights.refusal(got.refused), got.unknown
 	if !v.entry.isMounted() {
 		if f := got.first(refusal); f != nil {
 			return f
 		}
 	}
-	if unknown != nil {
-		known, f := v.keepUnknown(ctx, got)
-		if got.isFailing && unknown.silent && (v.entry.report.condition != "" || len(got.unknownRefs) < len(v.binding.spec.refs)) {
-			unknown = unknownObjects(unknown) // a volume of which nothing is known after a restart is Unknown
-		}
-		if known == nil {
-			return also(also(unknown, f), refusal)
-		}
-		got = known
+	if unknown != nil && got.isFailing && unknown.silent && (v.entry.report.condition != "" || len(got.unknownRefs) < len(v.binding.spec.refs)) {
+		unknown = unknownObjects(unknown) // a volume of which nothing is known after a restart is Unknown
 	}
-	if f := v.showKnown(ctx, got); f != nil {
+	if ref, isOlder := v.files.isOlder(got.at); isOlder {
+		return also(also(stale(fmt.Errorf("the API server's answer for %s is older than what the files show", ref)), unknown), refusal)
+	}
+	got, f := v.stage(ctx, got, before)
+	if f != nil || got == nil {
+		return also(also(unknown, f), refusal)
+	}
+	if !v.files.isCurrent(got) {
+		f = v.update(ctx, got)
+	}
+	if f != nil {
 		return also(also(f, unknown), refusal)
 	}
 	return also(also(refusal, got.stale), unknown)
 }
 
-// showKnown is show for answers that lack nothing.
-func (v *vol) showKnown(ctx context.Context, got *answers) *failure {
-	if ref, isOlder := v.files.isOlder(got.at); isOlder {
-		return stale(fmt.Errorf("the API server's answer for %s is older than what the files show", ref))
-	}
-	got, f := v.hold(ctx, got)
-	if f != nil || v.files.isCurrent(got) {
+// update writes what the files should show, if there is room.
+func (v *vol) update(ctx context.Context, got *answers) *failure {
+	next, f := v.render(ctx, got)
+	if f != nil {
 		return f
 	}
-	next, f := v.render(ctx, got)
-	if f == nil {
-		f = v.delay(ctx, next, got)
+	if f := v.reserve(ctx, next.Payload); f != nil {
+		v.shared.opts.Observer.RecordWrite(false, 0, f)
+		return f
 	}
-	if f == nil {
-		if f = v.reserve(ctx, next.Payload); f != nil {
-			v.shared.opts.Observer.RecordWrite(false, 0, f)
-		}
-	}
-	if f == nil {
-		f = v.write(ctx, next, got)
-	}
-	return f
-}
-
-// delay returns a failure while a rendering must wait for the pod's moment, or nil if it is to be written now. A change of no file is
-// written at once, and so is a repair of the files.
-func (v *vol) delay(ctx context.Context, next *payload.Rendering, got *answers) *failure {
-	spec := v.binding.spec
-	if spec.Spread == 0 || !v.entry.isMounted() || v.files.isUrgent(got, spec.RemoveDeleted()) {
-		return nil
-	}
-	if !v.spread.isNow(time.Now()) {
-		var found writer.Comparison
-		err := v.files.through(ctx, func(mnt Mount) (err error) {
-			found, err = v.files.writer.Compare(ctx, mnt.Root(), next.Payload)
-			return err
-		})
-		if err != nil {
-			return v.filesFailed(fmt.Errorf("compare the files of volume %s: %w", v.entry.id, err))
-		}
-		if found.Same || !found.Whole {
-			return nil
-		}
-	}
-	f := v.spread.delay(v.binding.request.Pod, spec.Spread, time.Now())
-	if f != nil {
-		v.changedAt = f.until // the delay does not count as propagation time
-	}
-	return f
+	return v.write(ctx, next, got)
 }
 
 // reserve returns nil if the volume, the pod and the node have room for a tree. Updates that don't grow the files are always accepted, also

@@ -36,32 +36,32 @@ func refsOf(source *volume.Source) (refs []volume.Ref) {
 	return refs
 }
 
-// anew returns the objects of each combined file that must be written again. An expanded text must go when one of its objects is refused. A
-// file that the record's versions imply must come back after it was removed with a refused object.
-func (s *spec) anew(files []volume.File, shown record.Versions, refused map[volume.Ref]bool) (all [][]volume.Ref) {
+// anew returns the objects of each file that must be written again. An expanded text must go when one of its objects is refused. A file that
+// the record's versions imply must come back: one that was removed with a refused object, or by somebody else.
+func (s *spec) anew(files []volume.File, shown record.Versions, got *answers) (all [][]volume.Ref) {
+	paths := make(map[string]bool, len(files))
+	for i := range files {
+		paths[files[i].Path] = true
+	}
+	isThere := func(path string) bool { return paths[path] }
 	for i := range s.resolved.Sources {
 		source := &s.resolved.Sources[i]
-		isThere := slices.ContainsFunc(files, func(file volume.File) bool { return file.Path == source.Path })
 		refs, uses := refsOf(source), source.References()
-		isRefused := slices.ContainsFunc(refs, func(ref volume.Ref) bool { return refused[ref] })
+		isRefused := slices.ContainsFunc(refs, func(ref volume.Ref) bool { return got.refused[ref] })
+		isUnknown := slices.ContainsFunc(refs, func(ref volume.Ref) bool { return got.unknownRefs[ref] })
 		isShown := slices.ContainsFunc(refs, func(ref volume.Ref) bool { return shown[ref].UID != "" })
 		lacks := slices.ContainsFunc(uses, func(use volume.Reference) bool { return !use.Optional && shown[use.Ref].UID == "" })
-		switch {
-		case source.Expand != nil && isThere && isRefused,
-			source.Expand != nil && !isThere && !isRefused && !lacks && !source.Expand.Text.Optional,
-			(source.Env != nil || len(source.Join) > 0) && !isThere && isShown:
+		isCombined := source.Env != nil || len(source.Join) > 0 || source.Expand != nil
+		switch p := source.Projection; {
+		case source.Expand != nil && isThere(source.Path) && isRefused,
+			source.Expand != nil && !isThere(source.Path) && !isRefused && !lacks && !source.Expand.Text.Optional,
+			isCombined && source.Expand == nil && !isThere(source.Path) && isShown,
+			isCombined && !isThere(source.Path) && isUnknown, // it can't be made
+			p != nil && !p.Optional && !isRefused && isShown && slices.ContainsFunc(p.Items, func(item volume.Item) bool { return !isThere(item.Path) }):
 			all = append(all, refs)
 		}
 	}
 	return all
-}
-
-// lacksFile reports whether a combined file of some objects is not among the files.
-func (s *spec) lacksFile(refs map[volume.Ref]bool, files []volume.File) bool {
-	return slices.ContainsFunc(s.resolved.Sources, func(source volume.Source) bool {
-		isOf := source.Projection == nil && !source.Versions && slices.ContainsFunc(refsOf(&source), func(ref volume.Ref) bool { return refs[ref] })
-		return isOf && !slices.ContainsFunc(files, func(file volume.File) bool { return file.Path == source.Path })
-	})
 }
 
 // isOptional reports whether an object may be missing for every source that names it.

@@ -8,8 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
+	"github.com/refvol/refvol/pkg/stage"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -17,6 +16,10 @@ const testSpread = 5 * time.Minute
 
 func spreadRequest(e *env, attributes ...string) Request {
 	return e.request("v1", append([]string{"sources", "[{configMap: {name: app}}, {secret: {name: db, optional: true}}]", "spread", "5m"}, attributes...)...)
+}
+
+func spreadMoment(pod volume.Pod, window time.Duration, after time.Time) time.Time {
+	return stage.NextMoment(pod.UID, window, after)
 }
 
 // untilMoment waits until just before the pod's moment.
@@ -141,14 +144,14 @@ func TestWhatIsNotSpread(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "2")
 		e.restart()
 		e.settle()
-		e.wantFiles(r, "a", "2")
+		e.wantFiles(r, "a", "1") // the link is back, and the change waits
 		e.unpublish(r)
 		e.wantNothing()
 	})
 }
 
-// TestAWithdrawalIsNotSpread: files that the pod may no longer read are removed at once, and the change beside them continues to wait. What
-// it may read again is shown at once.
+// TestAWithdrawalIsNotSpread: files that the pod may no longer read are removed at once, and the change beside them continues to wait. A
+// required object that the pod may read again is shown at once, and an optional one at the pod's moment.
 func TestAWithdrawalIsNotSpread(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
 		r.Attributes["sources"], r.Attributes["spread"] = acrossSources, "1h"
@@ -159,38 +162,138 @@ func TestAWithdrawalIsNotSpread(t *testing.T) {
 		access.grant()
 		after(reviewTime)
 		e.settle()
-		e.wantFiles(r, "a", "1")
+		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
 		e.wantProblem(r, secretRefused)
 		access.grant(sharedSecret, sharedConfig)
 		after(reviewTime)
+		e.settle()
+		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
+		after(2 * time.Hour)
 		e.settle()
 		e.wantFiles(r, "a", "2", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
 		e.unpublish(r)
 	})
 }
 
-// TestSpreadMoments: pods' moments are spread over the window, and a pod has the same moment in each window.
-func TestSpreadMoments(t *testing.T) {
-	const pods, parts = 1000, 10
-	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	var counts [parts]int
-	for i := range pods {
-		pod := volume.Pod{UID: types.UID(fmt.Sprintf("0c3f2a-%d", i))}
-		at := spreadMoment(pod, testSpread, start)
-		if wait := at.Sub(start); wait <= 0 || wait > testSpread {
-			t.Fatalf("the moment is %s after the change", wait)
+// TestAMissedMomentThatIsRetried: a change that cannot be written at the pod's moment, because the node is full, and is retried, must
+// not make a later change appear at once.
+func TestAMissedMomentThatIsRetried(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := spreadRequest(e)
+		e.publish(r)
+		e.writes.set(func() error { return errFault }, nil)
+		e.objects.put(configMap("app"), "a", "2")
+		after(2 * testSpread)
+		e.settle()
+		e.wantFiles(r, "a", "1")
+		after(3 * time.Hour)
+		e.writes.set(nil, nil)
+		after(-time.Until(spreadMoment(r.Pod, testSpread, time.Now())) / 2)
+		e.objects.put(configMap("app"), "a", "3") // a later change
+		e.settle()
+		after(retryMax)
+		e.settle()
+		e.wantFiles(r, "a", "1")
+	})
+}
+
+// The same with a node that is full: the later, smaller change is shown at once.
+func TestAMissedMomentOnAFullNode(t *testing.T) {
+	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
+		e.run()
+		e.objects.put(configMap("large"), "a", pages(150))
+		e.publish(e.request("other", "configMap", "large"))
+		e.objects.put(configMap("app"), "a", "1")
+		r := spreadRequest(e)
+		e.publish(r)
+		e.objects.put(configMap("app"), "a", pages(150))
+		after(2 * testSpread) // its moment passes, and the node is full
+		e.settle()
+		e.wantFiles(r, "a", "1")
+		after(3 * time.Hour)
+		e.settle()
+		for time.Until(spreadMoment(r.Pod, testSpread, time.Now())) < time.Minute {
+			after(30 * time.Second)
 		}
-		if next := spreadMoment(pod, testSpread, at); next.Sub(at) != testSpread {
-			t.Fatalf("the next moment is %s later", next.Sub(at))
+		moment := spreadMoment(r.Pod, testSpread, time.Now())
+		e.objects.put(configMap("app"), "a", "3")
+		e.settle()
+		after(retryMax)
+		e.settle()
+		if got := e.mounts.files(r.Target)["a"]; got == "3" {
+			t.Errorf("the later change is shown at once, and the pod's moment is in %s", time.Until(moment))
 		}
-		if again := spreadMoment(pod, testSpread, at.Add(-1)); !again.Equal(at) {
-			t.Fatalf("just before its moment it is %s", again.Sub(at))
-		}
-		counts[int(at.Sub(start)-1)*parts/int(testSpread)]++
+	})
+}
+
+// TestARestartDecidesTheSame: an optional object that is allowed again is shown at once, also if the plugin restarted meanwhile.
+func TestARestartDecidesTheSame(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		t.Run(fmt.Sprint(restarts), func(t *testing.T) {
+			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+				e.publish(r)
+				access.grant(sharedConfig)
+				after(reviewTime)
+				e.settle()
+				e.objects.putShare(sharedSecret, "0%", "password", "p2")
+				access.grant(sharedConfig, sharedSecret)
+				if restarts {
+					e.restart()
+				}
+				after(reviewTime)
+				e.settle()
+				e.wantFiles(r, "a", "1", "password", "p2", "app.env", "CA=c1\nOWN=1\n")
+			})
+		})
 	}
-	for part, n := range counts {
-		if n < pods/parts*7/10 || n > pods/parts*13/10 {
-			t.Errorf("%d of %d pods in part %d of %d", n, pods, part, parts)
+}
+
+// TestAMomentWhileNothingIsKnown: a moment that passes while the state of an object is not known is missed after a window, and causes no loop.
+func TestAMomentWhileNothingIsKnown(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := spreadRequest(e)
+		e.publish(r)
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantCondition(ConditionSpreading)
+		e.objects.failWith(configMap("app"), errFault)
+		after(3 * testSpread)
+		e.settle()
+		e.wantFiles(r, "a", "1")
+		e.objects.failWith(configMap("app"), nil)
+		e.settle()
+		e.wantFiles(r, "a", "1")
+		e.wantCondition(ConditionSpreading)
+		after(testSpread + time.Second)
+		e.wantFiles(r, "a", "2")
+		e.unpublish(r)
+	})
+}
+
+// TestAMissingItemIsTakenFromTheNewestVersion: a file that must exist is restored at once, also if its object waits.
+func TestAMissingItemIsTakenFromTheNewestVersion(t *testing.T) {
+	inBubble(t, func(e *env) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1", "b", "1")
+		e.objects.put(secret("db"), "p", "1")
+		r := e.request("v1", "sources", "[{configMap: {name: app, items: [{key: a, path: a}, {key: b, path: b}]}}, {secret: {name: db}}]", "spread", "1h")
+		e.publish(r)
+		e.halt()
+		if err := os.Remove(filepath.Join(e.mounts.directory(r.Target), e.generation(r), "a")); err != nil {
+			t.Fatal(err)
 		}
-	}
+		e.objects.put(app, "a", "2", "b", "2")
+		e.objects.put(secret("db"), "p", "2")
+		for time.Until(spreadMoment(r.Pod, time.Hour, time.Now())) < 10*time.Minute {
+			after(5 * time.Minute)
+		}
+		e.restart()
+		after(5 * time.Second)
+		e.settle()
+		e.wantFiles(r, "a", "2", "b", "2", "p", "1")
+		e.wantCondition(ConditionSpreading, "shop/db")
+		e.unpublish(r)
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/room"
+	"github.com/refvol/refvol/pkg/stage"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
@@ -29,9 +30,10 @@ type vol struct {
 	files    *files
 	receipts *openReceipts
 	// inbox is the receipts' inbox, for opensLost. It is constant.
-	inbox  *inbox
-	spread spread
-	held   held
+	inbox *inbox
+	// clock is nil if the volume has no spread.
+	clock  *stage.Clock
+	staged staged
 	// seen means that the target has been examined.
 	seen bool
 	// failures counts retried failures in a row.
@@ -49,13 +51,12 @@ func newVolume(s *shared, e *entry) *vol {
 	}
 }
 
-// settleChange ends the waiting of a change, unless the failure says that it still waits.
+// settleChange ends the waiting of a change, unless the failure says that it still waits. The wait for the pod's moment does not count as
+// propagation time.
 func (v *vol) settleChange(f *failure) {
-	if f != nil && (f.retry || f.unanswered || !f.until.IsZero()) {
-		return
+	if f == nil || !f.retry && !f.unanswered {
+		v.changedAt = v.staged.Until // zero: the change is shown, or cannot be
 	}
-	v.changedAt = time.Time{} // the change is shown, or cannot be
-	v.spread.end()
 }
 
 // retryAt counts failures that are retried, and returns when to retry; zero for never.
@@ -188,6 +189,9 @@ func (v *vol) takeOver(ctx context.Context) {
 	spec, e := v.binding.spec, v.entry
 	writes := writer.Options{AttributePrefix: v.shared.opts.AttributePrefix, InPlace: spec.InPlace()}
 	v.files.bind(v.receipts.bind(writes, spec.versionsPath()), spec.refs)
+	if v.clock = nil; spec.Spread != 0 {
+		v.clock = stage.NewClock(e.worker.uid, spec.Spread)
+	}
 	if e.isMounted() {
 		klog.FromContext(ctx).V(2).Info("Took over a mounted volume", "refs", describe(spec.refs, v.files.shown))
 		if !spec.Pinned() { // a pinned volume needs no object any more

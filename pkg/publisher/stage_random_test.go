@@ -135,6 +135,14 @@ func randomRollout(t *testing.T, seed uint64, counts map[string]int) {
 	})
 }
 
+// shareOf returns the share of the pods that may take an object's newest version.
+func shareOf(o *volume.Object) (percent int, isValid bool) {
+	if o.Immutable {
+		return 100, true
+	}
+	return volume.ParseShare(o.Rollout)
+}
+
 func (w *rolloutWorld) put(i int, share string, pairs ...string) {
 	w.objects.putShare(w.refs[i], share, pairs...)
 	now := w.objects.get(w.refs[i])
@@ -317,7 +325,7 @@ func (w *rolloutWorld) check(before record.Versions, refusedBefore map[volume.Re
 	canBeShown := w.render(newest, w.refused, false) != nil
 	for i, ref := range w.refs {
 		isGone, isNew := before[ref].UID != "" && shown[ref].UID == "", before[ref].UID == "" && shown[ref].UID != ""
-		if isGone || isNew && (i == 0 || i == 2) { // also for a deletion that could not be shown before
+		if isGone || isNew { // also for a deletion that could not be shown before
 			w.atOnce[w.groups[i]] = true
 		}
 	}

@@ -248,18 +248,18 @@ func TestRolloutOfDeletedAndRecreated(t *testing.T) {
 				e.publish(r)
 				e.objects.putShare(db, "0%", "p", "1") // it is added, because nothing of it is shown
 				e.settle()
-				e.wantFiles(r, "a", "1")
-				e.wantCondition(ConditionHeld, "shop/db")
+				e.wantFiles(r, "a", "1", "p", "1")
+				e.wantCondition(ConditionCurrent)
 				e.objects.remove(app)
 				e.settle()
 				e.objects.putShare(app, "0%", "a", "2") // with another UID
 				e.settle()
 				if onDelete == "Keep" {
-					e.wantFiles(r, "a", "1")
-					e.wantCondition(ConditionHeld, "shop/app", "shop/db")
+					e.wantFiles(r, "a", "1", "p", "1")
+					e.wantCondition(ConditionHeld, "shop/app")
 				} else { // there is nothing to keep
-					e.wantFiles(r, "a", "2")
-					e.wantCondition(ConditionHeld, "shop/db")
+					e.wantFiles(r, "a", "2", "p", "1")
+					e.wantCondition(ConditionCurrent)
 				}
 				e.unpublish(r)
 			})

@@ -1,0 +1,212 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/stage"
+	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
+)
+
+// staged is what a volume does not take yet. The zero value is nothing.
+type staged struct {
+	// newest are the versions, and unknown the objects, for which this was decided.
+	newest  record.Versions
+	unknown map[volume.Ref]bool
+	stage.Decision
+	// failure reports it, or is nil.
+	failure *failure
+}
+
+// stage returns the answers, with the objects that wait at the versions that the files show, or nil if nothing of them can be shown. A version
+// that changes no file does not wait, so the newest rendering is compared with the files. The files themselves say which objects they show.
+// So nothing needs to be remembered, and a restarted plugin decides the same. The decision is kept as long as no answer changes, until the
+// pod's moment.
+func (v *vol) stage(ctx context.Context, got *answers, before staged) (*answers, *failure) {
+	if !v.entry.isMounted() || v.files.torn { // torn files show no version
+		if got.unknown != nil {
+			return nil, nil
+		}
+		return got, nil
+	}
+	change := &stage.Change{
+		Shown: v.files.shown, Newest: got.at, Objects: got.objects, Unknown: got.unknownRefs, IsOptional: v.binding.spec.isOptional,
+		Place: volume.RolloutPlace(v.entry.worker.uid), Clock: v.clock,
+	}
+	now := time.Now()
+	waits := change.Waits(now)
+	switch {
+	case len(waits) == 0:
+		return got, nil
+	case got.unknown != nil && !v.isNewsKnown(got):
+		return nil, nil
+	case maps.Equal(before.newest, got.at) && maps.Equal(before.unknown, got.unknownRefs) && (before.Until.IsZero() || now.Before(before.Until)):
+		if same := got.holding(before.At, nil); v.files.isCurrent(same) {
+			v.staged = before
+			return same, nil
+		}
+	}
+	return v.decide(ctx, got, change, waits)
+}
+
+// isNewsKnown reports whether the files may have to change although some objects are not known.
+func (v *vol) isNewsKnown(got *answers) bool {
+	refs := v.binding.spec.refs
+	if len(got.unknownRefs) == len(refs) {
+		return false
+	}
+	return !v.files.verified || !maps.Equal(v.files.withdrawn, got.refused) ||
+		slices.ContainsFunc(refs, func(ref volume.Ref) bool { return !got.unknownRefs[ref] && got.at[ref] != v.files.shown[ref] })
+}
+
+// decide does the work of stage that needs the files.
+func (v *vol) decide(ctx context.Context, got *answers, change *stage.Change, waits map[volume.Ref]stage.Reason) (*answers, *failure) {
+	files, err := v.shownFiles(ctx)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && got.unknown != nil:
+		return nil, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return got, nil
+	case err != nil:
+		return nil, v.filesFailed(fmt.Errorf("look at the files of volume %s: %w", v.entry.id, err))
+	}
+	unknown := map[volume.Ref]volume.Version{}
+	for ref := range got.unknownRefs {
+		unknown[ref] = v.files.shown[ref]
+	}
+	next, f := v.render(ctx, got.holding(unknown, files))
+	if f != nil && (errors.Is(f.err, errCrowded) || ctx.Err() != nil) {
+		return nil, f
+	}
+	changing, f := v.changing(ctx, next, files) // if rendering failed, next is nil and the objects wait too
+	if f != nil {
+		return nil, f
+	}
+	decision, ok := change.Decide(waits, stage.Files{
+		Shown: refsOfFiles(files), Changing: changing, Now: v.binding.spec.anew(files, v.files.shown, got),
+	})
+	switch {
+	case !ok:
+		return nil, nil
+	case len(decision.At) == 0:
+		return got, nil
+	}
+	v.staged = staged{newest: got.at, unknown: got.unknownRefs, Decision: decision, failure: whyStaged(&decision)}
+	return got.holding(decision.At, files), nil
+}
+
+// shownFiles returns the files of objects that the volume shows, each marked to be kept. If there are no files at all, the error wraps
+// fs.ErrNotExist.
+func (v *vol) shownFiles(ctx context.Context) (all []volume.File, err error) {
+	err = v.files.through(ctx, func(mnt Mount) (err error) {
+		all, err = v.files.shownFiles(mnt, v.binding.spec)
+		return err
+	})
+	return all, err
+}
+
+// changing returns the objects of each file that a rendering would change, in either version. A nil rendering is unknown and may change any
+// file. The versions file belongs to no object and is always written again.
+func (v *vol) changing(ctx context.Context, next *payload.Rendering, files []volume.File) ([][]volume.Ref, *failure) {
+	differs, stays := map[string][]volume.Ref{}, map[string]bool{}
+	all := [][]volume.Ref{}
+	if next == nil { // any file that is made of the same objects may change
+		all = v.binding.spec.together()
+	} else {
+		var compared writer.Comparison
+		err := v.files.through(ctx, func(mnt Mount) (err error) {
+			compared, err = v.files.writer.Compare(ctx, mnt.Root(), next.Payload)
+			return err
+		})
+		if err != nil {
+			return nil, v.filesFailed(fmt.Errorf("compare the files of volume %s: %w", v.entry.id, err))
+		}
+		for _, path := range compared.Differ {
+			differs[path] = nil
+		}
+		for i := range next.Files {
+			file := &next.Files[i]
+			stays[file.Path] = true
+			if _, isIn := differs[file.Path]; isIn {
+				differs[file.Path] = file.Refs
+			}
+		}
+	}
+	for i := range files {
+		file := &files[i]
+		if refs, isIn := differs[file.Path]; isIn || !stays[file.Path] {
+			differs[file.Path] = slices.Concat(refs, file.Refs)
+		}
+	}
+	delete(differs, v.binding.spec.versionsPath())
+	return slices.AppendSeq(all, maps.Values(differs)), nil
+}
+
+func refsOfFiles(files []volume.File) (all [][]volume.Ref) {
+	for i := range files {
+		all = append(all, files[i].Refs)
+	}
+	return all
+}
+
+// shownFiles returns the files of objects that the volume shows, each marked to be kept. If there are no files at all, the error wraps
+// fs.ErrNotExist.
+func (f *files) shownFiles(mnt Mount, s *spec) (all []volume.File, err error) {
+	g, err := writer.OpenGeneration(mnt.Root(), f.writes, "")
+	if err != nil {
+		return nil, err
+	}
+	defer g.Close()
+	versions := s.versionsPath()
+	err = g.Receipts(func(r writer.Receipt, _ int) error {
+		if r.Any {
+			r.Refs = s.refs
+		}
+		if len(r.Refs) > 0 && r.Path != versions {
+			all = append(all, volume.File{Path: r.Path, Keep: true, Refs: r.Refs, Size: r.Size})
+		}
+		return nil
+	})
+	return all, err
+}
+
+// holding returns the answers with some more objects held at these versions; the zero Version means that the files show nothing of the
+// object. shown are the files that exist.
+func (got *answers) holding(at map[volume.Ref]volume.Version, shown []volume.File) *answers {
+	next := *got
+	next.at, next.objects = maps.Clone(got.at), maps.Clone(got.objects)
+	next.held = payload.Held{At: maps.Clone(at), Files: shown}
+	maps.Copy(next.held.At, got.held.At)
+	for ref, version := range at {
+		next.at.Set(ref, version)
+		delete(next.objects, ref)
+	}
+	return &next
+}
+
+// whyStaged returns a failure that names the objects that wait, and the reasons. It counts as a fault if an annotation is not valid, because
+// then no pod can take that object. Objects that are not known are reported by themselves.
+func whyStaged(d *stage.Decision) *failure {
+	refs := slices.DeleteFunc(slices.SortedFunc(maps.Keys(d.At), volume.CompareRefs), func(ref volume.Ref) bool { return d.Why[ref].Kind == stage.Unknown })
+	mistakes := slices.DeleteFunc(slices.Clone(refs), func(ref volume.Ref) bool { return d.Why[ref].Kind != stage.Mistake })
+	f := &failure{err: errors.New(enumerate(refs, func(ref volume.Ref) string { return d.Why[ref].Text })), until: d.Until}
+	switch {
+	case len(mistakes) > 0:
+		f.event, f.kind = eventVolumeUpdateFailed, "held by mistake: "+fmt.Sprint(mistakes)
+	case !d.Until.IsZero():
+		f.event, f.kind = string(ConditionSpreading), "spread"
+	case d.Has(stage.Share):
+		f.event, f.kind = string(ConditionHeld), "held"
+	default:
+		return nil
+	}
+	return f
+}

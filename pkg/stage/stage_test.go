@@ -1,0 +1,168 @@
+package stage
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+func ref(name string) volume.Ref {
+	return volume.Ref{Kind: volume.ConfigMap, Namespace: "shop", Name: name}
+}
+
+func version(n string) volume.Version { return volume.Version{UID: "u", ResourceVersion: n} }
+
+// TestHeldTogether: objects are held with the changed objects of their files, unless one of these must not wait. An unknown object is always
+// held, and if a file of it must change, nothing can be shown.
+func TestHeldTogether(t *testing.T) {
+	a, b, c, d, u := ref("a"), ref("b"), ref("c"), ref("d"), ref("u")
+	shown := Versions{a: version("1"), b: version("1"), c: version("1"), d: version("1"), u: version("1")}
+	newest := Versions{a: version("2"), b: version("2"), c: version("2"), d: version("1")}
+	type groups = [][]volume.Ref
+	for name, tt := range map[string]struct {
+		waiting []volume.Ref
+		files   Files
+		want    []volume.Ref
+		fails   bool
+	}{
+		"alone":                              {waiting: []volume.Ref{a}, files: Files{Changing: groups{{a}, {b}}}, want: []volume.Ref{a}},
+		"no file changes":                    {waiting: []volume.Ref{a}, files: Files{Shown: groups{{a}}, Changing: groups{{b}}}},
+		"a file with another":                {waiting: []volume.Ref{a}, files: Files{Changing: groups{{a, b}, {c}}}, want: []volume.Ref{a, b}},
+		"over two files":                     {waiting: []volume.Ref{a}, files: Files{Changing: groups{{a, b}, {b, c}}}, want: []volume.Ref{a, b, c}},
+		"over one that is the same":          {waiting: []volume.Ref{a}, files: Files{Changing: groups{{a, d}, {d, c}}}, want: []volume.Ref{a}},
+		"a file that would not change":       {waiting: []volume.Ref{a}, files: Files{Shown: groups{{a, b}}, Changing: groups{{a}}}, want: []volume.Ref{a, b}},
+		"a file that must change":            {waiting: []volume.Ref{a}, files: Files{Changing: groups{{a, b}, {c}}, Now: groups{{b}}}},
+		"one that must, beyond what is same": {waiting: []volume.Ref{a}, files: Files{Changing: groups{{a, d}, {d, b}}, Now: groups{{b}}}, want: []volume.Ref{a}},
+		"unknown, no file changes":           {waiting: []volume.Ref{u}, want: []volume.Ref{u}},
+		"unknown, beside a change":           {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, a}, {b}}, Changing: groups{{b}}}, want: []volume.Ref{u, a}},
+		"unknown, and its file must change":  {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, d}}, Now: groups{{u, d}}}, fails: true},
+		"unknown, and another must go":       {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, b}}, Now: groups{{b}}}, fails: true},
+	} {
+		change := Change{Shown: shown, Newest: newest, Unknown: map[volume.Ref]bool{}, Place: 50, IsOptional: func(volume.Ref) bool { return false }}
+		if newest[u] = shown[u]; tt.waiting[0] == u {
+			change.Unknown[u] = true
+			delete(newest, u)
+		}
+		waits, want := map[volume.Ref]Reason{}, Versions{}
+		for _, ref := range tt.waiting {
+			waits[ref] = Reason{Kind: Share}
+			if change.Unknown[ref] {
+				waits[ref] = Reason{Kind: Unknown}
+			}
+		}
+		for _, ref := range tt.want {
+			want[ref] = version("1")
+		}
+		got, ok := change.Decide(waits, tt.files)
+		if ok == tt.fails || !maps.Equal(got.At, want) {
+			t.Errorf("%s: %v, %t, want %v", name, got, ok, want)
+		}
+		for ref := range got.At {
+			if _, isOwn := waits[ref]; isOwn == (got.Why[ref].Kind == Beside) {
+				t.Errorf("%s: %s waits because %v", name, ref, got.Why[ref])
+			}
+		}
+	}
+}
+
+// TestReasons: why two objects wait, of which a is required and b is optional. They go from version 1 to version 5.
+func TestReasons(t *testing.T) {
+	clock := func(c *Change) { c.Clock = NewClock("u", time.Minute) }
+	for name, test := range map[string]struct {
+		edit func(a, b *volume.Object)
+		then func(c *Change)
+		want map[string]Kind
+	}{
+		"none":                 {want: map[string]Kind{}},
+		"outside of the share": {edit: func(a, _ *volume.Object) { a.Rollout = "49%" }, want: map[string]Kind{"a": Share}},
+		"in the share":         {edit: func(a, _ *volume.Object) { a.Rollout = "50%" }, want: map[string]Kind{}},
+		"a mistake":            {edit: func(a, _ *volume.Object) { a.Rollout = "ten" }, want: map[string]Kind{"a": Mistake}},
+		"immutable":            {edit: func(a, _ *volume.Object) { a.Rollout, a.Immutable = "0%", true }, want: map[string]Kind{}},
+		"it shows nothing":     {edit: func(_, b *volume.Object) { b.Rollout = "0%" }, then: func(c *Change) { delete(c.Shown, ref("b")) }, want: map[string]Kind{}},
+		"the same version":     {edit: func(a, _ *volume.Object) { a.Rollout, a.Version = "0%", version("1") }, want: map[string]Kind{}},
+		"not known":            {then: func(c *Change) { c.Unknown[ref("u")] = true }, want: map[string]Kind{"u": Unknown}},
+		"a moment":             {then: clock, want: map[string]Kind{"a": Moment, "b": Moment}},
+		"a moment after a share": {
+			edit: func(a, _ *volume.Object) { a.Rollout = "0%" }, then: clock, want: map[string]Kind{"a": Share, "b": Moment},
+		},
+		"required, and not shown": {then: func(c *Change) { clock(c); delete(c.Shown, ref("a")) }, want: map[string]Kind{"b": Moment}},
+		"optional, and not shown": {then: func(c *Change) { clock(c); delete(c.Shown, ref("b")) }, want: map[string]Kind{"a": Moment, "b": Moment}},
+	} {
+		a, b := ref("a"), ref("b")
+		objects := map[volume.Ref]*volume.Object{a: {Ref: a, Version: version("5")}, b: {Ref: b, Version: version("5")}}
+		if test.edit != nil {
+			test.edit(objects[a], objects[b])
+		}
+		c := &Change{
+			Shown: Versions{a: version("1"), b: version("1")}, Newest: Versions{a: objects[a].Version, b: objects[b].Version}, Objects: objects,
+			Unknown: map[volume.Ref]bool{}, IsOptional: func(ref volume.Ref) bool { return ref.Name == "b" }, Place: 50,
+		}
+		if test.then != nil {
+			test.then(c)
+		}
+		got := map[string]Kind{}
+		for ref, reason := range c.Waits(time.Unix(1e9, 0)) {
+			got[ref.Name] = reason.Kind
+		}
+		if !maps.Equal(got, test.want) {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+// TestClock: a moment belongs to one state of the objects.
+func TestClock(t *testing.T) {
+	c := NewClock("a", time.Hour)
+	first, second := Versions{ref("a"): version("2")}, Versions{ref("a"): version("3")}
+	now := time.Unix(1e9, 0)
+	moment := NextMoment("a", time.Hour, now)
+	expect := func(name string, ready Versions, now, want time.Time) {
+		t.Helper()
+		if got := c.wait(ready, now); !got.Equal(want) {
+			t.Errorf("%s: until %v, want %v", name, got, want)
+		}
+	}
+	var no time.Time
+	expect("a change", first, now, moment)
+	expect("a later change", second, now.Add(time.Second), moment)
+	expect("its moment", second, moment.Add(time.Second), no)
+	expect("a retry", second, moment.Add(3*time.Hour), no)
+	expect("a change after the retries", first, moment.Add(3*time.Hour+1), moment.Add(4*time.Hour))
+	expect("nothing waits", nil, moment.Add(5*time.Hour), no)
+	expect("a new change", first, moment.Add(5*time.Hour+1), moment.Add(6*time.Hour))
+	expect("late", first, moment.Add(6*time.Hour+30*time.Minute), no)
+	expect("a revert", nil, moment.Add(6*time.Hour+31*time.Minute), no)
+	expect("before a moment that nobody looks at", first, moment.Add(6*time.Hour+59*time.Minute), moment.Add(7*time.Hour))
+	expect("a missed moment", first, moment.Add(8*time.Hour), moment.Add(9*time.Hour))
+}
+
+// TestMoments: pods' moments are spread over the window, and a pod has the same moment in each window.
+func TestMoments(t *testing.T) {
+	const pods, parts, window = 1000, 10, 5 * time.Minute
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var counts [parts]int
+	for i := range pods {
+		pod := types.UID(fmt.Sprintf("0c3f2a-%d", i))
+		at := NextMoment(pod, window, start)
+		if wait := at.Sub(start); wait <= 0 || wait > window {
+			t.Fatalf("the moment is %s after the change", wait)
+		}
+		if next := NextMoment(pod, window, at); next.Sub(at) != window {
+			t.Fatalf("the next moment is %s later", next.Sub(at))
+		}
+		if again := NextMoment(pod, window, at.Add(-1)); !again.Equal(at) {
+			t.Fatalf("just before its moment it is %s", again.Sub(at))
+		}
+		counts[int(at.Sub(start)-1)*parts/int(window)]++
+	}
+	for part, n := range counts {
+		if n < pods/parts*7/10 || n > pods/parts*13/10 {
+			t.Errorf("%d of %d pods in part %d of %d", n, pods, part, parts)
+		}
+	}
+}
