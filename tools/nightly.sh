@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.." || exit
 
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
-packages=(access authz apiclient check csi envfile events fleet loglimit manager metrics mount payload permissions pod publisher-a publisher-b question receipts record report requests room status taint volume writer-a writer-b)
+packages=(access authz apiclient check csi envfile events fleet loglimit manager metrics mount payload permissions pod publisher-a publisher-b question receipts record report requests room stage status taint volume writer-a writer-b)
 parts=(unit random simulation integration integration-alone integration-faults integration-schedules suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
@@ -16,7 +16,7 @@ for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 arm64() {
   command -v qemu-aarch64-static >/dev/null || apt-get -qq -y --no-install-recommends install qemu-user-static >/dev/null || return
   GOARCH=arm64 CGO_ENABLED=0 go test -trimpath -buildvcs=false -vet=off -timeout 50m -exec qemu-aarch64-static \
-    ./pkg/access ./pkg/authz ./pkg/envfile ./pkg/payload ./pkg/pod ./pkg/question ./pkg/record ./pkg/report ./pkg/requests ./pkg/room ./pkg/status ./pkg/volume
+    ./pkg/access ./pkg/authz ./pkg/envfile ./pkg/payload ./pkg/pod ./pkg/question ./pkg/record ./pkg/report ./pkg/requests ./pkg/room ./pkg/stage ./pkg/status ./pkg/volume
 }
 
 # alone: long tests of the integration suite that run by themselves. faults: tests that kill the plugin or unmount a volume at one system call

@@ -112,6 +112,11 @@ func TestAnUnknownObjectHoldsUpOnlyItsFiles(t *testing.T) {
 						t.Errorf("shown %v", s.Shown)
 					}
 					e.wantEvents()
+					looks := e.mounts.count("Reopen")
+					after(10 * testResync)
+					if n := e.mounts.count("Reopen") - looks; n > 2 { // saving receipts
+						t.Errorf("the files were looked at %d times while nothing changed", n)
+					}
 					e.objects.remove(app)
 					e.settle()
 					if s := e.status(); s.Condition != eventRefDeleted { // it is a fault, which the other condition must not hide

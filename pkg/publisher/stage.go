@@ -179,10 +179,10 @@ func (f *files) shownFiles(mnt Mount, s *spec) (all []volume.File, err error) {
 }
 
 // holding returns the answers with some more objects held at these versions; the zero Version means that the files show nothing of the
-// object. shown are the files that exist.
+// object. shown are the files that exist. Objects that are not known must be among them: the answers lack nothing then.
 func (got *answers) holding(at map[volume.Ref]volume.Version, shown []volume.File) *answers {
 	next := *got
-	next.at, next.objects = maps.Clone(got.at), maps.Clone(got.objects)
+	next.at, next.objects, next.unknown = maps.Clone(got.at), maps.Clone(got.objects), nil
 	next.held = payload.Held{At: maps.Clone(at), Files: shown}
 	maps.Copy(next.held.At, got.held.At)
 	for ref, version := range at {
