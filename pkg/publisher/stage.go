@@ -32,7 +32,7 @@ type staged struct {
 // pod's moment.
 func (v *vol) stage(ctx context.Context, got *answers, before staged) (*answers, *failure) {
 	if !v.entry.isMounted() || v.files.torn { // torn files show no version
-		if got.unknown != nil {
+		if len(got.unknownRefs) > 0 {
 			return nil, nil
 		}
 		return got, nil
@@ -46,7 +46,7 @@ func (v *vol) stage(ctx context.Context, got *answers, before staged) (*answers,
 	switch {
 	case len(waits) == 0:
 		return got, nil
-	case got.unknown != nil && !v.isNewsKnown(got):
+	case len(got.unknownRefs) > 0 && !v.isNewsKnown(got):
 		return nil, nil
 	case maps.Equal(before.newest, got.at) && maps.Equal(before.unknown, got.unknownRefs) && (before.Until.IsZero() || now.Before(before.Until)):
 		if same := got.holding(before.At, nil); v.files.isCurrent(same) {
@@ -69,14 +69,12 @@ func (v *vol) isNewsKnown(got *answers) bool {
 
 // decide does the work of stage that needs the files.
 func (v *vol) decide(ctx context.Context, got *answers, change *stage.Change, waits map[volume.Ref]stage.Reason) (*answers, *failure) {
-	files, err := v.shownFiles(ctx)
+	files, isThere, f := v.shownFiles(ctx)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && got.unknown != nil:
-		return nil, nil
-	case errors.Is(err, fs.ErrNotExist):
+	case f != nil, !isThere && len(got.unknownRefs) > 0:
+		return nil, f
+	case !isThere:
 		return got, nil
-	case err != nil:
-		return nil, v.filesFailed(fmt.Errorf("look at the files of volume %s: %w", v.entry.id, err))
 	}
 	unknown := map[volume.Ref]volume.Version{}
 	for ref := range got.unknownRefs {
@@ -103,14 +101,20 @@ func (v *vol) decide(ctx context.Context, got *answers, change *stage.Change, wa
 	return got.holding(decision.At, files), nil
 }
 
-// shownFiles returns the files of objects that the volume shows, each marked to be kept. If there are no files at all, the error wraps
-// fs.ErrNotExist.
-func (v *vol) shownFiles(ctx context.Context) (all []volume.File, err error) {
-	err = v.files.through(ctx, func(mnt Mount) (err error) {
+// shownFiles returns the files of objects that the volume shows, each marked to be kept. isThere is false if there are no files at all, because
+// somebody has removed them.
+func (v *vol) shownFiles(ctx context.Context) (all []volume.File, isThere bool, f *failure) {
+	err := v.files.through(ctx, func(mnt Mount) (err error) {
 		all, err = v.files.shownFiles(mnt, v.binding.spec)
+		if isThere = !errors.Is(err, fs.ErrNotExist); !isThere {
+			return nil
+		}
 		return err
 	})
-	return all, err
+	if err != nil {
+		return nil, false, v.filesFailed(fmt.Errorf("look at the files of volume %s: %w", v.entry.id, err))
+	}
+	return all, isThere, nil
 }
 
 // changing returns the objects of each file that a rendering would change, in either version. A nil rendering is unknown and may change any

@@ -136,11 +136,12 @@ func randomRollout(t *testing.T, seed uint64, counts map[string]int) {
 }
 
 // shareOf returns the share of the pods that may take an object's newest version.
-func shareOf(o *volume.Object) (percent int, isValid bool) {
+func shareOf(o *volume.Object) int {
 	if o.Immutable {
-		return 100, true
+		return 100
 	}
-	return volume.ParseShare(o.Rollout)
+	percent, _ := volume.ParseShare(o.Rollout)
+	return percent
 }
 
 func (w *rolloutWorld) put(i int, share string, pairs ...string) {
@@ -148,7 +149,7 @@ func (w *rolloutWorld) put(i int, share string, pairs ...string) {
 	now := w.objects.get(w.refs[i])
 	w.history[now.Version] = now
 	w.Logf("%s at %s: %q, %q", now.Name, now.ResourceVersion, now.Rollout, pairs)
-	if percent, _ := shareOf(now); percent >= volume.RolloutPlace(w.r.Pod.UID) {
+	if percent := shareOf(now); percent >= volume.RolloutPlace(w.r.Pod.UID) {
 		w.wasOpen[w.refs[i]] = true
 	}
 }
@@ -193,7 +194,7 @@ func (w *rolloutWorld) step() {
 	w.open = record.Versions{}
 	for _, ref := range w.refs {
 		if now := w.objects.get(ref); now != nil {
-			if share, _ := shareOf(now); share >= volume.RolloutPlace(w.r.Pod.UID) {
+			if share := shareOf(now); share >= volume.RolloutPlace(w.r.Pod.UID) {
 				w.open[ref] = now.Version
 			}
 		}
@@ -319,7 +320,7 @@ func (w *rolloutWorld) check(before record.Versions, refusedBefore map[volume.Re
 			continue
 		}
 		late[w.groups[i]] = true
-		share, _ := shareOf(now)
+		share := shareOf(now)
 		waits[w.groups[i]] = waits[w.groups[i]] || share < place
 	}
 	canBeShown := w.render(newest, w.refused, false) != nil
@@ -335,7 +336,7 @@ func (w *rolloutWorld) check(before record.Versions, refusedBefore map[volume.Re
 		if now == nil || w.refused[ref] || refusedBefore[ref] {
 			continue
 		}
-		share, _ := shareOf(now)
+		share := shareOf(now)
 		isTaken := shown[ref] == now.Version && before[ref] != now.Version
 		if isTaken && share < place && !w.torn && !w.wasOpen[ref] && w.changesFiles(shown, ref, before[ref]) && w.changesFiles(shown, ref, w.open[ref]) {
 			w.count("released together", w.atOnce[group])
