@@ -44,6 +44,8 @@ func TestAbnormal(t *testing.T) {
 		"unknown for long":           {"Unknown", "not taken over", late, true, nil, 0, "not taken over"},
 		"publishing":                 {"Publishing", "", limit, true, []object{{never, true}}, 0, ""},
 		"publishing for long":        {"Publishing", "", late, false, nil, 0, "the condition should have passed: it is Publishing since 1999-12-31T23:54:59Z"},
+		"stale":                      {"Stale", "an object is not synced", limit, true, []object{{never, true}}, 0, ""},
+		"stale for long":             {"Stale", "an object is not synced", late, false, nil, 0, "an object is not synced"},
 		"fault":                      {"RefDeleted", "it is gone", 0, false, nil, 0, "it is gone"},
 		"a condition of another one": {"Newer", "", 0, false, nil, 0, "Newer"},
 	} {
