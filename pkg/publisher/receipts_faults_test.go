@@ -76,6 +76,28 @@ func TestAWatchThatIsRefused(t *testing.T) {
 	})
 }
 
+// TestReceiptsForgetOldFailures: failures of long ago make no retry wait for an hour.
+func TestReceiptsForgetOldFailures(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1")
+		r := e.request("v1")
+		e.publish(r)
+		for i := range 12 {
+			opens.end(receipts.ErrNoisy)
+			e.settle()
+			after(rewatchMin + time.Second)
+			e.objects.put(app, "a", fmt.Sprint(i))
+			e.rest()
+			if n := opens.watched(); n != 1 {
+				t.Fatalf("after failure %d there are %d watches", i+1, n)
+			}
+			after(3 * rewatchMax)
+		}
+		e.unpublish(r)
+	})
+}
+
 // TestTooManyFiles: a volume of many files has no receipts, and says why, until it has fewer files.
 func TestTooManyFiles(t *testing.T) {
 	opens := newFakeOpens()
