@@ -66,7 +66,7 @@ func (w *watcher) request() {
 // watch continues where the last one ended. It starts with the state again after a failure, and after a watch that lasted its full time:
 // etcd may have been restored meanwhile, which a watch from a later version never notices, and a proxy may keep a dead watch open.
 func (w *watcher) follow(ctx context.Context) {
-	var at start
+	var at watchStart
 	for watches := 0; ctx.Err() == nil; {
 		began := time.Now()
 		version, err := w.watch(ctx, at, &watches)
@@ -85,21 +85,21 @@ func (w *watcher) follow(ctx context.Context) {
 			w.item.fail(w, err)
 			version = ""
 		}
-		at = start{version, at.version == "" && (isTooLarge(err) || isExpired(err))}
+		at = watchStart{version, at.version == "" && (isTooLarge(err) || isExpired(err))}
 		switch {
 		case w.endIfImmutable():
 			return
 		case err == nil && w.isImmutable():
-			at = start{} // a pod came meanwhile, and waits for the next answer
+			at = watchStart{} // a pod came meanwhile, and waits for the next answer
 		default:
 			w.sleep(ctx, err, time.Since(began) > calmTime)
 		}
 	}
 }
 
-// start says where a watch starts: after a version, or with the state if that is "". needsNewest means that the state must be the newest.
+// watchStart says where a watch starts: after a version, or with the state if that is "". needsNewest means that the state must be the newest.
 // Otherwise it may be as old as what is known.
-type start struct {
+type watchStart struct {
 	version     string
 	needsNewest bool
 }
@@ -128,7 +128,7 @@ func (w *watcher) isImmutable() bool {
 
 // begin returns the context for a try, and the oldest version that the state may have; "" asks for the newest. Only the newest state shows
 // whether an object was recreated, so new pods wait for that.
-func (w *watcher) begin(ctx context.Context, at start) (try context.Context, notOlder string) {
+func (w *watcher) begin(ctx context.Context, at watchStart) (try context.Context, notOlder string) {
 	it := w.item
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -139,7 +139,7 @@ func (w *watcher) begin(ctx context.Context, at start) (try context.Context, not
 }
 
 // list requests the state, and returns its version.
-func (w *watcher) list(ctx context.Context, at start) (version string, err error) {
+func (w *watcher) list(ctx context.Context, at watchStart) (version string, err error) {
 	ctx, notOlder := w.begin(ctx, at)
 	ctx, cancel := context.WithTimeout(whole(ctx), bodyTimeout)
 	defer cancel()
@@ -151,7 +151,7 @@ func (w *watcher) list(ctx context.Context, at start) (version string, err error
 }
 
 // watch follows the object with one watch, and returns the version after which the next one continues, or "".
-func (w *watcher) watch(ctx context.Context, at start, count *int) (version string, err error) {
+func (w *watcher) watch(ctx context.Context, at watchStart, count *int) (version string, err error) {
 	lasts := watchTime + rand.N(watchTime)
 	seconds := int64(lasts.Seconds())
 	opts := metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: at.version, TimeoutSeconds: &seconds}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -128,5 +129,22 @@ func TestEachNewPodGetsItsOwnAnswer(t *testing.T) {
 			t.Errorf("%d requests, want one for each pod", n)
 		}
 		e.wantWatches(ref, 0)
+	})
+}
+
+// TestAClosedGateDecides: a 503 closes the gate for the account, and its trials say when requests go on. No Retry-After of such an answer makes
+// an object wait longer.
+func TestAClosedGateDecides(t *testing.T) {
+	inEachBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := e.api.put(secret("a", "1"))
+		unavailable := apierrors.NewServiceUnavailable("starting")
+		unavailable.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 60}
+		e.api.set(func() { e.api.refuse = func(apiRequest) error { return unavailable } })
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		after(100 * time.Millisecond)
+		e.api.set(func() { e.api.refuse = nil })
+		after(2 * time.Second)
+		e.wantKnown(ref, v, "1")
 	})
 }

@@ -102,7 +102,10 @@ func (t *tries) sleep(ctx context.Context, err error, calm bool) {
 		pause = max(pause, wait.Jitter(reflectorPause, 1))
 	}
 	_, waits := it.m.requests.Err(it.account)
-	if err != nil && waits != nil || t.isHurried && asked == 0 {
+	switch {
+	case err != nil && waits != nil: // the gate decides when requests go on
+		pause, asked = 0, 0
+	case t.isHurried && asked == 0:
 		pause = 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, pause+asked)
