@@ -249,29 +249,6 @@ func TestARestartDecidesTheSame(t *testing.T) {
 	}
 }
 
-// TestAMomentWhileNothingIsKnown: a moment that passes while the state of an object is not known is missed after a window, and causes no loop.
-func TestAMomentWhileNothingIsKnown(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := spreadRequest(e)
-		e.publish(r)
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		e.wantCondition(ConditionSpreading)
-		e.objects.failWith(configMap("app"), errFault)
-		after(3 * testSpread)
-		e.settle()
-		e.wantFiles(r, "a", "1")
-		e.objects.failWith(configMap("app"), nil)
-		e.settle()
-		e.wantFiles(r, "a", "1")
-		e.wantCondition(ConditionSpreading)
-		after(testSpread + time.Second)
-		e.wantFiles(r, "a", "2")
-		e.unpublish(r)
-	})
-}
-
 // TestAMissingItemIsTakenFromTheNewestVersion: a file that must exist is restored at once, also if its object waits.
 func TestAMissingItemIsTakenFromTheNewestVersion(t *testing.T) {
 	inBubble(t, func(e *env) {

@@ -67,24 +67,16 @@ type gate struct {
 	probes int
 	// changed is closed and replaced whenever waiting requests must look again.
 	changed chan struct{}
-	// users counts the requests that wait at the gate or are in flight. usedAt is when the last one ended.
-	users  int
+	// usedAt is when the last request asked for the gate.
 	usedAt time.Time
 	// logOpening means that the opening is to be logged, and not only as a detail.
 	logOpening bool
 }
 
-// join counts a request, until leave.
-func (g *gate) join() {
+// use records that a request asks for the gate.
+func (g *gate) use() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.users++
-}
-
-func (g *gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.users--
 	g.usedAt = time.Now()
 }
 
@@ -92,7 +84,7 @@ func (g *gate) leave() {
 func (g *gate) isUnused() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.users == 0 && time.Since(g.usedAt) >= unusedTime
+	return time.Since(g.usedAt) >= unusedTime
 }
 
 // enter waits until the gate is open, or the request may probe. The error is the cause of ctx.

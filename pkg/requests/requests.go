@@ -29,7 +29,8 @@ const (
 	urgentSlots   = 4
 	// slotTimeout is how long a request without an answer keeps its slot.
 	slotTimeout = time.Second
-	// unusedTime is how long no request must have used a gate before it is forgotten, open or closed: the account's pods are gone.
+	// unusedTime is how long no request must have asked for a gate before it is forgotten, open or closed: the account's pods are gone. It
+	// is much longer than a request waits or takes, so none is at the gate then.
 	unusedTime = 5 * time.Minute
 )
 
@@ -131,7 +132,7 @@ func (r *Requests) Wrap(base http.RoundTripper, own bool) http.RoundTripper {
 // Refused returns a channel that gets a signal after the API server has refused a request with the plugin's own rights (403).
 func (r *Requests) Refused() <-chan struct{} { return r.refused }
 
-// gateOf returns the gate of an identity. The caller leaves it when its request has ended.
+// gateOf returns the gate of an identity.
 func (r *Requests) gateOf(who identity) *gate {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -141,7 +142,7 @@ func (r *Requests) gateOf(who identity) *gate {
 		g = &gate{name: who.String()}
 		r.identities[who] = g
 	}
-	g.join()
+	g.use()
 	return g
 }
 
@@ -152,9 +153,7 @@ func (r *Requests) forgetUnused() {
 
 // OnNewCredential says that an account has another credential. Requests that wait for a credential continue.
 func (r *Requests) OnNewCredential(account volume.ServiceAccount) {
-	g := r.gateOf(identity{account: account})
-	g.renew()
-	g.leave()
+	r.gateOf(identity{account: account}).renew()
 }
 
 // Err returns why reads of an account wait, and since when. err is nil if they don't wait. If the API server has answered, it is an API
@@ -206,7 +205,6 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	g := &gate{} // no other request waits at it
 	if !m.Alone {
 		g = t.requests.gateOf(identity{account: m.Account, node: !t.own && m.Account == volume.ServiceAccount{}})
-		defer g.leave()
 	}
 	epoch, releaseSlot, err := t.requests.admit(ctx, g, m)
 	if err != nil {

@@ -20,7 +20,7 @@ func version(n string) volume.Version { return volume.Version{UID: "u", Resource
 // TestHeldTogether: objects are held with the changed objects of their files, unless one of these must not wait. An unknown object is always
 // held, and if a file of it must change, nothing can be shown.
 func TestHeldTogether(t *testing.T) {
-	a, b, c, d, u := ref("a"), ref("b"), ref("c"), ref("d"), ref("u")
+	a, b, c, d, u, v := ref("a"), ref("b"), ref("c"), ref("d"), ref("u"), ref("v")
 	shown := Versions{a: version("1"), b: version("1"), c: version("1"), d: version("1"), u: version("1")}
 	newest := Versions{a: version("2"), b: version("2"), c: version("2"), d: version("1")}
 	type groups = [][]volume.Ref
@@ -40,13 +40,14 @@ func TestHeldTogether(t *testing.T) {
 		"one that must, beyond what is same": {waiting: []volume.Ref{a}, files: Files{Changing: groups{{a, d}, {d, b}}, Now: groups{{b}}}, want: []volume.Ref{a}},
 		"unknown, no file changes":           {waiting: []volume.Ref{u}, want: []volume.Ref{u}},
 		"unknown, beside a change":           {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, a}, {b}}, Changing: groups{{b}}}, want: []volume.Ref{u, a}},
+		"unknown and not shown":              {waiting: []volume.Ref{v}, files: Files{Shown: groups{{v, a}}, Changing: groups{{a}}}, want: []volume.Ref{v, a}},
 		"unknown, and its file must change":  {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, d}}, Now: groups{{u, d}}}, fails: true},
 		"unknown, and another must go":       {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, b}}, Now: groups{{b}}}, fails: true},
 	} {
 		change := Change{Shown: shown, Newest: newest, Unknown: map[volume.Ref]bool{}, Place: 50, IsOptional: func(volume.Ref) bool { return false }}
-		if newest[u] = shown[u]; tt.waiting[0] == u {
-			change.Unknown[u] = true
-			delete(newest, u)
+		if newest[u] = shown[u]; tt.waiting[0] == u || tt.waiting[0] == v {
+			change.Unknown[tt.waiting[0]] = true
+			delete(newest, tt.waiting[0])
 		}
 		waits, want := map[volume.Ref]Reason{}, Versions{}
 		for _, ref := range tt.waiting {
@@ -56,7 +57,7 @@ func TestHeldTogether(t *testing.T) {
 			}
 		}
 		for _, ref := range tt.want {
-			want[ref] = version("1")
+			want[ref] = shown[ref]
 		}
 		got, ok := change.Decide(waits, tt.files)
 		if ok == tt.fails || !maps.Equal(got.At, want) {
