@@ -5,39 +5,17 @@ package judge
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
-	"sync"
 )
 
-// Messages are the messages of events. The kubelet combines similar events: then one event has one message after another, so all of them must
-// be added as they come. It is safe for concurrent use.
-type Messages struct {
-	mu  sync.Mutex
-	all map[string]bool
-}
-
-// Add adds a message.
-func (m *Messages) Add(message string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.all == nil {
-		m.all = map[string]bool{}
-	}
-	m.all[message] = true
-}
-
-// About returns nil if one message both names the volume and has the text, combined or not.
-func (m *Messages) About(volume, text string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for message := range m.all {
-		if strings.Contains(message, `"`+volume+`"`) && strings.Contains(message, text) {
+// About returns nil if one line both names the volume and has the text.
+func About(lines []string, volume, text string) error {
+	for _, line := range lines {
+		if strings.Contains(line, `"`+volume+`"`) && strings.Contains(line, text) {
 			return nil
 		}
 	}
-	return fmt.Errorf("no message about %s has %q: %q", volume, text, slices.Sorted(maps.Keys(m.all)))
+	return fmt.Errorf("no line about %s has %q: %q", volume, text, lines)
 }
 
 // Control is the positive control of a search: it returns an error unless the text that was searched has all texts that must be in it. A search

@@ -5,33 +5,22 @@ import (
 	"testing"
 )
 
-const (
-	plain    = `MountVolume.SetUp failed for volume "deleted-native" : configmap "deleted" not found`
-	combined = "(combined from similar events): "
-)
-
-// TestAbout: a combined event proves only what its own text says.
+// TestAbout: a line proves only what it says itself.
 func TestAbout(t *testing.T) {
+	const line = `MountVolume.SetUp failed for volume "deleted-native" : configmap "deleted" not found`
 	for name, test := range map[string]struct {
-		messages []string
-		found    bool
+		lines []string
+		found bool
 	}{
 		"none":                      {nil, false},
-		"the message":               {[]string{"Started container", plain}, true},
-		"combined":                  {[]string{combined + plain}, true},
-		"combined, of another one":  {[]string{combined + `MountVolume.SetUp failed for volume "other-native" : configmap "other" not found`}, false},
-		"combined, another reason":  {[]string{combined + `MountVolume.SetUp failed for volume "deleted-native" : object "ns"/"deleted" not registered`}, false},
-		"combined, without a text":  {[]string{combined}, false},
-		"in two messages":           {[]string{`MountVolume.SetUp failed for volume "deleted-native"`, `configmap "deleted" not found`}, false},
+		"the line":                  {[]string{"Started container", line}, true},
+		"of another one":            {[]string{`MountVolume.SetUp failed for volume "other-native" : configmap "other" not found`}, false},
+		"another reason":            {[]string{`MountVolume.SetUp failed for volume "deleted-native" : object "ns"/"deleted" not registered`}, false},
+		"in two lines":              {[]string{`MountVolume.SetUp failed for volume "deleted-native"`, `configmap "deleted" not found`}, false},
 		"a volume of a longer name": {[]string{`MountVolume.SetUp failed for volume "not-deleted-native" : configmap "deleted" not found`}, false},
-		"replaced by a later one":   {[]string{combined + plain, combined + `volume "other-native"`}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &Messages{}
-			for _, message := range test.messages {
-				m.Add(message)
-			}
-			if err := m.About("deleted-native", `"deleted" not found`); (err == nil) != test.found {
+			if err := About(test.lines, "deleted-native", `"deleted" not found`); (err == nil) != test.found {
 				t.Errorf("found %t: %v", !test.found, err)
 			}
 		})

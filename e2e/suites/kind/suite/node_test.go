@@ -131,11 +131,17 @@ func onNode(spec *corev1.Pod, node string) *corev1.Pod {
 // docker calls the container engine that DOCKER_HOST names: the nodes are its
 // containers.
 func docker(ctx context.Context, args ...string) error {
+	_, err := dockerOutput(ctx, args...)
+	return err
+}
+
+// dockerOutput is docker for what it prints.
+func dockerOutput(ctx context.Context, args ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, "docker", args...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("docker %s: %w: %s", strings.Join(args, " "), err, out)
+		return "", fmt.Errorf("docker %s: %w: %.4096s", strings.Join(args, " "), err, out)
 	}
-	return nil
+	return string(out), nil
 }
 
 // mustDocker calls docker for a test.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -139,15 +141,15 @@ func checkParityOfChanges(t *testing.T, by maker) {
 				others.put(kind, "namesake", *text("a", "other"))
 				cases := changingCases(kind)
 				p := startParity(n, who, cases, by)
-				said := p.collectEvents()
 				before := p.snapshots(t)
 				seen := &differences{seen: map[string]bool{}}
 				for _, c := range cases {
 					checkAlike(t, seen, before, c)
 				}
+				changedAt := time.Now()
 				applyChanges(n, cases)
 				others.put(kind, "namesake", *text("a", "changed"))
-				p.awaitChanges(seen, said, before, cases)
+				p.awaitChanges(seen, changedAt, before, cases)
 				after := p.snapshots(t)
 				for _, c := range cases {
 					t.Run(c.name, func(t *testing.T) {
@@ -176,8 +178,9 @@ func applyChanges(n *namespace, cases []parityCase) {
 }
 
 // awaitChanges waits until the kubelet has brought all changes to its volumes, or
-// said on the pod that it can't.
-func (p *pod) awaitChanges(seen *differences, said *judge.Messages, before map[string]snapshot, cases []parityCase) {
+// logged that it can't. No event says so for sure: the kubelet sends few of them about one pod, and
+// on a slow node the failed starts of its volumes use them up.
+func (p *pod) awaitChanges(seen *differences, changedAt time.Time, before map[string]snapshot, cases []parityCase) {
 	p.t.Helper()
 	began := time.Now()
 	// The probe waits for the last one, so that the node has nothing to do meanwhile.
@@ -186,8 +189,12 @@ func (p *pod) awaitChanges(seen *differences, said *judge.Messages, before map[s
 	for _, c := range cases {
 		if c.keeps != "" && c.keeps != noEvent {
 			volume := c.name + nativeSuffix
-			eventually(p.t, nativeTimeout, fmt.Sprintf("event about %s with %q", volume, c.keeps), func(context.Context) error {
-				return said.About(volume, c.keeps)
+			eventually(p.t, nativeTimeout, fmt.Sprintf("line about %s with %q", volume, c.keeps), func(ctx context.Context) error {
+				lines, err := p.kubeletLog(ctx, changedAt)
+				if err != nil {
+					return err
+				}
+				return judge.About(lines, volume, c.keeps)
 			})
 		}
 	}
@@ -211,42 +218,14 @@ func (p *pod) awaitChanges(seen *differences, said *judge.Messages, before map[s
 	p.t.Logf("all volumes are alike after %.1f s", time.Since(began).Seconds())
 }
 
-// collectEvents collects what all events on the pod say, until the test ends. On a slow node all of the pod's volumes may fail once. The
-// kubelet then combines the tenth event of a kind with those that follow: their messages replace each other, so a later list would miss most.
-func (p *pod) collectEvents() *judge.Messages {
-	said, events, options := &judge.Messages{}, p.client.CoreV1().Events(p.Namespace), listEventsOf(p)
-	ctx := p.t.Context()
-	go func() {
-		for ; ctx.Err() == nil; pauseFor(ctx, time.Second) {
-			list, err := events.List(ctx, options)
-			if err != nil {
-				continue
-			}
-			for _, e := range list.Items {
-				said.Add(e.Message)
-			}
-			since := options
-			since.ResourceVersion = list.ResourceVersion
-			changes, err := events.Watch(ctx, since)
-			if err != nil {
-				continue
-			}
-			for change := range changes.ResultChan() {
-				if e, ok := change.Object.(*corev1.Event); ok {
-					said.Add(e.Message)
-				}
-			}
-		}
-	}()
-	return said
-}
-
-// pauseFor returns after a time, or when ctx ends.
-func pauseFor(ctx context.Context, pause time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(pause):
+// kubeletLog returns what the pod's kubelet has logged about the pod since a time.
+func (p *pod) kubeletLog(ctx context.Context, since time.Time) ([]string, error) {
+	log, err := dockerOutput(ctx, "exec", p.Spec.NodeName,
+		"journalctl", "--unit=kubelet", "--no-pager", "--output=cat", fmt.Sprintf("--since=@%d", since.Unix()))
+	if err != nil {
+		return nil, err
 	}
+	return slices.DeleteFunc(strings.Split(log, "\n"), func(line string) bool { return !strings.Contains(line, string(p.UID)) }), nil
 }
 
 func listEventsOf(p *pod) metav1.ListOptions {
