@@ -10,6 +10,7 @@ import (
 
 	"github.com/refvol/refvol/internal/history"
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
 )
 
@@ -128,7 +129,7 @@ func (w *world) noteStatus(proc *process) {
 		w.Met("condition " + string(s.Condition))
 		e := history.Event{Kind: history.Told, Volume: s.VolumeID, Condition: string(s.Condition), Text: s.Reason}
 		for _, ref := range s.Refs {
-			if s.OpenState(ref) == publisher.OpenYes {
+			if s.OpenState(ref) == opened.Yes {
 				e.Receipts = append(e.Receipts, ref.Name)
 				w.Met("a receipt")
 			}

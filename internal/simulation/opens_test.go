@@ -11,10 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/internal/history"
+
+	"github.com/refvol/refvol/pkg/receipts"
 )
 
 // opens is the kernel's queue of opened files, which needs root and real time. All volumes are on one file system, so a watch receives the
-// opens of all files. It implements publisher.Opens for one process after another, and is safe for concurrent use.
+// opens of all files. It implements opened.Watcher for one process after another, and is safe for concurrent use.
 type opens struct {
 	w *world
 
@@ -22,7 +24,7 @@ type opens struct {
 	watches map[*openWatch]bool
 	ignored map[string]bool
 	queue   []string
-	reads   uint64
+	reads   receipts.Position
 	// stalled is a file before whose next Ignore the process stalls.
 	stalled string
 }
@@ -104,14 +106,14 @@ func (o *opens) Drain(time.Duration) error {
 	return nil
 }
 
-func (o *opens) Reads() uint64 {
+func (o *opens) HasReported(before receipts.Position) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.reads
+	return before != 0 && o.reads >= before
 }
 
 // Ignore may be called after a stall of the process, in which the queue is read and a container opens the file.
-func (o *opens) Ignore(file int) error {
+func (o *opens) Ignore(file int) (receipts.Position, error) {
 	path, err := os.Readlink(fmt.Sprint("/proc/self/fd/", file))
 	if n := o.w.roll("a stall before a file is ignored", 20); err == nil && (n == 0 || o.isStalledAt(filepath.Base(path))) {
 		o.w.Met("a stall before a file is ignored")
@@ -119,7 +121,10 @@ func (o *opens) Ignore(file int) error {
 		_ = o.Drain(0)
 		o.open(path)
 	}
-	return o.setIgnored(file, true)
+	err = o.setIgnored(file, true)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.reads + 2, err // as in receipts.Group
 }
 
 // stallAt makes the process stall the next time that it ignores a file.

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -113,7 +114,7 @@ func (c *stateCollector) collectVolumes(to chan<- prometheus.Metric) {
 	counts := map[publisher.Condition]int{}
 	var bytes int64
 	withoutToken := 0
-	opened := map[publisher.OpenState]int{}
+	objects := map[opened.State]int{}
 	for v := range c.Volumes {
 		counts[v.Condition]++
 		bytes += v.Bytes
@@ -121,11 +122,11 @@ func (c *stateCollector) collectVolumes(to chan<- prometheus.Metric) {
 			withoutToken++
 		}
 		for ref := range v.Shown {
-			opened[v.OpenState(ref)]++
+			objects[v.OpenState(ref)]++
 		}
 	}
-	for _, state := range publisher.OpenStates() {
-		to <- gauge(c.opened, float64(opened[state]), string(state))
+	for _, state := range opened.States() {
+		to <- gauge(c.opened, float64(objects[state]), string(state))
 	}
 	for _, condition := range publisher.Conditions() {
 		to <- gauge(c.volumes, float64(counts[condition]), string(condition))

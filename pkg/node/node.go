@@ -13,6 +13,7 @@ import (
 	"github.com/refvol/refvol/pkg/loglimit"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/metrics"
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/permissions"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/publisher"
@@ -54,7 +55,7 @@ type System struct {
 	Mounts          publisher.Mounts
 	AttributePrefix string
 	NotShared       func() error
-	Opens           publisher.Opens
+	Opens           opened.Watcher
 	NewWriter       func(writer.Options) publisher.Writer
 	Events          publisher.Events
 	Metrics         *metrics.Metrics

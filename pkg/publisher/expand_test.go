@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -87,11 +88,11 @@ func TestReceiptsOfExpand(t *testing.T) {
 		} {
 			change()
 			e.settle()
-			e.wantOpened(app, OpenNo, "conf/app.yaml")
-			e.wantOpened(db, OpenNo, "conf/app.yaml")
+			e.wantOpened(app, opened.No, "conf/app.yaml")
+			e.wantOpened(db, opened.No, "conf/app.yaml")
 			e.read(r, opens, "conf/app.yaml")
-			e.wantOpened(app, OpenYes)
-			e.wantOpened(db, OpenYes)
+			e.wantOpened(app, opened.Yes)
+			e.wantOpened(db, opened.Yes)
 			if shown := e.status().Shown; len(shown) != 2 || shown[app] != e.objects.objects[app].Version || shown[db] != e.objects.objects[db].Version {
 				t.Errorf("the status has %v", shown)
 			}

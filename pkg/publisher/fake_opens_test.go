@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/receipts"
 )
 
 // fakeOpens replaces the kernel, which needs root to watch files. Its volumes are directories of one file system, so a watch receives the
@@ -16,8 +18,8 @@ type fakeOpens struct {
 	ignored map[string]bool
 	pending []func()
 	refuses bool
-	// reads is the number of drains. slow makes the next ones fail.
-	reads uint64
+	// reads is the number of drains, because nothing else reads. slow makes the next ones fail.
+	reads receipts.Position
 	slow  bool
 	// onID is called at the end of ID.
 	onID func() error
@@ -69,7 +71,14 @@ func identity(dir int, path string) (string, error) {
 	return fmt.Sprint(st.Ino, st.Btime.Sec, st.Btime.Nsec), nil
 }
 
-func (o *fakeOpens) Ignore(file int) error { return o.setIgnored(file, true) }
+// Ignore returns the position that receipts.Group returns after so many reads.
+func (o *fakeOpens) Ignore(file int) (receipts.Position, error) {
+	err := o.setIgnored(file, true)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.reads + 2, err
+}
+
 func (o *fakeOpens) Listen(file int) error { return o.setIgnored(file, false) }
 
 func (o *fakeOpens) setIgnored(file int, to bool) error {
@@ -80,11 +89,10 @@ func (o *fakeOpens) setIgnored(file int, to bool) error {
 	return err
 }
 
-// Reads returns the number of drains, because nothing else reads.
-func (o *fakeOpens) Reads() uint64 {
+func (o *fakeOpens) HasReported(before receipts.Position) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.reads
+	return before != 0 && o.reads >= before
 }
 
 // Drain reports the queued opens.

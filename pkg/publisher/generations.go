@@ -12,6 +12,9 @@ const (
 	readTime = 25 * time.Millisecond
 	// pruneTime is when a superseded generation is removed, because what it shows may have been revoked.
 	pruneTime = time.Second
+	// receiptTime is how long receipts wait at most before they are saved. They usually wait until generations are pruned, so that they don't
+	// delay the changes of other volumes.
+	receiptTime = 2 * pruneTime
 )
 
 // generations knows when each generation of a volume was superseded. The times are measured by this process and not taken from the names,

@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/opened"
+	"github.com/refvol/refvol/pkg/receipts"
 )
 
 // TestAFailedReviewEndsNoWatch: an error is not a refusal. While reviews fail, the objects that a mounted volume was allowed to read stay
@@ -162,7 +164,7 @@ type stalledOpens struct {
 	stall func()
 }
 
-func (o *stalledOpens) Ignore(file int) error {
+func (o *stalledOpens) Ignore(file int) (receipts.Position, error) {
 	if stall := o.stall; stall != nil {
 		o.stall = nil
 		stall()
@@ -182,7 +184,7 @@ func TestAStallBeforeAFileIsIgnored(t *testing.T) {
 		e.read(r, opens.fakeOpens, "a")
 		after(receiptTime)
 		e.rest()
-		e.wantOpened(app, OpenYes)
+		e.wantOpened(app, opened.Yes)
 		file := e.realPath(r, "a")
 		e.halt()
 		opens.forget()
@@ -196,13 +198,13 @@ func TestAStallBeforeAFileIsIgnored(t *testing.T) {
 		e.restart()
 		after(time.Minute)
 		e.rest()
-		e.wantOpened(app, OpenYes)
+		e.wantOpened(app, opened.Yes)
 		e.objects.put(app, "a", "2")
 		e.rest()
 		e.read(r, opens.fakeOpens) // reports what is queued: the open of the old content
 		after(receiptTime)
 		e.rest()
-		e.wantOpened(app, OpenNo, "a")
+		e.wantOpened(app, opened.No, "a")
 		e.unpublish(r)
 	})
 }

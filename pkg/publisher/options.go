@@ -11,6 +11,7 @@ import (
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/loglimit"
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
@@ -114,17 +115,6 @@ type Observer interface {
 	Opened(took time.Duration)
 }
 
-// Opens watches which files other processes open. *receipts.Group implements it. See its methods.
-type Opens interface {
-	Watch(dir int, owner string, opened func(ids []string), lost func(err error)) (stop func(), err error)
-	Unmark(dir int) error
-	ID(dir int, path string) (string, error)
-	Drain(within time.Duration) error
-	Reads() uint64
-	Ignore(file int) error
-	Listen(file int) error
-}
-
 type noObserver struct{}
 
 func (noObserver) RecordWrite(bool, int64, error) {}
@@ -165,7 +155,7 @@ type Options struct {
 	// LogLimit limits what is logged about each pod. If it is nil, there is no limit.
 	LogLimit *loglimit.Limiter
 	// Opens watches who opens files. If it is nil, there are no receipts.
-	Opens Opens
+	Opens opened.Watcher
 	// NodeName is the name of the Node, for the variables that refer to it.
 	NodeName string
 	// KubeletDir is the kubelet's root directory. Target paths are below it.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/receipts"
 )
 
@@ -23,7 +24,7 @@ func TestANoisyVolume(t *testing.T) {
 		e.read(r, opens, "a")
 		opens.end(receipts.ErrNoisy)
 		e.settle()
-		e.wantOpened(app, OpenUnknown, "b")
+		e.wantOpened(app, opened.Unknown, "b")
 		if o := e.status().Opened[app]; o.Reason != receipts.ErrNoisy.Error() {
 			t.Errorf("the reason is %q", o.Reason)
 		}
@@ -32,16 +33,16 @@ func TestANoisyVolume(t *testing.T) {
 		if n := opens.watched(); n != 0 {
 			t.Errorf("%d watches at once", n)
 		}
-		e.wantOpened(app, OpenUnknown, "b")
+		e.wantOpened(app, opened.Unknown, "b")
 		after(rewatchMin)
 		e.objects.put(app, "a", "1", "b", "3")
 		e.rest()
-		e.wantOpened(app, OpenUnknown, "b") // a fast process may have opened it before the watch
+		e.wantOpened(app, opened.Unknown, "b") // a fast process may have opened it before the watch
 		e.objects.put(app, "a", "1", "b", "4")
 		e.rest()
-		e.wantOpened(app, OpenNo, "b")
+		e.wantOpened(app, opened.No, "b")
 		e.read(r, opens, "b")
-		e.wantOpened(app, OpenYes)
+		e.wantOpened(app, opened.Yes)
 		if n := len(e.logs.with("Opens of a volume's files are not watched")); n != 1 {
 			t.Errorf("the log has %d lines of it", n)
 		}
@@ -58,7 +59,7 @@ func TestAWatchThatIsRefused(t *testing.T) {
 		opens.set(func() { opens.refuses = true })
 		r := e.request("v1")
 		e.publish(r)
-		if o := e.status().Opened[app]; o.State != OpenUnsupported || o.Reason == "" {
+		if o := e.status().Opened[app]; o.State != opened.Unsupported || o.Reason == "" {
 			t.Errorf("%+v", o)
 		}
 		after(rewatchMin)
@@ -69,9 +70,9 @@ func TestAWatchThatIsRefused(t *testing.T) {
 		if n := len(e.logs.with("Opens of a volume's files are not watched")); n != 1 {
 			t.Errorf("the log has %d lines of it", n)
 		}
-		e.wantOpened(app, OpenUnknown, "a")
+		e.wantOpened(app, opened.Unknown, "a")
 		e.read(r, opens, "a")
-		e.wantOpened(app, OpenYes)
+		e.wantOpened(app, opened.Yes)
 		e.unpublish(r)
 	})
 }
@@ -107,23 +108,23 @@ func TestTooManyFiles(t *testing.T) {
 		e.run()
 		app := configMap("app")
 		var pairs []string
-		for i := range maxWatchedFiles {
+		for i := range maxFiles {
 			pairs = append(pairs, fmt.Sprint("k", i), "1")
 		}
 		e.objects.put(app, append(pairs, "more", "1")...)
 		r := e.request("v1")
 		e.publish(r)
-		if o := e.status().Opened[app]; o.State != OpenUnsupported || o.Reason != errTooManyFiles.Error() || opens.watched() != 0 {
+		if o := e.status().Opened[app]; o.State != opened.Unsupported || o.Reason != tooManyFiles || opens.watched() != 0 {
 			t.Errorf("%+v, %d watches", o, opens.watched())
 		}
 		e.objects.put(app, pairs...)
 		e.rest()
-		if o := e.status().Opened[app]; o.State != OpenUnknown || opens.watched() != 1 {
+		if o := e.status().Opened[app]; o.State != opened.Unknown || opens.watched() != 1 {
 			t.Errorf("%+v, %d watches", o, opens.watched())
 		}
 		e.objects.put(app, append(pairs, "more", "1")...)
 		e.rest()
-		if o := e.status().Opened[app]; o.State != OpenUnsupported || opens.watched() != 0 {
+		if o := e.status().Opened[app]; o.State != opened.Unsupported || opens.watched() != 0 {
 			t.Errorf("%+v, %d watches", o, opens.watched())
 		}
 		e.unpublish(r)
@@ -136,7 +137,7 @@ func TestAnObjectWithoutAFile(t *testing.T) {
 		e.objects.put(configMap("app"))
 		r := e.request("v1")
 		e.publish(r)
-		e.wantOpened(configMap("app"), OpenUnknown)
+		e.wantOpened(configMap("app"), opened.Unknown)
 		e.unpublish(r)
 	})
 }
@@ -149,19 +150,19 @@ func TestFilesThatCantBeRead(t *testing.T) {
 		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
 		e.publish(r)
 		e.read(r, opens, "a")
-		e.wantOpened(app, OpenYes)
+		e.wantOpened(app, opened.Yes)
 		opens.set(func() { opens.onID = func() error { return errFault } })
 		e.objects.put(app, "a", "2")
 		e.rest()
-		if o := e.status().Opened[app]; o.State != OpenUnknown {
+		if o := e.status().Opened[app]; o.State != opened.Unknown {
 			t.Errorf("%+v", o)
 		}
 		opens.set(func() { opens.onID = nil })
 		after(rewatchMin)
 		e.settle()
-		e.wantOpened(app, OpenUnknown, "a")
+		e.wantOpened(app, opened.Unknown, "a")
 		e.read(r, opens, "a")
-		e.wantOpened(app, OpenYes)
+		e.wantOpened(app, opened.Yes)
 		e.unpublish(r)
 	})
 }
@@ -197,7 +198,7 @@ func TestOpensLostBesideTheWorker(t *testing.T) {
 	r := e.request("v1")
 	e.p.find(r.VolumeID, r.Target)
 	v, closed := e.lookup("v1").vol, make(chan struct{})
-	go func() { v.(*vol).receipts.close(); close(closed) }()
+	go func() { v.(*vol).receipts.Close(); close(closed) }()
 	runtime.Gosched() // this is no synchronisation
 	e.p.OpensLost()
 	<-closed
@@ -216,7 +217,7 @@ func TestAWriteAfterFilesThatCantBeRead(t *testing.T) {
 		opens.set(func() { opens.onID = nil })
 		e.objects.put(app, "a", "3", "b", "1")
 		e.settle()
-		e.wantOpened(app, OpenUnknown, "a", "b")
+		e.wantOpened(app, opened.Unknown, "a", "b")
 		e.unpublish(r)
 	})
 }
@@ -237,15 +238,15 @@ func TestARewriteWaitsForNoStorm(t *testing.T) {
 		e.objects.put(app, "a", "2", "b", "1")
 		e.rest()
 		e.wantFiles(r, "a", "2", "b", "1")
-		e.wantOpened(app, OpenNo, "a")
+		e.wantOpened(app, opened.No, "a")
 		e.objects.put(app, "a", "3", "b", "1")
 		e.rest()
 		e.wantFiles(r, "a", "3", "b", "1")
-		e.wantOpened(app, OpenUnknown, "a")
+		e.wantOpened(app, opened.Unknown, "a")
 		opens.set(func() { opens.slow = false })
 		e.read(r, opens, "a")
 		after(receiptTime)
-		e.wantOpened(app, OpenYes)
+		e.wantOpened(app, opened.Yes)
 		e.unpublish(r)
 	})
 }
@@ -262,12 +263,12 @@ func TestAnOpenThatIsStillQueued(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.rest()
-		e.wantOpened(app, OpenYes)
+		e.wantOpened(app, opened.Yes)
 		e.objects.put(app, "a", "2")
 		e.rest()
 		e.read(r, opens) // reports what is queued
 		after(receiptTime)
-		e.wantOpened(app, OpenNo, "a")
+		e.wantOpened(app, opened.No, "a")
 		e.unpublish(r)
 	})
 }
@@ -289,7 +290,7 @@ func TestAnOpenWhileTheFilesAreRead(t *testing.T) {
 		opens.set(func() { opens.onID = sync.OnceValue(func() error { return opens.open(file) }) })
 		e.restart()
 		after(time.Minute)
-		e.wantOpened(app, OpenYes)
+		e.wantOpened(app, opened.Yes)
 		opens.set(func() {
 			if n := len(opens.pending); n != 1 {
 				t.Errorf("%d opens are queued", n)
@@ -299,7 +300,7 @@ func TestAnOpenWhileTheFilesAreRead(t *testing.T) {
 		e.rest()
 		e.read(r, opens) // reports what is queued
 		after(receiptTime)
-		e.wantOpened(app, OpenNo, "a")
+		e.wantOpened(app, opened.No, "a")
 		e.unpublish(r)
 	})
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/internal/dice"
+
+	"github.com/refvol/refvol/pkg/opened"
 )
 
 // TestRandomOpens opens and changes files, and hides opens from the plugin by kills and overflows, in random order. A model knows which
@@ -140,7 +142,7 @@ func (m *openModel) check() {
 		shown := m.shown(name, filepath.Join(m.mounts.directory(m.request.Target), name))
 		all, maybeAll = all && m.opened[shown], maybeAll && (m.opened[shown] || m.maybe[shown])
 	}
-	if o.State == OpenYes && !maybeAll || o.State == OpenNo && all {
+	if o.State == opened.Yes && !maybeAll || o.State == opened.No && all {
 		m.Errorf("%+v, and all files were opened: %t, maybe %t", *o, all, maybeAll)
 	}
 }

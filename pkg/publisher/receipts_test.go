@@ -7,7 +7,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/volume"
+)
+
+// The documented limits of pkg/opened, and what the status says of a volume with too many files.
+const (
+	maxFiles    = 512
+	maxUnopened = 8
+	rewatchMin  = 10 * time.Second
+	rewatchMax  = time.Hour
+
+	tooManyFiles = "a volume of more than 512 files has no receipts"
 )
 
 // receiptsInBubble runs a test with watched opens.
@@ -48,13 +59,13 @@ func (e *env) realPath(r Request, name string) string {
 }
 
 // wantOpened compares the status of an object.
-func (e *env) wantOpened(ref volume.Ref, state OpenState, unopened ...string) {
+func (e *env) wantOpened(ref volume.Ref, state opened.State, unopened ...string) {
 	e.Helper()
 	o := e.status().Opened[ref]
 	if o == nil {
 		e.Fatalf("%s: nothing is told", ref)
 	}
-	if o.State != state || !slices.Equal(o.Unopened, unopened) || o.Count != len(unopened) || (state == OpenYes) == o.At.IsZero() {
+	if o.State != state || !slices.Equal(o.Unopened, unopened) || o.Count != len(unopened) || (state == opened.Yes) == o.At.IsZero() {
 		e.Errorf("%s: %+v, want %s, not opened %q", ref, *o, state, unopened)
 	}
 }
@@ -67,38 +78,38 @@ func TestReceipts(t *testing.T) {
 		e.objects.put(db, "p", "1")
 		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db, items: [{key: p, path: deep/p}]}}, {versions: {path: v}}]")
 		e.publish(r)
-		e.wantOpened(app, OpenNo, "a", "b")
-		e.wantOpened(db, OpenNo, "deep/p")
+		e.wantOpened(app, opened.No, "a", "b")
+		e.wantOpened(db, opened.No, "deep/p")
 		after(time.Minute)
 		e.read(r, opens, "a")
-		e.wantOpened(app, OpenNo, "b")
+		e.wantOpened(app, opened.No, "b")
 		if len(o.opened) != 0 {
 			t.Errorf("heard %v of objects that were opened in part", o.opened)
 		}
 		e.read(r, opens, "b", "deep/p")
-		e.wantOpened(app, OpenYes)
-		e.wantOpened(db, OpenYes)
+		e.wantOpened(app, opened.Yes)
+		e.wantOpened(db, opened.Yes)
 		if len(o.opened) != 2 { // the files' times are not fake
 			t.Errorf("heard %v", o.opened)
 		}
 		e.objects.put(app, "a", "1", "b", "2")
 		e.settle()
-		e.wantOpened(app, OpenNo, "b")
-		e.wantOpened(db, OpenYes)
+		e.wantOpened(app, opened.No, "b")
+		e.wantOpened(db, opened.Yes)
 		e.rest()
 		e.halt()
 		opens.forget()
 		e.restart() // receipts are kept, but nobody saw who opened the other files
 		e.rest()
-		e.wantOpened(app, OpenUnknown, "b")
-		e.wantOpened(db, OpenYes)
+		e.wantOpened(app, opened.Unknown, "b")
+		e.wantOpened(db, opened.Yes)
 		e.objects.put(app, "a", "2", "b", "2")
 		e.settle()
-		e.wantOpened(app, OpenNo, "a", "b") // for the new file it is known
+		e.wantOpened(app, opened.No, "a", "b") // for the new file it is known
 		e.read(r, opens, "a")
-		e.wantOpened(app, OpenUnknown, "b")
+		e.wantOpened(app, opened.Unknown, "b")
 		e.read(r, opens, "b")
-		e.wantOpened(app, OpenYes)
+		e.wantOpened(app, opened.Yes)
 		e.wantNoErrors()
 		e.unpublish(r)
 		e.wantNothing()
@@ -117,18 +128,18 @@ func TestReceiptsAfterAWithdrawal(t *testing.T) {
 		r := e.request("v1", "sources", acrossSources)
 		e.publish(r)
 		e.read(r, opens, "a")
-		e.wantOpened(configMap("app"), OpenYes)
+		e.wantOpened(configMap("app"), opened.Yes)
 		e.writes.set(func() error { return errFault }, nil) // so that no update can succeed
 		access.grant(sharedConfig)
 		e.takeUntil(func() bool { return len(e.status().Withdrawn) > 0 })
 		e.rest()
-		e.wantOpened(configMap("app"), OpenYes)
-		if s := e.status(); s.OpenState(sharedSecret) != OpenUnknown {
+		e.wantOpened(configMap("app"), opened.Yes)
+		if s := e.status(); s.OpenState(sharedSecret) != opened.Unknown {
 			t.Errorf("the refused object is opened: %s", s.OpenState(sharedSecret))
 		}
 		e.writes.set(nil, nil)
 		e.read(r, opens, "app.env")
-		e.wantOpened(sharedConfig, OpenYes)
+		e.wantOpened(sharedConfig, opened.Yes)
 		e.wantNoErrors()
 		e.unpublish(r)
 	})
@@ -153,11 +164,11 @@ func TestMissedOpensOfOtherFiles(t *testing.T) {
 		e.publish(r)
 		e.p.OpensLost()
 		e.settle()
-		e.wantOpened(app, OpenUnknown, "a", "b")
+		e.wantOpened(app, opened.Unknown, "a", "b")
 		e.objects.put(app, "a", "2", "b", "1")
 		e.settle()
 		e.read(r, opens, "a")
-		e.wantOpened(app, OpenUnknown, "b")
+		e.wantOpened(app, opened.Unknown, "b")
 		e.unpublish(r)
 	})
 }
@@ -195,7 +206,7 @@ func TestAnOpenBesideASwitch(t *testing.T) {
 		e.objects.put(app, "a", "1", "b", "2")
 		e.settle()
 		e.read(r, opens)
-		e.wantOpened(app, OpenNo, "b")
+		e.wantOpened(app, opened.No, "b")
 
 		// A process that opens the old file just before the switch has not opened the new one.
 		e.objects.put(app, "a", "2", "b", "2")
@@ -206,7 +217,7 @@ func TestAnOpenBesideASwitch(t *testing.T) {
 		e.settle()
 		opens.set(func() { opens.onID = nil })
 		e.read(r, opens)
-		e.wantOpened(app, OpenNo, "a", "b")
+		e.wantOpened(app, opened.No, "a", "b")
 		e.unpublish(r)
 	})
 }
@@ -220,9 +231,9 @@ func TestLostOpens(t *testing.T) {
 		e.read(r, opens, "a")
 		e.p.OpensLost()
 		e.settle()
-		e.wantOpened(configMap("app"), OpenUnknown, "b")
+		e.wantOpened(configMap("app"), opened.Unknown, "b")
 		e.read(r, opens, "b")
-		e.wantOpened(configMap("app"), OpenYes)
+		e.wantOpened(configMap("app"), opened.Yes)
 		e.unpublish(r)
 	})
 }
@@ -241,14 +252,14 @@ func TestReceiptsOfFilesInPlace(t *testing.T) {
 		}
 		e.objects.put(app, "a", "2", "b", "1", "c", "1")
 		e.rest()
-		e.wantOpened(app, OpenNo, "a", "c") // b was opened with its present content
+		e.wantOpened(app, opened.No, "a", "c") // b was opened with its present content
 		e.read(r, opens, "a", "c")
-		e.wantOpened(app, OpenYes)
+		e.wantOpened(app, opened.Yes)
 		e.objects.put(app, "a", "3", "b", "1", "c", "1")
 		e.settle()
-		e.wantOpened(app, OpenNo, "a")
+		e.wantOpened(app, opened.No, "a")
 		e.read(r, opens, "a")
-		e.wantOpened(app, OpenYes)
+		e.wantOpened(app, opened.Yes)
 
 		// A process that opens a rewritten file before the write ends has opened it.
 		rewritten := e.realPath(r, "a")
@@ -260,7 +271,7 @@ func TestReceiptsOfFilesInPlace(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.rest()
-		e.wantOpened(app, OpenYes)
+		e.wantOpened(app, opened.Yes)
 		e.unpublish(r)
 	})
 }
@@ -278,7 +289,7 @@ func TestTheEndKeepsReceipts(t *testing.T) {
 		opens.forget()
 		e.restart()
 		e.rest()
-		e.wantOpened(configMap("app"), OpenYes)
+		e.wantOpened(configMap("app"), opened.Yes)
 		e.unpublish(r)
 	})
 }
@@ -291,9 +302,9 @@ func TestReceiptsOfARemovedKey(t *testing.T) {
 		e.publish(r)
 		e.objects.put(configMap("app"), "a", "1")
 		e.settle()
-		e.wantOpened(configMap("app"), OpenNo, "a")
+		e.wantOpened(configMap("app"), opened.No, "a")
 		e.read(r, opens, "a")
-		e.wantOpened(configMap("app"), OpenYes)
+		e.wantOpened(configMap("app"), opened.Yes)
 		e.unpublish(r)
 	})
 }
@@ -326,7 +337,7 @@ func TestReceiptsThatCantBeHad(t *testing.T) {
 		r := e.request("v1")
 		e.publish(r)
 		e.wantFiles(r, "a", "1")
-		if o := e.status().Opened[configMap("app")]; o == nil || o.State != OpenUnsupported {
+		if o := e.status().Opened[configMap("app")]; o == nil || o.State != opened.Unsupported {
 			t.Errorf("%+v", o)
 		}
 		e.unpublish(r)
@@ -340,7 +351,7 @@ func TestReceiptsOfAPinnedVolume(t *testing.T) {
 		r := e.request("v1", "configMap", "app", "updatePolicy", "Pinned")
 		e.publish(r)
 		e.read(r, opens, "a")
-		e.wantOpened(configMap("app"), OpenYes)
+		e.wantOpened(configMap("app"), opened.Yes)
 		e.unpublish(r)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -57,7 +58,7 @@ type VolumeStatus struct {
 	Withdrawn map[volume.Ref]bool
 	// Opened says which objects were opened, by the files that are shown now. nil means not known. If opens are watched on no volume,
 	// OpensWatched is false.
-	Opened       map[volume.Ref]*Opened
+	Opened       map[volume.Ref]*opened.Object
 	OpensWatched bool
 	// Bytes is the memory that the file system holds, including inodes and old files that readers have open.
 	Bytes int64
@@ -66,12 +67,12 @@ type VolumeStatus struct {
 }
 
 // OpenState returns whether an object was opened.
-func (s *VolumeStatus) OpenState(ref volume.Ref) OpenState {
+func (s *VolumeStatus) OpenState(ref volume.Ref) opened.State {
 	switch o := s.Opened[ref]; {
 	case !s.OpensWatched:
-		return OpenUnsupported
+		return opened.Unsupported
 	case o == nil:
-		return OpenUnknown
+		return opened.Unknown
 	default:
 		return o.State
 	}
@@ -89,7 +90,7 @@ type report struct {
 	// withdrawn holds the refused objects of which no file remains.
 	withdrawn map[volume.Ref]bool
 	// opened says which objects were opened.
-	opened map[volume.Ref]*Opened
+	opened map[volume.Ref]*opened.Object
 	// kind distinguishes problems. condition is "" until something is known. since is when kind last changed.
 	kind, problem string
 	condition     Condition

@@ -88,7 +88,7 @@ func (v *vol) makeRoom(ctx context.Context) {
 	if !v.entry.isMounted() || !v.seen || !v.files.generations.isAnyLeft() && !v.entry.room.HoldsOld() {
 		return
 	}
-	err := v.files.through(ctx, func(mnt Mount) error { return v.files.pruneAll(mnt, v.receipts.removing) })
+	err := v.files.through(ctx, func(mnt Mount) error { return v.files.pruneAll(mnt, v.receipts.Removing) })
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Can't make room")
 	}
@@ -137,7 +137,7 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 	}
 	defer func() { // also after a panic
 		if !v.entry.isMounted() {
-			v.receipts.close()
+			v.receipts.Close()
 			v.files.reset()
 			v.entry.room.Hold(0)
 			v.entry.set(func() { v.entry.report.shown, v.entry.report.opened = nil, nil })
@@ -191,7 +191,7 @@ func (v *vol) attach(ctx context.Context, mnt Mount) (f *failure) {
 // writeFiles makes a file system show a rendering, with a record of the versions. After a failure the files are as they were, or they are
 // current and some link is not. The next write repairs that. hasChanged means that files were changed.
 func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering, got *answers) (hasChanged bool, f *failure) {
-	v.receipts.beforeWrite(ctx, mnt.Root())
+	v.receipts.BeforeWrite(ctx, mnt.Root())
 	result, err := v.files.write(ctx, mnt, next.Payload, got)
 	v.afterWrite(ctx, mnt, result, next.Payload)
 	v.shared.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
@@ -219,7 +219,7 @@ func (v *vol) writeFiles(ctx context.Context, mnt Mount, next *payload.Rendering
 // afterWrite updates the receipts after a write. A nil tree means that the files are read.
 func (v *vol) afterWrite(ctx context.Context, mnt Mount, result writer.Result, tree *volume.Payload) {
 	if result.Changed {
-		v.receipts.afterWrite(ctx, mnt.Root(), result.Generation, tree, v.entry.isMounted())
+		v.receipts.AfterWrite(ctx, mnt.Root(), result.Generation, tree, v.entry.isMounted())
 		v.reportOpened(ctx, false)
 	}
 }
@@ -234,7 +234,7 @@ func (v *vol) settle(mnt Mount) *failure {
 	if f == nil || !v.entry.isMounted() {
 		return f
 	}
-	if err := v.files.pruneAll(mnt, v.receipts.removing); err != nil {
+	if err := v.files.pruneAll(mnt, v.receipts.Removing); err != nil {
 		return broken(err)
 	}
 	return nil
@@ -245,7 +245,7 @@ func (v *vol) settle(mnt Mount) *failure {
 func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) *failure {
 	err := v.files.through(ctx, func(mnt Mount) error {
 		before := v.files.shown
-		v.receipts.beforeWrite(ctx, mnt.Root())
+		v.receipts.BeforeWrite(ctx, mnt.Root())
 		result, err := v.files.withdraw(ctx, mnt, refused)
 		v.shared.opts.Observer.RecordWrite(result.Changed, result.Bytes, err)
 		v.afterWrite(ctx, mnt, result, nil)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -108,11 +109,11 @@ func TestVolumesWithoutToken(t *testing.T) {
 // TestOpenState: a volume whose opens are watched knows more than one whose opens aren't.
 func TestOpenState(t *testing.T) {
 	app := configMap("app")
-	for want, s := range map[OpenState]VolumeStatus{
-		OpenUnsupported: {Opened: map[volume.Ref]*Opened{app: {State: OpenYes}}},
-		OpenUnknown:     {OpensWatched: true, Opened: map[volume.Ref]*Opened{secret("app"): {State: OpenYes}}},
-		OpenYes:         {OpensWatched: true, Opened: map[volume.Ref]*Opened{app: {State: OpenYes}}},
-		OpenNo:          {OpensWatched: true, Opened: map[volume.Ref]*Opened{app: {State: OpenNo}}},
+	for want, s := range map[opened.State]VolumeStatus{
+		opened.Unsupported: {Opened: map[volume.Ref]*opened.Object{app: {State: opened.Yes}}},
+		opened.Unknown:     {OpensWatched: true, Opened: map[volume.Ref]*opened.Object{secret("app"): {State: opened.Yes}}},
+		opened.Yes:         {OpensWatched: true, Opened: map[volume.Ref]*opened.Object{app: {State: opened.Yes}}},
+		opened.No:          {OpensWatched: true, Opened: map[volume.Ref]*opened.Object{app: {State: opened.No}}},
 	} {
 		if got := s.OpenState(app); got != want {
 			t.Errorf("got %s, want %s", got, want)

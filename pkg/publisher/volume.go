@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/room"
 	"github.com/refvol/refvol/pkg/stage"
@@ -28,9 +29,7 @@ type vol struct {
 	entry    *entry
 	binding  *binding
 	files    *files
-	receipts *openReceipts
-	// inbox is the receipts' inbox, for opensLost. It is constant.
-	inbox *inbox
+	receipts *opened.Receipts
 	// clock is nil if the volume has no spread.
 	clock  *stage.Clock
 	staged staged
@@ -43,11 +42,12 @@ type vol struct {
 }
 
 func newVolume(s *shared, e *entry) *vol {
-	receipts := newReceipts(s.opts.Opens, string(e.worker.uid), s.opts.AttributePrefix, e.wake)
 	return &vol{
 		shared: s, entry: e,
 		binding: &binding{shared: s, entry: e}, files: &files{shared: s, entry: e},
-		receipts: receipts, inbox: receipts.inbox,
+		receipts: opened.New(opened.Options{
+			Watcher: s.opts.Opens, Owner: string(e.worker.uid), AttributePrefix: s.opts.AttributePrefix, Delay: receiptTime, Wake: e.wake,
+		}),
 	}
 }
 
@@ -74,12 +74,12 @@ func (v *vol) retryAt(f *failure) time.Time {
 func (v *vol) doubt() { v.seen, v.files.verified = false, false }
 
 // opensLost notes that opens of files may have been missed. It is safe for concurrent use.
-func (v *vol) opensLost() { v.inbox.lost(nil) }
+func (v *vol) opensLost() { v.receipts.Lost() }
 
 // close saves the receipts that have arrived and closes the kept handle, when the process ends.
 func (v *vol) close(ctx context.Context) {
-	if v.entry.isMounted() && !v.receipts.dueAt().IsZero() {
-		_ = v.files.through(ctx, func(mnt Mount) error { v.receipts.save(ctx, mnt.Root()); return nil })
+	if v.entry.isMounted() && !v.receipts.DueAt().IsZero() {
+		_ = v.files.through(ctx, func(mnt Mount) error { v.receipts.Save(ctx, mnt.Root()); return nil })
 	}
 	_ = v.files.closeHandle()
 }
@@ -117,7 +117,7 @@ func (v *vol) forget() {
 // release releases what a volume that is not mounted has kept.
 func (v *vol) release() {
 	v.binding.unbind()
-	v.receipts.close()
+	v.receipts.Close()
 	_ = v.files.closeHandle() // nothing is mounted there any more
 }
 
@@ -152,14 +152,14 @@ func (v *vol) look(ctx context.Context) *failure {
 		}
 	}
 	v.binding.unbind()
-	v.receipts.close()
+	v.receipts.Close()
 	if err := v.files.forget(); err != nil {
 		return unavailable("close the mount of volume %s: %w", e.id, err)
 	}
 	if isMounted {
 		v.files.find(text, writer.Present(root))
 		v.binding.find(root)
-		v.receipts.find(v.files.generations.pruneAt)
+		v.receipts.Find(v.files.generations.pruneAt)
 	}
 	v.seen = true
 	holds := room.MemoryOf(usage.Used, usage.InodesUsed)
@@ -188,7 +188,7 @@ func lookFailed(e *entry, err error) *failure {
 func (v *vol) takeOver(ctx context.Context) {
 	spec, e := v.binding.spec, v.entry
 	writes := writer.Options{AttributePrefix: v.shared.opts.AttributePrefix, InPlace: spec.InPlace()}
-	v.files.bind(v.receipts.bind(writes, spec.versionsPath()), spec.refs)
+	v.files.bind(v.receipts.Bind(writes, spec.versionsPath()), spec.refs)
 	if v.clock = nil; spec.Spread != 0 {
 		v.clock = stage.NewClock(e.worker.uid, spec.Spread)
 	}
@@ -214,8 +214,8 @@ func (v *vol) tidy(ctx context.Context, measure bool) (next time.Time, f *failur
 	now := time.Now()
 	if isDue(v.tidyAt(), now) || measure {
 		err := v.files.through(ctx, func(mnt Mount) error {
-			v.files.pruneIfDue(mnt, v.receipts.removing)
-			v.receipts.save(ctx, mnt.Root())
+			v.files.pruneIfDue(mnt, v.receipts.Removing)
+			v.receipts.Save(ctx, mnt.Root())
 			v.reportOpened(ctx, true)
 			return v.files.measure(mnt)
 		})
@@ -234,7 +234,7 @@ func (v *vol) tidy(ctx context.Context, measure bool) (next time.Time, f *failur
 }
 
 func (v *vol) tidyAt() time.Time {
-	return earlier(earlier(v.files.generations.pruneAt, v.files.measureAt(v.shared.opts.ResyncInterval)), v.receipts.dueAt())
+	return earlier(earlier(v.files.generations.pruneAt, v.files.measureAt(v.shared.opts.ResyncInterval)), v.receipts.DueAt())
 }
 
 // filesFailed returns the failure of work on the files. If nothing is mounted, the target is examined again.
@@ -252,9 +252,9 @@ func (v *vol) reportOpened(ctx context.Context, saved bool) {
 	if v.shared.opts.Opens == nil || v.binding.spec == nil {
 		return
 	}
-	now := v.receipts.states(v.binding.spec.refs)
+	now := v.receipts.States(v.binding.spec.refs)
 	for ref, o := range now {
-		if was := v.entry.report.opened[ref]; saved && o.State == OpenYes && was != nil && was.State != OpenYes {
+		if was := v.entry.report.opened[ref]; saved && o.State == opened.Yes && was != nil && was.State != opened.Yes {
 			took := o.At.Sub(o.Since)
 			v.shared.opts.Observer.Opened(took)
 			klog.FromContext(ctx).V(2).Info("Object was opened", "ref", ref.String(), "version", v.files.shown[ref].ResourceVersion, "after", took)

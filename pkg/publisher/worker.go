@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -81,7 +82,7 @@ func (w *worker) first() *entry {
 }
 
 // run reconciles the pod's volumes in the order in which they are due, until none is due or ctx ends.
-func (w *worker) run(ctx context.Context, opens Opens) {
+func (w *worker) run(ctx context.Context, opens opened.Watcher) {
 	for {
 		if w.isNewsDue() { // before next, because another goroutine may run as soon as the worker rests
 			w.news.log()
@@ -100,9 +101,9 @@ func (w *worker) run(ctx context.Context, opens Opens) {
 }
 
 // end saves the receipts that have arrived and closes the kept handles.
-func (w *worker) end(ctx context.Context, opens Opens) {
+func (w *worker) end(ctx context.Context, opens opened.Watcher) {
 	if opens != nil {
-		_ = opens.Drain(drainTime) // opens that it cannot report are unknown to the next process
+		_ = opens.Drain(opened.DrainTime) // opens that it cannot report are unknown to the next process
 	}
 	w.table.mu.Lock()
 	all := slices.Collect(maps.Keys(w.all))

@@ -14,7 +14,7 @@ func BenchmarkOpen(b *testing.B) {
 		"watched":   func(v *volume) { v.watch() },
 		"ignored": func(v *volume) {
 			v.watch()
-			v.must(v.group.Ignore(int(v.open("1/key").Fd())))
+			v.must(v.ignore(int(v.open("1/key").Fd())))
 		},
 	} {
 		b.Run(name, func(b *testing.B) {

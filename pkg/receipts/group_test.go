@@ -163,10 +163,10 @@ func TestAnIdleGroupIsReadLess(t *testing.T) {
 			t.Helper()
 			<-time.After(wait)
 			synctest.Wait()
-			if got := g.Reads() - reads; got != want {
+			if got := g.reads.Load() - reads; got != want {
 				t.Errorf("%s: %d reads in %s, want %d", when, got, wait, want)
 			}
-			reads = g.Reads()
+			reads = g.reads.Load()
 		}
 		wantReads("at first", (maxEmpty+1)*pause, maxEmpty+1)
 		wantReads("when nothing was opened", 10*idlePause, 10)
@@ -191,7 +191,7 @@ func TestNothingWorksAfterClose(t *testing.T) {
 	_, watchErr := v.group.Watch(dir, "", nil, nil)
 	for name, err := range map[string]error{
 		"Watch":  watchErr,
-		"Ignore": v.group.Ignore(dir),
+		"Ignore": v.ignore(dir),
 		"Listen": v.group.Listen(dir),
 		"Drain":  v.group.Drain(drainTime),
 		"Close":  v.group.Close(),
@@ -219,7 +219,7 @@ func TestConcurrentUse(t *testing.T) {
 				v.dir(path, "key")
 				stop, _ := v.watch()
 				file := int(v.open(path + "/key").Fd())
-				if err := errors.Join(v.group.Ignore(file), v.group.Drain(drainTime), v.group.Listen(file)); err != nil {
+				if err := errors.Join(v.ignore(file), v.group.Drain(drainTime), v.group.Listen(file)); err != nil {
 					t.Error(err)
 				}
 				stop()

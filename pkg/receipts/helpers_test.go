@@ -316,6 +316,12 @@ func (v *volume) must(err error) {
 	}
 }
 
+// ignore is Ignore for a test that needs no position.
+func (v *volume) ignore(file int) error {
+	_, err := v.group.Ignore(file)
+	return err
+}
+
 // cat opens files of the volume in another process.
 func (v *volume) cat(paths ...string) {
 	v.Helper()

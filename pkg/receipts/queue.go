@@ -47,9 +47,17 @@ func (g *Group) Drain(within time.Duration) error {
 	return err
 }
 
-// Reads returns how many reads of the queue have ended. What is in the queue now is reported when there are two more, because the next one
-// to end may have begun earlier.
-func (g *Group) Reads() uint64 { return g.reads.Load() }
+// Position is a position in the queue of opens. HasReported alone knows what its value means. The zero Position is before no open.
+type Position uint64
+
+// position returns the end of the queue. What is in it now is reported when there are two more reads, because the next one to end may have
+// begun earlier.
+func (g *Group) position() Position { return Position(g.reads.Load()) + 2 }
+
+// HasReported returns whether all opens before a position have been reported. Of the zero Position this is never known.
+func (g *Group) HasReported(before Position) bool {
+	return before != 0 && Position(g.reads.Load()) >= before
+}
 
 // batch is the result of one read.
 type batch struct {

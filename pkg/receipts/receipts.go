@@ -219,10 +219,13 @@ func (*Group) ID(dir int, path string) (string, error) {
 	return string(append(k, handle.Bytes()...)), nil
 }
 
-// Ignore ends the reports of a file, through all its links, until Listen. file is a descriptor, opened without O_PATH. It does nothing if
-// there is no group.
-func (g *Group) Ignore(file int) error {
-	return g.change("ignore a file", unix.FAN_MARK_ADD|unix.FAN_MARK_IGNORE_SURV, file)
+// Ignore ends the reports of a file, through all its links, until Listen. file is a descriptor, opened without O_PATH. It returns the
+// end of the queue: opens of the file from before are before that position. It does nothing if there is no group.
+func (g *Group) Ignore(file int) (Position, error) {
+	if err := g.change("ignore a file", unix.FAN_MARK_ADD|unix.FAN_MARK_IGNORE_SURV, file); err != nil {
+		return 0, err
+	}
+	return g.position(), nil // only now: just before the change, the queue may have been read and the file opened again
 }
 
 // Listen undoes Ignore.

@@ -135,7 +135,7 @@ func TestAnIgnoredFileIsSilent(t *testing.T) {
 	v.must(os.Link(v.path+"/1/key", v.path+"/2/key"))
 	_, r := v.watch()
 	file := v.open("1/key")
-	v.must(v.group.Ignore(int(file.Fd())))
+	v.must(v.ignore(int(file.Fd())))
 	v.cat("1/key", "2/key", "1/other")
 	v.want(r, "1/other")
 
@@ -148,6 +148,47 @@ func TestAnIgnoredFileIsSilent(t *testing.T) {
 	v.must(v.group.Listen(int(file.Fd()))) // twice is the same as once
 	v.cat("2/key")
 	v.want(r, "2/key")
+}
+
+// TestAPositionInTheQueue: the opens of a file from before it was ignored are not reported as long as a read that began earlier may leave
+// some of them.
+func TestAPositionInTheQueue(t *testing.T) {
+	v := newVolume(t)
+	v.dir("1", "key", "other")
+	taken, report := make(chan struct{}), make(chan struct{})
+	var reported []string
+	_, err := v.group.Watch(int(v.open("1").Fd()), "", func(files []string) {
+		if reported = append(reported, files...); len(reported) == 1 {
+			close(taken)
+			<-report
+		}
+	}, func(error) {})
+	v.must(err)
+	v.cat("1/other")
+	first := make(chan error)
+	go func() { first <- v.group.Drain(drainTime) }()
+	<-taken // so the next open is left to another read
+	v.cat("1/key")
+	before, err := v.group.Ignore(int(v.open("1/key").Fd()))
+	v.must(err)
+	if v.group.HasReported(before) {
+		t.Error("opens are reported before a read has ended")
+	}
+	close(report)
+	v.must(<-first)
+	if v.group.HasReported(before) || slices.Contains(reported, v.id("1/key")) {
+		t.Errorf("after a read that began earlier: reported are %q", reported)
+	}
+	v.must(v.group.Drain(drainTime))
+	if !v.group.HasReported(before) || !slices.Contains(reported, v.id("1/key")) {
+		t.Errorf("after the next read: reported are %q", reported)
+	}
+	if v.group.HasReported(0) {
+		t.Error("of a file that was not ignored, all opens are reported")
+	}
+	if after, err := v.group.Ignore(-1); err == nil || after != 0 {
+		t.Errorf("of no file: the position %d, %v", after, err)
+	}
 }
 
 // TestAnIDIsOfOneFile: through each of its links, and never of a later file.
@@ -197,7 +238,7 @@ func TestMarksHinderNoUnmount(t *testing.T) {
 		dir := v.dir(name, "key")
 		file, err := os.Open(v.path + "/" + name + "/key")
 		v.must(err)
-		v.must(v.group.Ignore(int(file.Fd())))
+		v.must(v.ignore(int(file.Fd())))
 		dir.Close()
 		files = append(files, file)
 	}

@@ -209,7 +209,7 @@ func TestALongQueueIsThrownAway(t *testing.T) {
 		t.Errorf("%d watches are left", n)
 	}
 	file := int(v.open("1/key").Fd())
-	v.must(errors.Join(v.group.Drain(drainTime), v.group.Ignore(file), v.group.Listen(file))) // there is nothing to do
+	v.must(errors.Join(v.group.Drain(drainTime), v.ignore(file), v.group.Listen(file))) // there is nothing to do
 	_, r = v.watch()
 	v.cat("1/key")
 	v.want(r, "1/key")
@@ -222,7 +222,7 @@ func TestADrainIsBounded(t *testing.T) {
 	_, r := v.watch()
 	v.cat("1/key")
 	v.group.reading <- struct{}{} // somebody reads
-	reads := v.group.Reads()
+	reads := v.group.reads.Load()
 	if err := v.group.Drain(10 * time.Millisecond); !errors.Is(err, errSlow) {
 		t.Errorf("while another reader reads: %v", err)
 	}
@@ -232,11 +232,11 @@ func TestADrainIsBounded(t *testing.T) {
 	if n, err := v.group.read(false, late); !errors.Is(err, errSlow) || n > 0 {
 		t.Errorf("%d events were read in no time: %v", n, err)
 	}
-	if n := v.group.Reads() - reads; n > 0 {
+	if n := v.group.reads.Load() - reads; n > 0 {
 		t.Errorf("%d reads count that have left something", n)
 	}
 	v.want(r, "1/key")
-	if v.group.Reads() == reads {
+	if v.group.reads.Load() == reads {
 		t.Error("a read that has left nothing does not count")
 	}
 }

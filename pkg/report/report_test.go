@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/volume"
@@ -97,8 +98,8 @@ func TestReport(t *testing.T) {
 					Refs:      []volume.Ref{configMap("app"), configMap("db"), configMap("gone")},
 					Shown:     map[volume.Ref]volume.Version{configMap("app"): version, configMap("db"): {}},
 					Withdrawn: map[volume.Ref]bool{configMap("db"): true, configMap("app"): true}, // the second one cannot be
-					Opened: map[volume.Ref]*publisher.Opened{
-						configMap("app"): {State: publisher.OpenNo, Since: start, Unopened: []string{"a"}, Count: 1}, configMap("db"): {State: publisher.OpenYes},
+					Opened: map[volume.Ref]*opened.Object{
+						configMap("app"): {State: opened.No, Since: start, Unopened: []string{"a"}, Count: 1}, configMap("db"): {State: opened.Yes},
 					},
 					OpensWatched: true,
 				},
@@ -135,20 +136,20 @@ func TestReceipts(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for name, test := range map[string]struct {
 		watched bool
-		opened  *publisher.Opened
+		opened  *opened.Object
 		want    string
 	}{
-		"opened":                    {true, &publisher.Opened{State: publisher.OpenYes, At: at}, `"openedAt":"2026-01-01T00:00:00Z"`},
-		"without a file":            {true, &publisher.Opened{State: publisher.OpenYes}, `"openedAt":"0001-01-01T00:00:00Z"`}, // since it is shown
-		"may have been missed":      {true, &publisher.Opened{State: publisher.OpenUnknown, Unopened: []string{"a"}, Count: 9}, `"opened":"unknown","unopened":["a"],"unopenedCount":9`},
+		"opened":                    {true, &opened.Object{State: opened.Yes, At: at}, `"openedAt":"2026-01-01T00:00:00Z"`},
+		"without a file":            {true, &opened.Object{State: opened.Yes}, `"openedAt":"0001-01-01T00:00:00Z"`}, // since it is shown
+		"may have been missed":      {true, &opened.Object{State: opened.Unknown, Unopened: []string{"a"}, Count: 9}, `"opened":"unknown","unopened":["a"],"unopenedCount":9`},
 		"not known yet":             {true, nil, `"opened":"unknown"`},
-		"a volume can't be watched": {true, &publisher.Opened{State: publisher.OpenUnsupported, Unopened: []string{"a"}, Count: 1}, `"opened":"unsupported"`},
+		"a volume can't be watched": {true, &opened.Object{State: opened.Unsupported, Unopened: []string{"a"}, Count: 1}, `"opened":"unsupported"`},
 		"nothing is watched":        {false, nil, `"opened":"unsupported"`},
 	} {
 		ref := configMap("app")
 		v := publisher.VolumeStatus{Refs: []volume.Ref{ref}, Shown: map[volume.Ref]volume.Version{ref: {UID: "u"}}, OpensWatched: test.watched}
 		if test.opened != nil {
-			v.Opened = map[volume.Ref]*publisher.Opened{ref: test.opened}
+			v.Opened = map[volume.Ref]*opened.Object{ref: test.opened}
 		}
 		if got := volumeAsJSON(t, &(&world{volumes: []publisher.VolumeStatus{v}}).report(t, 0).Volumes[0]); !strings.Contains(got, `"shown":0,`+test.want+`}`) {
 			t.Errorf("%s: %s", name, got)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -33,11 +34,11 @@ func (w *world) large(pod, prefix string, volumes, objects, name int) {
 		v := publisher.VolumeStatus{
 			VolumeID: fmt.Sprintf("csi-%064d", i), Target: fmt.Sprintf("/k/pods/x/volumes/kubernetes.io~csi/volume-%d/mount", i),
 			Pod: volume.Pod{Namespace: "shop", Name: pod, UID: types.UID(pod)}, Condition: publisher.ConditionCurrent, Since: at, Bytes: 4096, Refs: refs,
-			Shown: map[volume.Ref]volume.Version{}, Opened: map[volume.Ref]*publisher.Opened{}, OpensWatched: true,
+			Shown: map[volume.Ref]volume.Version{}, Opened: map[volume.Ref]*opened.Object{}, OpensWatched: true,
 		}
 		for j, ref := range refs {
 			v.Shown[ref] = w.objects[len(w.objects)-objects+j].Version
-			v.Opened[ref] = &publisher.Opened{State: publisher.OpenNo, Unopened: []string{"file"}, Count: 1, Since: at}
+			v.Opened[ref] = &opened.Object{State: opened.No, Unopened: []string{"file"}, Count: 1, Since: at}
 		}
 		w.volumes = append(w.volumes, v)
 	}
@@ -140,7 +141,7 @@ func TestLongTexts(t *testing.T) {
 	ref := configMap("app")
 	v := publisher.VolumeStatus{
 		Condition: "VolumeUpdateFailed", Reason: strings.Repeat("ü", 600), Refs: []volume.Ref{ref}, Shown: map[volume.Ref]volume.Version{ref: {UID: "u"}}, OpensWatched: true,
-		Opened: map[volume.Ref]*publisher.Opened{ref: {State: publisher.OpenNo, Reason: strings.Repeat("r", 2000), Count: 20}},
+		Opened: map[volume.Ref]*opened.Object{ref: {State: opened.No, Reason: strings.Repeat("r", 2000), Count: 20}},
 	}
 	for range 20 {
 		v.Opened[ref].Unopened = append(v.Opened[ref].Unopened, "a"+strings.Repeat("ü", 2000))

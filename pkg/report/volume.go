@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/volume"
@@ -99,8 +100,8 @@ func (v *reportedVolume) report() *status.Volume {
 		if v.Shown[o.Ref] != (volume.Version{}) {
 			named.ShownIndex = &o.shown
 			v.addReceipts(&named, o.Ref)
-			if opened := v.Opened[o.Ref]; opened != nil {
-				out.OpenedReason = cmp.Or(out.OpenedReason, cut(opened.Reason, maxReason)) // the same for all objects
+			if receipts := v.Opened[o.Ref]; receipts != nil {
+				out.OpenedReason = cmp.Or(out.OpenedReason, cut(receipts.Reason, maxReason)) // the same for all objects
 			}
 		} else {
 			named.Withdrawn = v.Withdrawn[o.Ref]
@@ -112,23 +113,23 @@ func (v *reportedVolume) report() *status.Volume {
 
 // addReceipts sets whether a shown object was opened.
 func (v *reportedVolume) addReceipts(out *status.VolumeObject, ref volume.Ref) {
-	opened := v.Opened[ref]
-	if opened != nil && !opened.Since.IsZero() {
-		out.ShownSince = new(opened.Since.UTC())
+	receipts := v.Opened[ref]
+	if receipts != nil && !receipts.Since.IsZero() {
+		out.ShownSince = new(receipts.Since.UTC())
 	}
 	switch state := v.OpenState(ref); {
-	case state != publisher.OpenYes:
+	case state != opened.Yes:
 		out.Opened = string(state)
-	case opened.At.IsZero(): // it has no file
+	case receipts.At.IsZero(): // it has no file
 		out.OpenedAt = new(v.Since.UTC())
 	default:
-		out.OpenedAt = new(opened.At.UTC())
+		out.OpenedAt = new(receipts.At.UTC())
 	}
-	if opened != nil && out.Opened != string(publisher.OpenUnsupported) {
-		for _, path := range opened.Unopened[:min(maxUnopened, len(opened.Unopened))] {
+	if receipts != nil && out.Opened != string(opened.Unsupported) {
+		for _, path := range receipts.Unopened[:min(maxUnopened, len(receipts.Unopened))] {
 			out.Unopened = append(out.Unopened, cut(path, maxPath))
 		}
-		out.UnopenedCount = opened.Count
+		out.UnopenedCount = receipts.Count
 	}
 }
 

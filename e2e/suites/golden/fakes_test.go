@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/refvol/refvol/pkg/pod"
+	"github.com/refvol/refvol/pkg/receipts"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -129,10 +130,10 @@ func (o *opens) ID(dir int, path string) (string, error) {
 	return strconv.FormatUint(st.Ino, 10), err
 }
 
-func (o *opens) Drain(time.Duration) error { return nil }
-func (o *opens) Reads() uint64             { return 0 }
-func (o *opens) Ignore(int) error          { return nil }
-func (o *opens) Listen(int) error          { return nil }
+func (o *opens) Drain(time.Duration) error             { return nil }
+func (o *opens) Ignore(int) (receipts.Position, error) { return 0, nil }
+func (o *opens) HasReported(receipts.Position) bool    { return false }
+func (o *opens) Listen(int) error                      { return nil }
 
 // writes counts writes that changed files. It is safe for concurrent use.
 type writes struct {

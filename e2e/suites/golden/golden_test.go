@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
 )
 
@@ -73,7 +74,7 @@ func (n *node) hasReceipts() error {
 		if o == nil || o.State != want {
 			return fmt.Errorf("receipts of %s: %+v, want %s", name, o, want)
 		}
-		if want == publisher.OpenYes && !n.g.wasOpened(o.At) {
+		if want == opened.Yes && !n.g.wasOpened(o.At) {
 			return fmt.Errorf("%s was opened at %s, which no file says", name, o.At)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -27,8 +28,8 @@ type golden struct {
 	// Refused are objects that the pod may not have any more, until the change.
 	Refused []string `json:"refused,omitempty"`
 	// Opened are the paths of files that were opened, and Receipts what is told of objects after a takeover.
-	Opened   []string                       `json:"opened,omitempty"`
-	Receipts map[string]publisher.OpenState `json:"receipts,omitempty"`
+	Opened   []string                `json:"opened,omitempty"`
+	Receipts map[string]opened.State `json:"receipts,omitempty"`
 	// Superseded says that the generation before is still there.
 	Superseded bool `json:"superseded,omitempty"`
 	// Condition is that of the volume before the change, and Then are files after it; null is a file that is not there.

@@ -1,11 +1,13 @@
-package publisher
+package opened
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -15,31 +17,63 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
+// DrainTime is how long Watcher.Drain may take where something waits for it. After it, receipts are unknown, but nothing is late.
+const DrainTime = 100 * time.Millisecond
+
 const (
-	// maxWatchedFiles limits the memory for the receipts of a volume. No other limit counts that memory.
-	maxWatchedFiles = 512
+	// maxFiles limits the memory for the receipts of a volume. No other limit counts that memory.
+	maxFiles = 512
 	// A watch that could not be started is retried after rewatchMin, and later after up to rewatchMax. A watch that ended because of noise
 	// is started again by the next write after such a delay.
 	rewatchMin = 10 * time.Second
 	rewatchMax = time.Hour
-	// drainTime is how long a rewrite in place waits for earlier opens to be reported. After it, receipts are unknown, but the files are
-	// not late.
-	drainTime = 100 * time.Millisecond
 )
 
 // errTooManyFiles says why a volume has no receipts.
-var errTooManyFiles = fmt.Errorf("a volume of more than %d files has no receipts", maxWatchedFiles)
+var errTooManyFiles = fmt.Errorf("a volume of more than %d files has no receipts", maxFiles)
 
-// openReceipts records which files of a volume have been opened. The worker owns it; Opens reports to the inbox. A failure here makes
-// receipts unknown and never affects the files.
-type openReceipts struct {
-	opens  Opens  // nil: there are no receipts
-	owner  string // the pod's UID: opens that come too fast are counted per pod
-	writes writer.Options
-	inbox  *inbox
+// Watcher watches which files other processes open. *receipts.Group implements it. See its methods.
+type Watcher interface {
+	Watch(dir int, owner string, opened func(ids []string), lost func(err error)) (stop func(), err error)
+	Unmark(dir int) error
+	ID(dir int, path string) (string, error)
+	Drain(within time.Duration) error
+	Ignore(file int) (receipts.Position, error)
+	HasReported(before receipts.Position) bool
+	Listen(file int) error
+}
+
+// Options are what Receipts need. All but Watcher are required.
+type Options struct {
+	// Watcher reports opens. If it is nil, there are no receipts: no method does anything.
+	Watcher Watcher
+	// Owner is any string: opens that come too fast are counted for all volumes with the same owner together.
+	Owner string
+	// AttributePrefix is the prefix of the names of the files' attributes. See writer.Options.
+	AttributePrefix string
+	// Delay is how long an open waits at most before Save is due. Its receipt is lost if the process is killed meanwhile.
+	Delay time.Duration
+	// Wake is called with the time at which Save is due, each time that opens are reported. It must return at once and must be safe for
+	// concurrent use.
+	Wake func(at time.Time)
+}
+
+// Receipts records which files of a volume have been opened. One goroutine at a time uses it, but any goroutine may call Lost. A failure here
+// makes receipts unknown and never affects the files, so no method returns an error: it is logged with the logger of the context.
+type Receipts struct {
+	// opens, owner and inbox are constant. opens is nil if there are no receipts. It reports to the inbox.
+	opens Watcher
+	owner string
+	inbox *inbox
 	// versionsPath is the path of the versions file, which belongs to no object. "" means none.
 	versionsPath string
+	writes       writer.Options
 
+	mounted
+}
+
+// mounted is what is known of a mounted volume.
+type mounted struct {
 	// files are the shown files by path, and generation is where they are. unread says why the files are not known.
 	files      map[string]*shownFile
 	generation string
@@ -56,70 +90,79 @@ type openReceipts struct {
 	endedAt, noUntil time.Time
 }
 
-// newReceipts returns the receipts of a volume. owner is the UID of its pod. prefix is the prefix of its attributes' names. wake schedules a
-// reconcile of the volume.
-func newReceipts(opens Opens, owner, prefix string, wake func(at time.Time)) *openReceipts {
-	return &openReceipts{opens: opens, owner: owner, inbox: &inbox{wake: wake}, writes: writer.Options{AttributePrefix: prefix}}
+// New returns the receipts of a volume of which nothing is known yet.
+func New(o Options) *Receipts {
+	return &Receipts{
+		opens: o.Watcher, owner: o.Owner, inbox: &inbox{delay: o.Delay, wake: o.Wake}, writes: writer.Options{AttributePrefix: o.AttributePrefix},
+	}
 }
 
-// bind sets how the volume is written. It returns these options with the callbacks that receipts need.
-func (r *openReceipts) bind(writes writer.Options, versionsPath string) writer.Options {
+// Bind sets how the volume is written, and the path of its versions file, which needs no receipt; "" means none. It returns these options
+// with the callbacks that receipts need. The writer calls them in the goroutine that uses the Receipts.
+func (r *Receipts) Bind(writes writer.Options, versionsPath string) writer.Options {
 	if r.opens != nil {
-		writes.Rewritten, writes.Removing = r.rewritten, r.removing
+		writes.Rewritten, writes.Removing = r.rewritten, r.Removing
 	}
 	r.writes, r.versionsPath = writes, versionsPath
 	delete(r.files, versionsPath)
 	return writes
 }
 
-// find schedules a read of a mounted volume's receipts. Nobody saw which files were opened while no plugin was running.
-func (r *openReceipts) find(at time.Time) {
+// Find has Save read a mounted volume's receipts at a time. Nobody saw which files were opened while no plugin was running.
+func (r *Receipts) Find(at time.Time) {
 	if r.opens != nil {
 		r.findAt = at
 	}
 }
 
-// dueAt returns when save is due, or zero for never.
-func (r *openReceipts) dueAt() time.Time {
+// DueAt returns when Save is due, or zero for never.
+func (r *Receipts) DueAt() time.Time {
 	if r.opens == nil {
 		return time.Time{}
 	}
 	return earlier(earlier(r.findAt, r.retryAt), r.inbox.dueAt())
 }
 
-// close ends the watch of a volume that is unmounted or replaced. Nothing is due afterwards.
-func (r *openReceipts) close() {
+// Lost notes that opens may have been missed, so that Save is due at once. It does not block, and is safe for concurrent use.
+func (r *Receipts) Lost() {
+	if r.opens != nil {
+		r.inbox.lost(nil)
+	}
+}
+
+// Close ends the watch of a volume that is unmounted or replaced, and forgets its files. Nothing is due afterwards. It is idempotent.
+func (r *Receipts) Close() {
 	if r.stop != nil {
 		r.stop()
 	}
 	r.inbox.take()
-	*r = openReceipts{opens: r.opens, owner: r.owner, inbox: r.inbox, writes: r.writes, versionsPath: r.versionsPath}
+	r.mounted = mounted{} // Lost may be running, and reads the other fields
 }
 
-// beforeWrite reads the files of a mounted volume before the first write after a restart changes them.
-func (r *openReceipts) beforeWrite(ctx context.Context, root *os.Root) {
+// BeforeWrite reads the files of a mounted volume before the first write after a restart changes them. root is the volume.
+func (r *Receipts) BeforeWrite(ctx context.Context, root *os.Root) {
 	if !r.findAt.IsZero() {
 		r.look(ctx, root, true)
 	}
 }
 
-// afterWrite records the files that are shown after a write that changed some: the files of tree in a generation or, if tree is nil,
-// whatever exists. visible means that somebody may have opened them already.
-func (r *openReceipts) afterWrite(ctx context.Context, root *os.Root, generation string, tree *volume.Payload, visible bool) {
+// AfterWrite records the files that the volume root shows after a write that changed some: the files of tree in a generation or, if tree is
+// nil, whatever exists. visible means that somebody may have opened them already.
+func (r *Receipts) AfterWrite(ctx context.Context, root *os.Root, generation string, tree *volume.Payload, visible bool) {
 	isKnown := r.unread == nil && (r.stop != nil || !visible) // all earlier files are known, and so is each open since then
 	switch {
 	case r.opens == nil:
-	case tree != nil && len(tree.Files) > maxWatchedFiles && r.stop == nil:
+	case tree != nil && len(tree.Files) > maxFiles && r.stop == nil:
 		r.refuse(ctx, errTooManyFiles)
 		r.files = nil
-	case isKnown && tree != nil && len(tree.Files) <= maxWatchedFiles && !r.writes.InPlace && r.note(ctx, root, generation, tree) == nil:
+	case isKnown && tree != nil && len(tree.Files) <= maxFiles && !r.writes.InPlace && r.note(ctx, root, generation, tree) == nil:
 	default:
 		r.look(ctx, root, !isKnown)
 	}
 }
 
 // note records the files of a tree that was just written, without opening them. A file with another ID than before is new.
-func (r *openReceipts) note(ctx context.Context, root *os.Root, generation string, tree *volume.Payload) error {
+func (r *Receipts) note(ctx context.Context, root *os.Root, generation string, tree *volume.Payload) error {
 	g, err := writer.OpenGeneration(root, r.writes, generation)
 	if err != nil {
 		return err
@@ -131,7 +174,7 @@ func (r *openReceipts) note(ctx context.Context, root *os.Root, generation strin
 	for i := range tree.Files {
 		path := tree.Files[i].Path
 		if path == r.versionsPath {
-			if err := g.WithFile(path, r.opens.Ignore); err != nil {
+			if err := g.WithFile(path, r.ignore); err != nil {
 				return err
 			}
 			continue
@@ -151,9 +194,9 @@ func (r *openReceipts) note(ctx context.Context, root *os.Root, generation strin
 	return nil
 }
 
-// save writes the receipts of files that were opened, and does the other work that is due.
-func (r *openReceipts) save(ctx context.Context, root *os.Root) {
-	if r.opens == nil || r.dueAt().IsZero() {
+// Save writes the receipts of files of the volume root that were opened, and does the other work that is due.
+func (r *Receipts) Save(ctx context.Context, root *os.Root) {
+	if r.opens == nil || r.DueAt().IsZero() {
 		return
 	}
 	now, news := time.Now(), r.inbox.take()
@@ -179,14 +222,14 @@ func (r *openReceipts) save(ctx context.Context, root *os.Root) {
 }
 
 // miss notes that every file without a receipt may have been opened.
-func (r *openReceipts) miss() {
+func (r *Receipts) miss() {
 	for _, file := range r.files {
 		file.missed = file.missed || file.Opened.IsZero()
 	}
 }
 
-// setReceipts writes receipts to files. Opens does not report these files afterwards.
-func (r *openReceipts) setReceipts(root *os.Root, files []*shownFile) error {
+// setReceipts writes receipts to files. The Watcher does not report these files afterwards.
+func (r *Receipts) setReceipts(root *os.Root, files []*shownFile) error {
 	if len(files) == 0 {
 		return nil
 	}
@@ -196,18 +239,18 @@ func (r *openReceipts) setReceipts(root *os.Root, files []*shownFile) error {
 	}
 	defer g.Close()
 	for _, file := range files {
-		if failed := g.SetReceipt(file.Path, file.Opened, r.opens.Ignore); failed != nil {
-			err = errors.Join(err, failed)
-			continue
-		}
-		file.reported = r.opens.Reads() + 2
+		failed := g.SetReceipt(file.Path, file.Opened, func(fd int) (err error) {
+			file.ignored, err = r.opens.Ignore(fd)
+			return err
+		})
+		err = errors.Join(err, failed)
 	}
 	return err
 }
 
 // look reads which files are shown and watches their opens. A known file keeps its state. missed means that the other files may have been
 // opened before.
-func (r *openReceipts) look(ctx context.Context, root *os.Root, missed bool) {
+func (r *Receipts) look(ctx context.Context, root *os.Root, missed bool) {
 	r.findAt, r.retryAt, r.unread = time.Time{}, time.Time{}, nil
 	g, err := writer.OpenGeneration(root, r.writes, "")
 	if err == nil {
@@ -231,14 +274,14 @@ func (r *openReceipts) look(ctx context.Context, root *os.Root, missed bool) {
 }
 
 // read reads the files of a generation. Files of no object need no receipt: the versions file, and emptied files.
-func (r *openReceipts) read(g *writer.Generation, missed bool) error {
+func (r *Receipts) read(g *writer.Generation, missed bool) error {
 	files := map[string]*shownFile{}
 	err := g.Receipts(func(receipt writer.Receipt, file int) error {
-		if len(files) == maxWatchedFiles {
+		if len(files) == maxFiles {
 			return errTooManyFiles
 		}
 		if receipt.Path == r.versionsPath || len(receipt.Refs) == 0 && !receipt.Any {
-			return r.opens.Ignore(file)
+			return r.ignore(file)
 		}
 		id, err := r.opens.ID(file, "")
 		if err != nil {
@@ -256,24 +299,29 @@ func (r *openReceipts) read(g *writer.Generation, missed bool) error {
 		if receipt.Opened.IsZero() {
 			return nil
 		}
-		err = r.opens.Ignore(file)
-		known.reported = r.opens.Reads() + 2 // after Ignore: an open from before it may have been reported by a read meanwhile
+		known.ignored, err = r.opens.Ignore(file)
 		return err
 	})
 	r.generation, r.files = g.Name, files
 	return err
 }
 
-// removing makes Opens ignore a file that can no longer get a receipt; see writer.Options.Removing. Otherwise a process that has the file
-// open could cause noise without end.
-func (r *openReceipts) removing(file int) {
+// Removing has the Watcher ignore a file that can no longer get a receipt; see writer.Options.Removing. file is its descriptor, opened
+// without O_PATH. Otherwise a process that has the file open could cause noise without end. It does nothing while there is no watch.
+func (r *Receipts) Removing(file int) {
 	if r.stop != nil {
-		_ = r.opens.Ignore(file) // if this fails, noise ends the watch
+		_ = r.ignore(file) // if this fails, noise ends the watch
 	}
 }
 
+// ignore ends the reports of a file that never gets a receipt.
+func (r *Receipts) ignore(file int) error {
+	_, err := r.opens.Ignore(file)
+	return err
+}
+
 // watch starts to watch the file system of a generation, unless it is watched already or must not be yet. The files are known.
-func (r *openReceipts) watch(ctx context.Context, g *writer.Generation) {
+func (r *Receipts) watch(ctx context.Context, g *writer.Generation) {
 	if r.stop != nil || errors.Is(r.unwatched, receipts.ErrNoisy) && time.Now().Before(r.noUntil) {
 		return
 	}
@@ -287,7 +335,7 @@ func (r *openReceipts) watch(ctx context.Context, g *writer.Generation) {
 }
 
 // refuse notes why there is no watch. Each reason is logged once.
-func (r *openReceipts) refuse(ctx context.Context, err error) {
+func (r *Receipts) refuse(ctx context.Context, err error) {
 	if r.unwatched == nil || r.unwatched.Error() != err.Error() {
 		klog.FromContext(ctx).Info("Opens of a volume's files are not watched", "reason", err.Error())
 	}
@@ -296,7 +344,7 @@ func (r *openReceipts) refuse(ctx context.Context, err error) {
 }
 
 // retry schedules a retry, with delays that grow until receipts have worked for a long time.
-func (r *openReceipts) retry() {
+func (r *Receipts) retry() {
 	now := time.Now()
 	if now.Sub(r.endedAt) > 2*rewatchMax {
 		r.ended = 0
@@ -305,8 +353,8 @@ func (r *openReceipts) retry() {
 	r.ended, r.endedAt = r.ended+1, now
 }
 
-// endWatch handles the end of a watch that Opens reported. After an end because of noise, no watch is started for a while.
-func (r *openReceipts) endWatch(ctx context.Context, root *os.Root, why error) {
+// endWatch handles the end of a watch that the Watcher reported. After an end because of noise, no watch is started for a while.
+func (r *Receipts) endWatch(ctx context.Context, root *os.Root, why error) {
 	r.refuse(ctx, why)
 	r.retry()
 	if !errors.Is(why, receipts.ErrNoisy) {
@@ -325,7 +373,7 @@ func (r *openReceipts) endWatch(ctx context.Context, root *os.Root, why error) {
 }
 
 // unmark ends the watch of a generation's file system, if there is one.
-func (r *openReceipts) unmark(ctx context.Context, g *writer.Generation) {
+func (r *Receipts) unmark(ctx context.Context, g *writer.Generation) {
 	if r.stop == nil {
 		return
 	}
@@ -338,26 +386,27 @@ func (r *openReceipts) unmark(ctx context.Context, g *writer.Generation) {
 
 // rewritten notes that a file has new content, and forgets opens from before the last byte; see writer.Options.Rewritten. If the file was
 // ignored for long enough, no such open is queued, and there is nothing to wait for.
-func (r *openReceipts) rewritten(path string, file int) {
+func (r *Receipts) rewritten(path string, file int) {
 	id, err := r.opens.ID(file, "")
-	if known := r.files[path]; known == nil || known.reported == 0 || r.opens.Reads() < known.reported {
-		err = errors.Join(err, r.opens.Drain(drainTime))
+	if known := r.files[path]; known == nil || !r.opens.HasReported(known.ignored) {
+		err = errors.Join(err, r.opens.Drain(DrainTime))
 	}
 	err = errors.Join(err, r.opens.Listen(file))
 	r.inbox.forget(id, err)
 	delete(r.files, path) // it is read again after the write
 }
 
-// states returns for each object whether it was opened: it has at least one file, and each of its files has a receipt.
-func (r *openReceipts) states(refs []volume.Ref) map[volume.Ref]*Opened {
+// States returns for each of these objects whether it was opened: it has at least one file, and each of its files has a receipt. It returns
+// nil if there are no receipts. The caller owns the result.
+func (r *Receipts) States(refs []volume.Ref) map[volume.Ref]*Object {
 	if r.opens == nil {
 		return nil
 	}
-	all := make(map[volume.Ref]*Opened, len(refs))
+	all := make(map[volume.Ref]*Object, len(refs))
 	for _, ref := range refs {
-		all[ref] = &Opened{}
+		all[ref] = &Object{}
 	}
-	for _, path := range sortedKeys(r.files) {
+	for _, path := range slices.Sorted(maps.Keys(r.files)) {
 		file := r.files[path]
 		of := file.Refs
 		if file.Any {

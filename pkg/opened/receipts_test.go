@@ -1,0 +1,293 @@
+package opened
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/refvol/refvol/pkg/receipts"
+	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
+)
+
+// TestAnObjectIsOpened when each of its files is. A file with new content is not opened, and one that did not change keeps its receipt.
+func TestAnObjectIsOpened(t *testing.T) {
+	inBubble(t, writer.Options{}, func(v *testVolume) {
+		v.write("a/x", "1", "a/y", "1", "b/x", "1", "versions", "1")
+		v.wantIgnored("versions")
+		v.want("a", No, "a/x", "a/y")
+		v.want("none", Unknown)
+		v.watcher.opened([]string{v.id("a/x")})
+		v.wantDue(delay)
+		v.watcher.opened([]string{v.id("a/y"), "of another volume"}) // the first one is not delayed by a later one
+		v.want("a", No, "a/x", "a/y")
+		at := time.Now()
+		v.wait()
+		v.want("a", Yes)
+		v.want("b", No, "b/x")
+		if o := v.States([]volume.Ref{ref("a")})[ref("a")]; !o.At.Equal(at) {
+			t.Errorf("opened at %s, want %s", o.At, at)
+		}
+		v.wantNothingDue()
+		v.wantIgnored("versions", "a/x", "a/y")
+		if v.watcher.owner != "pod" || len(v.wakes) != 2 || !v.wakes[1].Equal(at.Add(delay)) {
+			t.Errorf("the owner is %q, and it was woken for %v", v.watcher.owner, v.wakes)
+		}
+		v.write("a/x", "1", "a/y", "2", "b/x", "1", "versions", "2")
+		v.want("a", No, "a/y")
+		v.open("a/y")
+		v.want("a", Yes)
+	})
+}
+
+// TestLost: opens of files without a receipt may have been missed, and others stay known.
+func TestLost(t *testing.T) {
+	inBubble(t, writer.Options{}, func(v *testVolume) {
+		v.write("a/x", "1", "b/x", "1")
+		v.open("a/x")
+		v.Lost()
+		v.wantDue(0)
+		if at := v.wakes[len(v.wakes)-1]; !at.Equal(time.Now()) {
+			t.Errorf("woken for %s", at)
+		}
+		v.Save(t.Context(), v.root)
+		v.want("a", Yes)
+		v.want("b", Unknown, "b/x")
+		v.write("a/x", "1", "b/x", "2")
+		v.want("b", No, "b/x")
+	})
+}
+
+// TestLostBesideClose is for the race detector.
+func TestLostBesideClose(t *testing.T) {
+	r := New(Options{Watcher: &fakeWatcher{}, Wake: func(time.Time) {}})
+	var calls sync.WaitGroup
+	calls.Go(r.Lost)
+	calls.Go(r.Close)
+	calls.Wait()
+}
+
+// TestClose ends the watch, and forgets the files and what is due.
+func TestClose(t *testing.T) {
+	inBubble(t, writer.Options{}, func(v *testVolume) {
+		v.write("a/x", "1")
+		v.watcher.opened([]string{v.id("a/x")})
+		v.Find(time.Now())
+		v.Close()
+		v.Close()
+		v.wantNothingDue()
+		v.want("a", Unknown)
+		if v.watcher.watches != 0 {
+			t.Errorf("%d watches are left", v.watcher.watches)
+		}
+		v.Removing(-1) // there is nothing to ignore without a watch
+		v.write("a/x", "2")
+		v.want("a", Unknown, "a/x") // a process may have opened it before the watch
+	})
+}
+
+// TestNoWatcher: then there are no receipts.
+func TestNoWatcher(t *testing.T) {
+	inBubble(t, writer.Options{}, func(v *testVolume) {
+		v.Receipts = New(Options{Wake: func(time.Time) { t.Error("it was woken") }})
+		if o := v.Bind(v.opts, ""); o.Rewritten != nil || o.Removing != nil {
+			t.Error("it wants to hear of files")
+		}
+		v.Find(time.Now())
+		v.write("a/x", "1")
+		v.Lost()
+		v.wantNothingDue()
+		v.Save(t.Context(), v.root)
+		if all := v.States([]volume.Ref{ref("a")}); all != nil {
+			t.Errorf("got %v", all)
+		}
+		v.Close()
+	})
+}
+
+// TestTheNextProcess knows the receipts that were saved, and not who opened the other files. It reads them when that is due, or before a
+// write.
+func TestTheNextProcess(t *testing.T) {
+	for _, write := range []bool{false, true} {
+		inBubble(t, writer.Options{}, func(v *testVolume) {
+			v.write("a/x", "1", "b/x", "1", "versions", "1")
+			v.open("a/x")
+			v.restart()
+			v.Find(time.Now().Add(delay))
+			v.wantDue(delay)
+			v.bind()
+			if write {
+				v.write("a/x", "1", "b/x", "1", "c/x", "1", "versions", "1")
+				v.want("c", No, "c/x")
+			} else {
+				v.wait()
+			}
+			v.wantNothingDue()
+			v.want("a", Yes)
+			v.want("b", Unknown, "b/x")
+			v.wantIgnored("versions", "a/x")
+			v.open("b/x")
+			v.want("b", Yes)
+		})
+	}
+}
+
+// TestARewrittenFile has no receipt until it is opened again. Opens from before are waited for, unless they are reported for certain.
+func TestARewrittenFile(t *testing.T) {
+	inBubble(t, writer.Options{InPlace: true}, func(v *testVolume) {
+		rewrite := func(content string, drains int) {
+			t.Helper()
+			v.watcher.drains = 0
+			v.write("a/x", content)
+			if v.watcher.drains != drains {
+				t.Errorf("%d drains, want %d", v.watcher.drains, drains)
+			}
+			v.wait()
+		}
+		v.write("a/x", "1")
+		rewrite("2", 1) // it was never ignored
+		v.want("a", No, "a/x")
+		v.open("a/x")
+		v.watcher.reads++
+		rewrite("3", 1) // a read that began earlier has left opens
+		v.want("a", No, "a/x")
+		v.open("a/x")
+		v.wantIgnored("a/x")
+		v.watcher.reads += 2
+		rewrite("4", 0)
+		v.want("a", No, "a/x")
+		v.wantIgnored()
+		v.watcher.slow = errFault
+		v.watcher.opened([]string{v.id("a/x")}) // of the old content
+		rewrite("5", 1)
+		v.want("a", Unknown, "a/x")
+	})
+}
+
+// TestAWatchThatIsRefused is retried, with delays that grow.
+func TestAWatchThatIsRefused(t *testing.T) {
+	inBubble(t, writer.Options{}, func(v *testVolume) {
+		v.watcher.refusal = errFault
+		v.write("a/x", "1")
+		for _, wait := range []time.Duration{rewatchMin, 2 * rewatchMin, 4 * rewatchMin} {
+			v.want("a", Unsupported, "a/x")
+			v.wantDue(wait)
+			<-time.After(wait)
+			v.Save(t.Context(), v.root)
+		}
+		for range 20 {
+			<-time.After(time.Until(v.DueAt()))
+			v.Save(t.Context(), v.root)
+		}
+		v.wantDue(rewatchMax)
+		v.watcher.refusal = nil
+		<-time.After(rewatchMax)
+		v.Save(t.Context(), v.root)
+		v.wantNothingDue()
+		v.want("a", Unknown, "a/x")
+		v.open("a/x")
+		v.want("a", Yes)
+	})
+}
+
+// TestNoise ends the watch. The first write some time later starts another one.
+func TestNoise(t *testing.T) {
+	inBubble(t, writer.Options{}, func(v *testVolume) {
+		v.write("a/x", "1", "b/x", "1")
+		v.open("a/x")
+		v.watcher.lost(receipts.ErrNoisy)
+		v.wantDue(0)
+		v.Save(t.Context(), v.root)
+		v.wantNothingDue()
+		v.want("a", Yes)
+		v.want("b", Unknown, "b/x")
+		if o := v.States([]volume.Ref{ref("b")})[ref("b")]; o.Reason != receipts.ErrNoisy.Error() || v.watcher.watches != 0 || v.watcher.unmarks != 1 {
+			t.Errorf("the reason is %q, with %d watches after %d ends", o.Reason, v.watcher.watches, v.watcher.unmarks)
+		}
+		v.write("a/x", "1", "b/x", "2")
+		if v.watcher.watches != 0 {
+			t.Error("a watch was started at once")
+		}
+		<-time.After(rewatchMin)
+		v.write("a/x", "1", "b/x", "3")
+		v.want("b", Unknown, "b/x")
+		v.open("b/x")
+		v.want("b", Yes)
+	})
+}
+
+// TestAWatchThatEnds for another reason is started again by itself.
+func TestAWatchThatEnds(t *testing.T) {
+	inBubble(t, writer.Options{}, func(v *testVolume) {
+		v.write("a/x", "1")
+		v.watcher.watches = 0
+		v.watcher.lost(errFault)
+		v.Save(t.Context(), v.root)
+		v.want("a", Unsupported, "a/x")
+		v.wantDue(rewatchMin)
+		<-time.After(rewatchMin)
+		v.Save(t.Context(), v.root)
+		v.want("a", Unknown, "a/x")
+		if v.watcher.watches != 1 || v.watcher.unmarks != 0 {
+			t.Errorf("%d watches, %d ends", v.watcher.watches, v.watcher.unmarks)
+		}
+	})
+}
+
+// TestTooManyFiles: they are not watched, and then neither are those that were.
+func TestTooManyFiles(t *testing.T) {
+	inBubble(t, writer.Options{}, func(v *testVolume) {
+		pairs := make([]string, 0, 2*maxFiles+2)
+		for i := range maxFiles {
+			pairs = append(pairs, fmt.Sprintf("a/%03d", i), "1")
+		}
+		more := append(pairs, "b/x", "1")
+		v.write(more...)
+		v.want("a", Unsupported)
+		if v.watcher.watches != 0 {
+			t.Error("they are watched")
+		}
+		v.write(pairs...)
+		if o := v.States([]volume.Ref{ref("a")})[ref("a")]; o.State != Unknown || o.Count != maxFiles || v.watcher.watches != 1 {
+			t.Errorf("%+v, %d watches", o, v.watcher.watches)
+		}
+		v.write(more...)
+		v.want("a", Unsupported)
+		if o := v.States([]volume.Ref{ref("a")})[ref("a")]; o.Reason != errTooManyFiles.Error() || v.watcher.watches != 0 || v.watcher.unmarks != 1 {
+			t.Errorf("%+v, %d watches, %d ends", o, v.watcher.watches, v.watcher.unmarks)
+		}
+	})
+}
+
+// TestFilesThatCantBeRead are unknown, and are read again.
+func TestFilesThatCantBeRead(t *testing.T) {
+	inBubble(t, writer.Options{}, func(v *testVolume) {
+		v.write("a/x", "1")
+		v.open("a/x")
+		v.watcher.unread = errFault
+		v.write("a/x", "2")
+		v.want("a", Unknown)
+		v.wantDue(rewatchMin)
+		v.watcher.unread = nil
+		<-time.After(rewatchMin)
+		v.Save(t.Context(), v.root)
+		v.wantNothingDue()
+		v.want("a", Unknown, "a/x")
+	})
+}
+
+// TestRemoving: a file that can get no receipt any more is ignored.
+func TestRemoving(t *testing.T) {
+	inBubble(t, writer.Options{}, func(v *testVolume) {
+		v.write("a/x", "1")
+		file, err := v.root.Open("..data/a/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		v.wantIgnored()
+		v.Removing(int(file.Fd()))
+		v.wantIgnored("a/x")
+	})
+}
