@@ -1,8 +1,8 @@
 #!/bin/bash
 # Usage: mutant-test.sh TEST ARGUMENT... (by go test -exec and go run -exec, for gremlins)
-# Runs the test of a package, and for mount also the suite, in another module, that has most of its tests. A coverage profile then says that each
-# line of the package has run: gremlins judges only what has, and Go counts no conditions of cases, no constants, and no code that another
-# process runs.
+# Runs the test of a package, for mount also the suite, in another module, that has most of its tests, and for opened also those of the publisher,
+# which open files between its writes. A coverage profile then says that each line of the package has run: gremlins judges only what has, and Go
+# counts no conditions of cases, no constants, and no code that another process runs.
 profile='' limit=10m
 for argument; do
   case $argument in
@@ -11,7 +11,10 @@ for argument; do
   esac
 done
 "$@" || exit
-case $PWD in */pkg/mount) GOFLAGS='-count=1 -vet=off -short' go -C ../../e2e test -failfast -timeout "$limit" ./suites/mount || exit ;; esac
+case $PWD in
+*/pkg/mount) GOFLAGS='-count=1 -vet=off -short' go -C ../../e2e test -failfast -timeout "$limit" ./suites/mount || exit ;;
+*/pkg/opened) GOFLAGS='-count=1 -vet=off -short' go test -failfast -timeout "$limit" ../publisher || exit ;;
+esac
 if [ -n "$profile" ]; then
   package=$(sed -n '2s|/[^/]*:.*||p' "$profile")
   for file in *.go; do echo "$package/$file:1.1,1000000.1 1 1"; done >>"$profile"
