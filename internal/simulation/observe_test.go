@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -193,7 +194,7 @@ func (w *world) finish() {
 		left("bytes of objects")
 	}
 	if s := proc.requests.State(); s.UnderWay+s.Waiting != 0 || len(s.Closed) > 0 {
-		left("requests")
+		left(fmt.Sprintf("requests: %+v", s))
 	}
 	if w.server.streams() > 0 {
 		left("streams")

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,7 +24,7 @@ type answers struct {
 	held payload.Held
 	// unknown says why the state of some objects is not known, and unknownRefs are these. stale says why the known state of some objects
 	// cannot be kept current.
-	unknown, stale *failure
+	unknown, stale failures
 	unknownRefs    map[volume.Ref]bool
 	// isFailing means that requests about the unknown objects fail. Otherwise their answers may come in a moment.
 	isFailing bool
@@ -35,14 +36,15 @@ type answers struct {
 // which then reports all refusals together.
 func (got *answers) isPartial() bool { return got.isAsking && len(got.refused) > 0 }
 
-// first returns why a new volume may not start with these answers, or nil if it may.
-func (got *answers) first(refusal *failure) *failure {
+// first returns why a new volume may not start with these answers.
+func (got *answers) first(refusal *failure) failures {
 	switch {
 	case refusal != nil: // it was refused after the pod was admitted
-		return refusal
-	case got.unknown != nil:
+		return failures{refusal}
+	case len(got.unknown) > 0:
 		return got.unknown
-	case got.stale != nil && got.stale.event == eventRefForbidden:
+	}
+	if worst := got.stale.worst(); worst != nil && worst.kind == kindRefused {
 		return got.stale // a new volume must not start with an object that may no longer be read
 	}
 	return nil
@@ -51,20 +53,17 @@ func (got *answers) first(refusal *failure) *failure {
 // answers returns the present answers about a volume's objects, and registers the objects that the pod may read. What is registered stays so
 // while it is not known, or only suspected, that the pod may no longer read it: a failed review must end no watch. has reports whether the
 // files show an object.
-func (b *binding) answers(has func(volume.Ref) bool) *answers {
+func (b *binding) answers(isMounted bool, has func(volume.Ref) bool) *answers {
 	// Check whether answers are due before the answers are read. Otherwise an answer that arrives in between is overlooked.
 	got := &answers{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}, unknownRefs: map[volume.Ref]bool{}}
-	got.isAsking = len(b.spec.consents) > 0 && b.shared.access != nil && b.shared.access.HasPending(b.request.Pod.Account(), b.spec.consent)
-	var unknown, outdated []*failure
+	got.isAsking = len(b.spec.consents) > 0 && b.access != nil && b.access.HasPending(b.request.Pod.Account(), b.spec.consent)
 	var may, keep []volume.Ref
-	unproven := b.rights.prove(b.entry.since)
-	if unproven != nil {
-		unknown = append(unknown, unproven)
-	}
+	unproven := b.rights.prove(b.since, isMounted)
+	got.unknown = got.unknown.with(unproven)
 	for _, ref := range b.spec.refs {
 		verdict, f := access.Unknown, (*failure)(nil)
 		if unproven == nil || !b.spec.consent[ref] {
-			verdict, f = b.rights.mayKeep(ref)
+			verdict, f = b.rights.mayKeep(ref, isMounted)
 		}
 		if verdict == access.Allowed || verdict != access.Refused && slices.Contains(b.registered, ref) {
 			keep = append(keep, ref)
@@ -74,33 +73,26 @@ func (b *binding) answers(has func(volume.Ref) bool) *answers {
 			may = append(may, ref)
 		case verdict == access.Unknown, verdict == access.Suspected && has(ref):
 			// A suspected refusal needs no confirmation if no file shows the object: there is nothing to remove.
-			got.unknownRefs[ref] = true
-			if f != nil {
-				unknown = append(unknown, f)
-			}
+			got.unknownRefs[ref], got.unknown = true, got.unknown.with(f)
 		default:
 			got.refused[ref] = true
 		}
 	}
 	b.register(keep)
 	for _, ref := range may {
-		object, err := b.shared.opts.Objects.GetObject(b.request.Pod, ref)
+		object, err := b.opts.Objects.GetObject(b.request.Pod, ref)
 		// If the state is not known, the 404 answers the request and not the object. It may come from a proxy.
 		isAbsent := apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced)
 		if err != nil && !isAbsent {
-			got.unknownRefs[ref] = true
-			unknown = append(unknown, b.whyUnknown(ref, err))
+			got.unknownRefs[ref], got.unknown = true, append(got.unknown, b.whyUnknown(ref, err))
 			continue
 		}
 		if !isAbsent {
 			got.objects[ref], got.at[ref] = object, object.Version
 		}
-		if f := b.whyStale(ref); f != nil {
-			outdated = append(outdated, f)
-		}
+		got.stale = got.stale.with(b.whyStale(ref))
 	}
-	got.unknown, got.stale = together(unknown), together(outdated)
-	got.isFailing = slices.ContainsFunc(unknown, func(f *failure) bool { return !f.isUnlogged() })
+	got.isFailing = slices.ContainsFunc(got.unknown, func(f *failure) bool { return !f.isUnlogged() })
 	return got
 }
 
@@ -109,38 +101,34 @@ func (b *binding) whyUnknown(ref volume.Ref, err error) *failure {
 	var tooMuch *manager.FullError
 	isForbidden := apierrors.IsForbidden(err)
 	switch {
-	case isForbidden && !b.shared.opts.NodeRights, isRefusal(err) && b.shared.opts.Objects.DenialErr(b.request.Pod, ref) != nil:
+	case isForbidden && !b.opts.NodeRights, isRefusal(err) && b.opts.Objects.DenialErr(b.request.Pod, ref) != nil:
 		return b.denied(err)
 	case errors.As(err, &tooMuch):
-		return full(ReasonCacheFull, "%w", tooMuch)
-	case errors.Is(err, manager.ErrNotSynced):
+		return broken(ReasonCacheFull, tooMuch)
+	case errors.Is(err, manager.ErrNotSynced), errors.Is(err, manager.ErrNotRegistered):
 		f := waiting(err)
 		if isForbidden { // with the node's rights a refusal may pass
-			f.reason = ReasonForbidden
+			f.kind, f.reason = kindDenied, ReasonForbidden
 		}
 		return f
-	case errors.Is(err, manager.ErrNotRegistered):
-		f := waiting(err)
-		f.waits, f.retry = false, true
-		return f
 	}
-	return broken(err)
+	return broken(0, err)
 }
 
 // whyStale returns why the known state of an object cannot be kept current, or nil if it can.
 func (b *binding) whyStale(ref volume.Ref) *failure {
-	switch err := b.shared.opts.Objects.DenialErr(b.request.Pod, ref); {
+	switch err := b.opts.Objects.DenialErr(b.request.Pod, ref); {
 	case err == nil:
 		return nil
 	case isRefusal(err):
 		return b.denied(err)
 	default:
-		return stale(err)
+		return outdated(0, fmt.Errorf("stale answer: %w", err))
 	}
 }
 
 func (b *binding) denied(err error) *failure {
-	return forbidden(err, b.shared.opts.NodeRights && apierrors.IsForbidden(err))
+	return forbidden(err, b.opts.NodeRights && apierrors.IsForbidden(err))
 }
 
 // isRefusal reports whether a request was refused because a right or an accepted token is missing.

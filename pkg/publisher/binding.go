@@ -19,6 +19,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/room"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -32,11 +33,12 @@ const (
 )
 
 // binding connects a volume to what is asked for: the request, its parsed spec, and the objects that are read for it. The pod's worker owns
-// it. It must not know about files.
+// it. It must not know about files. isMounted is always the volume's present state.
 type binding struct {
-	shared *shared
-	entry  *entry
-	// hint is the pod that a mounted volume of an earlier process names. hintErr says why it names none.
+	*node
+	place
+	room *room.Volume
+	// hint is the pod of a mounted volume of an earlier process, as far as it is known. hintErr says why the volume names none.
 	hint    volume.Pod
 	hintErr error
 	// podSpec is the pod's spec, kept until the volume is bound. failingSince is when reading it began to fail, or zero while it can be
@@ -57,12 +59,12 @@ type binding struct {
 
 // find reads the name of the pod that a mounted volume carries.
 func (b *binding) find(root *os.Root) {
-	b.hint.UID = b.entry.worker.uid
-	b.hint.Namespace, b.hint.Name, b.hintErr = record.Pod(root, b.shared.opts.AttributePrefix)
+	b.hint.UID = b.uid
+	b.hint.Namespace, b.hint.Name, b.hintErr = record.Pod(root, b.opts.AttributePrefix)
 }
 
 // derive returns the request for a volume. If the kubelet has sent one, that is returned. For a volume of an earlier process it is derived
-// from the pod's spec. If the kubelet sends a request meanwhile, that one wins.
+// from the pod's spec.
 func (b *binding) derive(asked *Request) (*Request, *failure) {
 	if asked != nil {
 		return asked, nil
@@ -76,25 +78,12 @@ func (b *binding) derive(asked *Request) (*Request, *failure) {
 	case isNoPod(err): // a static pod gives this error too, because its mirror pod has another UID
 		return nil, waiting(fmt.Errorf("it is not updated until the kubelet publishes it again: %w", err))
 	case apierrors.IsForbidden(err) && time.Since(b.failingSince) >= refusedTime:
-		f := final(ReasonForbidden, "it has not been updated since the plugin restarted: the API server does not let the plugin read the pod: %w", err)
-		f.event = eventRefForbidden
-		return nil, f
+		return nil, forbidden(fmt.Errorf("it has not been updated since the plugin restarted: the API server does not let the plugin read the pod: %w", err), false)
 	default:
 		return nil, waiting(fmt.Errorf("an earlier process has mounted it, and this one has not taken it over yet: %w", err))
 	}
-	request, f := b.requestOf(podSpec)
-	e := b.entry
-	e.set(func() {
-		switch {
-		case f != nil:
-			e.report.pod = podSpec.Pod
-		case e.wanted.request == nil:
-			e.wanted.request = request
-		default:
-			request = e.wanted.request
-		}
-	})
-	return request, f
+	b.hint = podSpec.Pod
+	return b.requestOf(podSpec)
 }
 
 // readPod returns the spec of a pod. The error is pod.ErrPending until there is an answer, and the error of the last read while the read is
@@ -103,7 +92,7 @@ func (b *binding) readPod(asked volume.Pod, urgent bool) (*pod.Spec, error) {
 	if b.podSpec != nil && b.podSpec.Pod.UID == asked.UID {
 		return b.podSpec, nil
 	}
-	podSpec, err := b.shared.pods.Get(asked, b.entry.id, urgent)
+	podSpec, err := b.pods.Get(asked, b.id, urgent)
 	switch {
 	case err == nil:
 		b.podSpec, b.failingSince = podSpec, time.Time{}
@@ -119,18 +108,16 @@ func isNoPod(err error) bool {
 
 // requestOf returns the request with which the kubelet published a mounted volume of a pod.
 func (b *binding) requestOf(podSpec *pod.Spec) (*Request, *failure) {
-	id, target := b.entry.id, b.entry.target
-	_, name := targetParts(b.shared.opts.KubeletDir, target)
-	inline, ok := podSpec.Inline[name]
-	if !ok || inline.Driver != b.shared.opts.Driver {
-		return nil, final(ReasonInvalid, "the pod %s has no inline volume %q of the driver %s", podSpec.Pod, name, b.shared.opts.Driver)
+	inline, ok := podSpec.Inline[b.name]
+	if !ok || inline.Driver != b.opts.Driver {
+		return nil, final(ReasonInvalid, fmt.Errorf("the pod %s has no inline volume %q of the driver %s", podSpec.Pod, b.name, b.opts.Driver))
 	}
-	if kubeletsID.MatchString(id) && id != inlineID(podSpec.Pod, name) {
-		return nil, final(ReasonInvalid, "the volume mounted at %s is not volume %q of the pod %s: its id is that of another", target, name, podSpec.Pod)
+	if kubeletsID.MatchString(b.id) && b.id != inlineID(podSpec.Pod, b.name) {
+		return nil, final(ReasonInvalid, fmt.Errorf("the volume mounted at %s is not volume %q of the pod %s: its id is that of another", b.target, b.name, podSpec.Pod))
 	}
 	return &Request{
-		VolumeID:   id,
-		Target:     target,
+		VolumeID:   b.id,
+		Target:     b.target,
 		Pod:        podSpec.Pod,
 		Derived:    true,
 		Attributes: volume.Attributes(inline.Attributes),
@@ -149,8 +136,9 @@ func inlineID(pod volume.Pod, name string) string {
 }
 
 // bind parses a request, resolves it, and prepares the volume's rights. It does this once per request. An invalid request stays invalid
-// until another request comes. isNew means that the volume was bound to a request for other files. urgent means that a publish waits.
-func (b *binding) bind(ctx context.Context, request *Request, urgent bool) (isNew bool, f *failure) {
+// until another request comes. isNew means that the volume was bound to a request for other files: then its objects must be followed before
+// the first answer is read, so that no change is overlooked.
+func (b *binding) bind(ctx context.Context, request *Request, now snapshot) (isNew bool, f *failure) {
 	if b.request == request {
 		return false, b.invalid
 	}
@@ -158,7 +146,7 @@ func (b *binding) bind(ctx context.Context, request *Request, urgent bool) (isNe
 		if b.request != nil && b.request.Derived {
 			klog.FromContext(ctx).Info("The kubelet's request is not the one that was derived from the pod's spec", "derivedFor", b.request.Pod)
 		}
-		found, f := b.parseRequest(ctx, request, urgent)
+		found, f := b.parseRequest(ctx, request, now)
 		if f != nil && (f.waits || f.retry) {
 			return false, f // a later try may have another result
 		}
@@ -170,45 +158,43 @@ func (b *binding) bind(ctx context.Context, request *Request, urgent bool) (isNe
 		return false, b.invalid
 	}
 	if isNew {
-		// Add the volume to the index before the first answer is read, so that no change is overlooked.
-		b.entry.follow(b.spec.refs)
-		b.entry.room.Name(b.spec.names)
-		b.rights = rights{shared: b.shared, entry: b.entry, request: request, spec: b.spec, token: request.Token, isProven: request.Derived}
+		b.room.Name(b.spec.names)
+		b.rights = rights{node: b.node, place: b.place, request: request, spec: b.spec, token: request.Token, isProven: request.Derived}
 	}
 	b.rights.offer(ctx, request)
 	return isNew, nil
 }
 
 // parseRequest validates, parses and resolves a request.
-func (b *binding) parseRequest(ctx context.Context, request *Request, urgent bool) (*spec, *failure) {
-	if err := request.validate(&b.shared.opts); err != nil {
-		return nil, final(ReasonInvalid, "%w", err)
+func (b *binding) parseRequest(ctx context.Context, request *Request, now snapshot) (*spec, *failure) {
+	if err := request.validate(&b.opts); err != nil {
+		return nil, final(ReasonInvalid, err)
 	}
-	options := []volume.Option{volume.DefaultSpread(b.shared.opts.DefaultSpread)}
-	if b.shared.opts.CrossNamespace || b.entry.isMounted() { // for a mounted volume, the answers refuse objects of other namespaces
+	options := []volume.Option{volume.DefaultSpread(b.opts.DefaultSpread)}
+	if b.opts.CrossNamespace || now.isMounted { // for a mounted volume, the answers refuse objects of other namespaces
 		options = append(options, volume.AcrossNamespaces())
 	}
 	var parsed *volume.Spec
 	var err error
-	crowd := b.shared.inTurn(ctx, func() { parsed, err = volume.Parse(request.Attributes, request.Pod, options...) })
+	crowd := b.inTurn(ctx, func() { parsed, err = volume.Parse(request.Attributes, request.Pod, options...) })
 	switch {
 	case crowd != nil:
 		return nil, crowd
 	case err != nil:
-		return nil, final(ReasonInvalid, "%w", err)
+		return nil, final(ReasonInvalid, err)
 	}
-	s, f := b.resolve(ctx, request, parsed, urgent)
+	s, f := b.resolve(ctx, request, parsed, now)
 	if f != nil {
 		return nil, f
 	}
-	if !b.entry.isMounted() {
-		if err := b.shared.limits.CheckItems(pod.CountItems(s.resolved)); err != nil {
-			return nil, final(ReasonTooLarge, "%w", err)
+	if !now.isMounted {
+		if err := b.limits.CheckItems(pod.CountItems(s.resolved)); err != nil {
+			return nil, final(ReasonTooLarge, err)
 		}
 	}
 	s.names, s.refs = s.resolved.Names(), s.resolved.Refs()
 	s.consents, s.consent = s.resolved.CrossNamespaceRefs(request.Pod), map[volume.Ref]bool{}
-	if b.shared.opts.Identity != nil {
+	if b.opts.Identity != nil {
 		s.consents = append(s.consents, s.resolved.LocalRefs(request.Pod)...)
 	}
 	for _, use := range s.consents {
@@ -219,60 +205,55 @@ func (b *binding) parseRequest(ctx context.Context, request *Request, urgent boo
 
 // resolve adds to a volume's spec what the volume takes from the pod's own spec. A pod's spec never changes in these parts during the pod's
 // life.
-func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.Spec, urgent bool) (*spec, *failure) {
+func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.Spec, now snapshot) (*spec, *failure) {
+	check := b.room.CheckNames
+	if now.isMounted {
+		check = func(volume.Names) error { return nil } // a running pod may keep what it has
+	}
 	at := parsed.NeedsPod()
-	if at == "" && !b.shared.opts.NodeRights {
-		if err := b.checkNames(parsed.Names()); err != nil {
-			return nil, final(ReasonInvalid, "%w", err)
+	if at == "" && !b.opts.NodeRights {
+		if err := check(parsed.Names()); err != nil {
+			return nil, final(ReasonInvalid, err)
 		}
 		return &spec{Spec: parsed, resolved: parsed}, nil
 	}
 	at = cmp.Or(at, "with --identity=node a volume shows only what its pod's spec names")
-	podSpec, err := b.readPod(request.Pod, urgent)
+	podSpec, err := b.readPod(request.Pod, now.waits)
 	if err == nil && podSpec.Mirror { // a static pod's UID proves nothing: anybody may have written the mirror pod
 		err = fmt.Errorf("read pod %s: %w", request.Pod, pod.ErrStatic)
 	}
 	if err != nil {
-		return nil, b.unreadPod(fmt.Errorf("%s: %w", at, err))
+		return nil, b.unreadPod(fmt.Errorf("%s: %w", at, err), now.isMounted)
 	}
 	s := &spec{Spec: parsed}
 	var leftOut []string
-	_, name := targetParts(b.shared.opts.KubeletDir, request.Target)
-	crowd := b.shared.inTurn(ctx, func() {
-		s.resolved, leftOut, err = pod.Resolve(parsed, podSpec.Env, podSpec.VolumeSources, podSpec.MountsBelow, name, b.checkNames)
+	crowd := b.inTurn(ctx, func() {
+		s.resolved, leftOut, err = pod.Resolve(parsed, podSpec.Env, podSpec.VolumeSources, podSpec.MountsBelow, b.name, check)
 	})
 	if crowd != nil {
 		return nil, crowd
 	}
 	s.leftOut = few(leftOut)
-	if err == nil && b.shared.opts.NodeRights {
+	if err == nil && b.opts.NodeRights {
 		// The node may also read objects that other pods name. A volume must not depend on other pods.
 		err = unnamed(slices.Concat(parsed.LocalRefs(request.Pod), parsed.CrossNamespaceRefs(request.Pod)), podSpec.Refs)
 	}
 	if err != nil {
-		return nil, final(ReasonInvalid, "%w", err)
+		return nil, final(ReasonInvalid, err)
 	}
 	return s, nil
 }
 
-// checkNames returns an error if a volume that is not mounted yet names more than it may. A running pod may keep what it has.
-func (b *binding) checkNames(n volume.Names) error {
-	if b.entry.isMounted() {
-		return nil
-	}
-	return b.entry.room.CheckNames(n)
-}
-
 // unreadPod returns the failure to read a pod whose spec says what the volume shows. With the node's rights a refusal may pass: the API
 // server's authorizer may learn about a pod a moment later than the kubelet.
-func (b *binding) unreadPod(err error) *failure {
+func (b *binding) unreadPod(err error, isMounted bool) *failure {
 	switch {
 	case errors.Is(err, pod.ErrStatic):
-		return final(ReasonInvalid, "%w", err)
+		return final(ReasonInvalid, err)
 	case isNoPod(err):
-		return final(ReasonNotFound, "%w", err)
+		return final(ReasonNotFound, err)
 	case apierrors.IsForbidden(err):
-		return forbidden(err, b.shared.opts.NodeRights || b.entry.isMounted())
+		return forbidden(err, b.opts.NodeRights || isMounted)
 	}
 	return waiting(err)
 }
@@ -291,25 +272,24 @@ func unnamed(uses []volume.Reference, refs []volume.Ref) error {
 }
 
 // keepObjects marks the volume as mounted. Its objects are then kept, whatever memory they take.
-func (b *binding) keepObjects() { b.shared.opts.Objects.MarkMounted(b.request.Pod, b.entry.id) }
+func (b *binding) keepObjects() { b.opts.Objects.MarkMounted(b.request.Pod, b.id) }
 
 // release unregisters the objects of a volume and drops its token. It is idempotent.
 func (b *binding) release() {
-	b.entry.unfollow(b.spec.refs)
-	b.shared.opts.Objects.UnregisterPod(b.request.Pod, b.entry.id)
-	if identity := b.shared.opts.Identity; identity != nil {
-		identity.Drop(b.request.Pod, b.entry.id)
+	b.opts.Objects.UnregisterPod(b.request.Pod, b.id)
+	if identity := b.opts.Identity; identity != nil {
+		identity.Drop(b.request.Pod, b.id)
 	}
 	b.registered = nil
 }
 
 // unbind undoes bind. It is idempotent.
 func (b *binding) unbind() {
-	b.shared.pods.Forget(b.entry.id)
+	b.pods.Forget(b.id)
 	if b.spec != nil {
 		b.release()
 	}
-	*b = binding{shared: b.shared, entry: b.entry, hint: b.hint, hintErr: b.hintErr, failingSince: b.failingSince}
+	*b = binding{node: b.node, place: b.place, room: b.room, hint: b.hint, hintErr: b.hintErr, failingSince: b.failingSince}
 }
 
 // register registers the objects that are to be followed. Nothing is requested about the others.
@@ -318,21 +298,21 @@ func (b *binding) register(refs []volume.Ref) {
 		return
 	}
 	b.registered = refs
-	b.shared.opts.Objects.RegisterPod(b.request.Pod, b.entry.id, refs)
+	b.opts.Objects.RegisterPod(b.request.Pod, b.id, refs)
 }
 
 // refresh refreshes the objects when that is due, and returns when it is due next. A mounted volume is refreshed at each resync, at its own
 // random offset. While a publish waits, its volume is refreshed more often.
-func (b *binding) refresh() time.Time {
+func (b *binding) refresh(isMounted bool) time.Time {
 	now := time.Now()
 	switch {
 	case now.Before(b.refreshAt):
 		return b.refreshAt
 	case !b.refreshAt.IsZero():
-		b.shared.opts.Objects.Refresh(b.request.Pod, b.registered)
+		b.opts.Objects.Refresh(b.request.Pod, b.registered)
 	}
-	switch resync := b.shared.opts.ResyncInterval; {
-	case !b.entry.isMounted():
+	switch resync := b.opts.ResyncInterval; {
+	case !isMounted:
 		b.refreshEvery = min(max(b.refreshEvery*3/2, refreshMin), refreshMax)
 	case b.refreshEvery == resync:
 	default:
@@ -340,8 +320,8 @@ func (b *binding) refresh() time.Time {
 		now = now.Add(rand.N(resync))
 	}
 	b.refreshAt = now.Add(b.refreshEvery)
-	if b.entry.isMounted() {
-		b.refreshAt = b.shared.inSlot(b.refreshAt)
+	if isMounted {
+		b.refreshAt = b.inSlot(b.refreshAt)
 	}
 	return b.refreshAt
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -23,8 +22,8 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 		return err
 	}
 	err = p.await(ctx, e)
-	var f *failure
-	if ReasonOf(err) == ReasonForbidden && errors.As(err, &f) && f.silent && errors.Is(err, manager.ErrNotSynced) { // it has not passed
+	var found failures
+	if errors.As(err, &found) && found.worst().kind == kindDenied { // it has not passed
 		p.opts.Events.Warn(request.Pod, eventRefForbidden, err.Error())
 	}
 	return err
@@ -67,7 +66,7 @@ func (p *Publisher) want(request *Request, lost bool) (*entry, error) {
 		if err := request.validate(&p.opts); err != nil {
 			return nil, err
 		}
-		if e = t.add(request.VolumeID, request.VolumeID, request.Target); len(e.worker.all) > volume.MaxPodVolumes {
+		if e = t.add(request.VolumeID, request.VolumeID, request.Target, false); len(e.worker.all) > volume.MaxPodVolumes {
 			n := len(e.worker.all)
 			e.remove()
 			return nil, fail(ReasonInvalid, "the pod has %d volumes of this driver, more than %d: show several objects in one volume", n, volume.MaxPodVolumes)
@@ -79,7 +78,7 @@ func (p *Publisher) want(request *Request, lost bool) (*entry, error) {
 	if e.phase == mounted && !lost {
 		return nil, nil //nolint:nilnil // there is nothing to wait for
 	}
-	e.wanted.lost, e.wanted.waits, e.failure = e.phase == mounted, true, nil
+	e.wanted.lost, e.wanted.waits, e.failures = e.phase == mounted, true, nil
 	return e, nil
 }
 
@@ -157,12 +156,12 @@ func (e *entry) published(last int, why error) (changed <-chan struct{}, done bo
 
 // hasFailed reports whether a publish has failed for good. The caller holds mu.
 func (e *entry) hasFailed() bool {
-	return e.failure != nil && !e.failure.waits && e.phase != attaching
+	return e.failures.isFinal() && e.phase != attaching
 }
 
 // hasSaid reports whether a round has ended with an answer. The caller holds mu.
 func (e *entry) hasSaid(round int) bool {
-	return e.rounds >= round && e.worker.current != e && (e.failure == nil || !e.failure.unanswered)
+	return e.rounds >= round && e.worker.current != e && !e.failures.isUnanswered()
 }
 
 func (e *entry) giveUp(why error) error {
@@ -183,12 +182,12 @@ func (e *entry) giveUpLocked(why error) error {
 	switch {
 	case e.phase == attaching:
 		return fail(ReasonUnavailable, "volume %s is just becoming visible", e.id)
-	case why != nil && e.failure != nil:
-		return fail(ReasonUnavailable, "volume %s: %w: %w", e.id, why, e.failure.err)
+	case why != nil && len(e.failures) > 0:
+		return fail(ReasonUnavailable, "volume %s: %w: %w", e.id, why, e.failures)
 	case why != nil:
 		return fail(ReasonUnavailable, "volume %s: %w", e.id, why)
-	case e.failure != nil:
-		return e.failure.public()
+	case len(e.failures) > 0:
+		return e.failures.public()
 	}
 	return fail(ReasonUnavailable, "volume %s: %w", e.id, errPodBusy)
 }
@@ -197,7 +196,7 @@ func (e *entry) giveUpLocked(why error) error {
 // the volume, and it succeeds if the volume does not exist. It ends a publish that waits. A second unpublish joins the first. If ctx ends,
 // Unpublish returns ReasonUnavailable, and the work continues.
 func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) error {
-	if err := checkForm(p.opts.KubeletDir, target); err != nil {
+	if _, _, err := volume.ParseTarget(p.opts.KubeletDir, target); err != nil {
 		return fail(ReasonInvalid, "target_path: %w", err)
 	}
 	e, tries := p.table.unwant(volumeID, target)
@@ -225,7 +224,7 @@ func (t *table) unwant(volumeID, target string) (e *entry, tries int) {
 		key = leftoverKey(volumeID, target) // the volume at the other target stays; at this target there can only be leftovers
 	}
 	if e = t.entries[key]; e == nil {
-		e = t.add(key, volumeID, target)
+		e = t.add(key, volumeID, target, false)
 	}
 	if !e.wanted.going {
 		e.wanted.going = true
@@ -235,7 +234,7 @@ func (t *table) unwant(volumeID, target string) (e *entry, tries int) {
 		e.notify()
 	}
 	e.wakeLocked(time.Now())
-	return e, e.unmounts.tries
+	return e, e.unmounts
 }
 
 // unpublished reports whether an unpublish is done.
@@ -243,10 +242,10 @@ func (e *entry) unpublished(tries int) (changed <-chan struct{}, done bool, err 
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
 	switch {
-	case e.unmounts.tries > tries && errors.Is(e.unmounts.last, mount.ErrOutside):
-		return nil, true, fail(ReasonInvalid, "target_path: %w", e.unmounts.last)
-	case e.unmounts.tries > tries && e.unmounts.last != nil:
-		return nil, true, fmt.Errorf("unmount volume %s from %s: %w", e.id, e.target, e.unmounts.last)
+	case e.unmounts > tries && errors.Is(e.unmountErr, mount.ErrOutside):
+		return nil, true, fail(ReasonInvalid, "target_path: %w", e.unmountErr)
+	case e.unmounts > tries && e.unmountErr != nil:
+		return nil, true, fmt.Errorf("unmount volume %s from %s: %w", e.id, e.target, e.unmountErr)
 	}
 	if e.phase == removed {
 		return nil, true, nil

@@ -21,8 +21,8 @@ const tokenTime = 3 * time.Minute
 
 // rights are a pod's rights to the objects of a bound volume, and the pod's token.
 type rights struct {
-	shared  *shared
-	entry   *entry
+	*node
+	place
 	request *Request
 	spec    *spec
 	// isAdmitted means that the pod had all its rights when its publish asked.
@@ -35,72 +35,72 @@ type rights struct {
 // admit returns nil when the pod of a new volume may read all objects that need a right. began is when its publish began. admit asks the
 // missing questions and waits for all answers, so that a refusal names all refused objects. A refusal is final. Its text is the same
 // whether or not the object exists, because the object has not been requested yet.
-func (r *rights) admit(began time.Time) *failure {
+func (r *rights) admit(began time.Time) failures {
 	if r.isAdmitted {
 		return nil // the publish may wait for an object for a long time
 	}
-	if f := r.prove(began); f != nil {
-		return f
+	if f := r.prove(began, false); f != nil {
+		return failures{f}
 	}
-	refused, waits := map[volume.Ref]bool{}, error(nil)
-	var errs []error
+	refused := map[volume.Ref]bool{}
+	var waits *failure
+	var unreviewed failures
 	for _, use := range r.spec.consents {
 		verdict, err := access.Refused, error(nil)
 		if !r.isSwitchedOff(use.Ref) {
-			verdict, err = r.shared.access.Admit(r.request.Pod, use.Ref, began)
+			verdict, err = r.access.Admit(r.request.Pod, use.Ref, began)
 		}
 		switch {
 		case verdict == access.Refused:
 			refused[use.Ref] = true
 		case errors.Is(err, access.ErrPending):
-			waits = err
+			waits = waiting(err)
 		case err != nil:
-			errs = append(errs, err)
+			unreviewed = append(unreviewed, r.unreviewed(err, false))
 		}
 	}
 	switch {
 	case waits != nil:
-		return waiting(waits)
+		return failures{waits}
 	case len(refused) > 0:
-		return r.refusal(refused)
+		return failures{r.refusal(refused)}
 	}
-	f := r.unreviewed(joinErrors(errs))
-	r.isAdmitted = f == nil
-	return f
+	r.isAdmitted = len(unreviewed) == 0
+	return unreviewed
 }
 
 // unreviewed returns why a right is not known, or nil if err is nil.
-func (r *rights) unreviewed(err error) *failure {
+func (r *rights) unreviewed(err error, isMounted bool) *failure {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, access.ErrPending), errors.Is(err, authz.ErrNoToken) && r.entry.isMounted() && time.Since(r.entry.since) < tokenTime:
+	case errors.Is(err, access.ErrPending), errors.Is(err, authz.ErrNoToken) && isMounted && time.Since(r.since) < tokenTime:
 		return waiting(err)
 	}
-	return unreviewed(err)
+	return outdated(ReasonUnavailable, fmt.Errorf("access could not be reviewed: %w", err))
 }
 
 // prove checks that the pod uses the account that its request names, if objects are read with pods' tokens. The request alone is no proof,
 // and all pods of an account share the objects. Without podInfoOnMount the pod's author wrote what the request says, and without
 // tokenRequests the author also wrote the token. So a question is sent with this token. The token is used after it was answered.
-func (r *rights) prove(began time.Time) *failure {
-	identity := r.shared.opts.Identity
+func (r *rights) prove(began time.Time, isMounted bool) *failure {
+	identity := r.opts.Identity
 	if identity == nil || len(r.spec.consents) == 0 || r.isProven {
 		return nil
 	}
 	pod, token := r.request.Pod, r.token
 	if token.Reveal() == "" {
-		return r.unreviewed(fmt.Errorf("service account %s: %w", pod.Account(), authz.ErrNoToken))
+		return r.unreviewed(fmt.Errorf("service account %s: %w", pod.Account(), authz.ErrNoToken), isMounted)
 	}
 	if err := identity.Check(pod, token); err != nil {
 		return forbidden(err, false)
 	}
-	verdict, err := r.shared.access.Prove(pod, r.spec.consents[0].Ref, began, token)
+	verdict, err := r.access.Prove(pod, r.spec.consents[0].Ref, began, token)
 	if apierrors.IsUnauthorized(err) {
 		err = fmt.Errorf("the API server does not accept the token of pod %s (it may have expired; the kubelet will send a new one): %w", pod, err)
 	}
 	if verdict == access.Unknown {
-		return r.unreviewed(err)
+		return r.unreviewed(err, isMounted)
 	}
 	r.use(token)
 	return nil
@@ -109,7 +109,7 @@ func (r *rights) prove(began time.Time) *failure {
 // offer takes the token of a republish. It cannot fail: without a new token the volume continues with the old one.
 func (r *rights) offer(ctx context.Context, request *Request) {
 	r.request = request
-	identity := r.shared.opts.Identity
+	identity := r.opts.Identity
 	if identity == nil || len(r.spec.consents) == 0 || request.Token.Reveal() == "" || request.Token.Same(r.token) {
 		return
 	}
@@ -127,28 +127,28 @@ func (r *rights) offer(ctx context.Context, request *Request) {
 // use makes a token usable for requests of the pod's account. Requests that waited for a token continue.
 func (r *rights) use(token volume.Token) {
 	account := r.request.Pod.Account()
-	r.shared.opts.Identity.Put(r.request.Pod, r.entry.id, token)
+	r.opts.Identity.Put(r.request.Pod, r.id, token)
 	r.isProven = true
-	r.shared.opts.Objects.OnNewCredential(account)
-	r.shared.access.OnNewCredential(account)
+	r.opts.Objects.OnNewCredential(account)
+	r.access.OnNewCredential(account)
 }
 
 // mayKeep returns whether the pod of a mounted volume may read an object. Answers up to half a resync old count. Unknown and Suspected come
 // with the reason.
-func (r *rights) mayKeep(ref volume.Ref) (access.Verdict, *failure) {
+func (r *rights) mayKeep(ref volume.Ref, isMounted bool) (access.Verdict, *failure) {
 	if !r.spec.consent[ref] {
 		return access.Allowed, nil
 	}
 	if r.isSwitchedOff(ref) {
 		return access.Refused, nil
 	}
-	verdict, err := r.shared.access.Recheck(r.request.Pod, ref, r.entry.isMounted())
-	return verdict, r.unreviewed(err)
+	verdict, err := r.access.Recheck(r.request.Pod, ref, isMounted)
+	return verdict, r.unreviewed(err, isMounted)
 }
 
 // isSwitchedOff reports whether an object is in another namespace and such objects were disabled after the publish.
 func (r *rights) isSwitchedOff(ref volume.Ref) bool {
-	return !r.shared.opts.CrossNamespace && ref.Namespace != r.request.Pod.Namespace
+	return !r.opts.CrossNamespace && ref.Namespace != r.request.Pod.Namespace
 }
 
 // refusal returns a failure that names the refused objects, or nil if there are none. Its text does not reveal whether they exist. An object
@@ -171,9 +171,9 @@ func (r *rights) refusal(refused map[volume.Ref]bool) *failure {
 			continue
 		}
 		texts = append(texts, fmt.Sprintf("%s: Forbidden: service account %q of the pod may not %s %s; the owner of namespace %q can allow it with a Role and a RoleBinding there",
-			use.Field, r.request.Pod.ServiceAccount, authz.Phrase(r.shared.opts.Reviews.Verbs), use.Ref, use.Ref.Namespace))
+			use.Field, r.request.Pod.ServiceAccount, authz.Phrase(r.opts.Reviews.Verbs), use.Ref, use.Ref.Namespace))
 	}
 	f := forbidden(errors.New(strings.Join(texts, "; ")), false)
-	f.kind = f.Error()
+	f.key = f.Error()
 	return f
 }

@@ -4,8 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"syscall"
-	"time"
 
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/manager"
@@ -72,39 +73,64 @@ const (
 	eventInvalidNames       = "InvalidEnvironmentVariableNames"
 )
 
+// kind says what a failure is. The gravest come first: the gravest one of a list decides the event, and the reason of a call's answer.
+type kind int
+
+const (
+	// kindRefused: a right is missing.
+	kindRefused kind = iota
+	// kindWrong: what the pod's author asks for cannot be shown.
+	kindWrong
+	// kindFault: the node, this program or the API server fails.
+	kindFault
+	// kindUnknown: the state of some objects of a mounted volume is not known. Their files stay as they are.
+	kindUnknown
+	// The files have no fault in the kinds from here on: an answer is due, and no event reports them. kindPending is due in a moment. The others
+	// wait for the API server, which refuses to answer, does not answer, or for another volume.
+	kindPending
+	kindDenied
+	kindUnsynced
+	kindCrowded
+)
+
 // failure says why a volume does not show what it should, and what follows from that. It is created where the problem occurs and never
-// changes. nil means success.
+// changes.
 type failure struct {
-	err error
+	kind kind
+	err  error
 	// reason decides the gRPC code of a CSI call. 0 is an internal error.
 	reason Reason
-	// event is the reason of the event on the pod, or a Condition that needs no event.
+	// event is the reason of the event on the pod, or "" for that of the kind.
 	event string
-	// kind distinguishes failures. The text cannot: it often differs at each try, because it names a new generation or the memory that
-	// other volumes hold.
-	kind string
+	// key distinguishes failures of a kind. The text cannot: it often differs at each try, because it names a new generation or the memory
+	// that other volumes hold.
+	key string
 	// waits means that a publish continues to wait: a change of an object, or an answer, can end the failure.
 	waits bool
 	// retry means that the volume is reconciled again, with growing delays. Without it only a change or the resync does that.
 	retry bool
-	// silent means that no event reports the failure, because the files have no fault.
-	silent bool
 	// unanswered means that an answer about rights or about the pod is still due, or that a short delay is running. The failure carries no
 	// other information.
 	unanswered bool
-	// until is when a spread change is due, or zero.
-	until time.Time
 }
 
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// public returns the error that a call answers with.
-func (f *failure) public() error {
-	if f.reason == 0 || ReasonOf(f.err) != 0 {
-		return f.err
+// isSilent reports whether the files have no fault.
+func (f *failure) isSilent() bool { return f.kind >= kindPending }
+
+// condition returns the condition of a volume whose gravest failure this is. It is also the reason of the event.
+func (f *failure) condition() Condition {
+	switch {
+	case f.event != "":
+		return Condition(f.event)
+	case f.kind == kindRefused:
+		return eventRefForbidden
+	case f.kind == kindUnknown:
+		return ConditionStale
 	}
-	return &Error{Reason: f.reason, Err: f}
+	return eventVolumeUpdateFailed
 }
 
 // isUnlogged reports whether the failure needs no log entry, because an answer comes in a moment.
@@ -112,169 +138,150 @@ func (f *failure) isUnlogged() bool {
 	return f.unanswered || errors.As(f.err, new(*manager.PendingError))
 }
 
-// broken returns a failure of the node or of this program. It is retried.
-func broken(err error) *failure {
+// broken returns a failure of the node, of the API server or of this program. It is retried. reason is 0 if a CSI call gets an internal error.
+func broken(reason Reason, err error) *failure {
 	var errno syscall.Errno
 	errors.As(err, &errno)
-	return &failure{err: err, event: eventVolumeUpdateFailed, retry: true, kind: fmt.Sprint("errno ", int(errno))}
+	return &failure{kind: kindFault, err: err, reason: reason, retry: true, key: fmt.Sprint("broken ", reason, " ", int(errno))}
 }
 
 // unavailable returns a failure that may pass. It is retried.
 func unavailable(format string, args ...any) *failure {
-	f := broken(fmt.Errorf(format, args...))
-	f.reason = ReasonUnavailable
-	return f
-}
-
-// full returns a failure for lack of room. It is retried.
-func full(reason Reason, format string, args ...any) *failure {
-	f := broken(fmt.Errorf(format, args...))
-	f.reason, f.kind = reason, fmt.Sprint("full ", reason)
-	return f
+	return broken(ReasonUnavailable, fmt.Errorf(format, args...))
 }
 
 // final returns a failure that no retry can end.
-func final(reason Reason, format string, args ...any) *failure {
-	return &failure{err: fmt.Errorf(format, args...), reason: reason, event: eventVolumeUpdateFailed, kind: fmt.Sprint("final ", reason)}
+func final(reason Reason, err error) *failure {
+	return &failure{kind: kindWrong, err: err, reason: reason, key: fmt.Sprint("final ", reason)}
 }
 
 // forbidden returns a failure for lack of a right. passes means that it may pass although no right changes.
 func forbidden(err error, passes bool) *failure {
-	return &failure{err: err, reason: ReasonForbidden, event: eventRefForbidden, kind: "forbidden", waits: passes}
+	return &failure{kind: kindRefused, err: err, reason: ReasonForbidden, waits: passes, key: "forbidden"}
+}
+
+// outdated returns a failure to keep files current. The answer that ends it wakes the volume.
+func outdated(reason Reason, err error) *failure {
+	return &failure{kind: kindFault, err: err, reason: reason, waits: true, key: fmt.Sprint("outdated ", reason)}
 }
 
 // waiting returns the reason why a volume cannot continue yet. The part that gets the answer wakes the volume.
 func waiting(err error) *failure {
-	unanswered := errors.Is(err, access.ErrPending) || errors.Is(err, pod.ErrPending) || errors.Is(err, errPutOff)
-	return &failure{err: err, reason: ReasonUnavailable, waits: true, silent: true, unanswered: unanswered, kind: "waiting"}
-}
-
-const kindUnreviewed = "unreviewed"
-
-// unreviewed returns the failure of a right that is not known, because no question about it was answered.
-func unreviewed(err error) *failure {
-	return &failure{
-		err: fmt.Errorf("access could not be reviewed: %w", err), reason: ReasonUnavailable,
-		event: eventVolumeUpdateFailed, waits: true, kind: kindUnreviewed,
+	f := &failure{kind: kindPending, err: err, reason: ReasonUnavailable, waits: true, key: "waiting"}
+	switch {
+	case errors.Is(err, manager.ErrNotSynced):
+		f.kind = kindUnsynced
+	case errors.Is(err, errCrowded):
+		f.kind, f.retry = kindCrowded, true
+	case errors.Is(err, manager.ErrNotRegistered):
+		f.kind, f.retry, f.waits = kindCrowded, true, false
 	}
-}
-
-// stale returns the failure of an object that cannot be kept current, for another reason than a denial.
-func stale(err error) *failure {
-	return &failure{err: fmt.Errorf("stale answer: %w", err), event: eventVolumeUpdateFailed, waits: true, kind: "stale"}
-}
-
-// unknownObjects returns the failure of a mounted volume that shows objects whose state is not known, because requests for them fail. Their
-// files stay as they are. f says why.
-func unknownObjects(f *failure) *failure {
-	return &failure{
-		err: fmt.Errorf("the files of some objects stay as they are: %w", f.err), reason: f.reason,
-		event: string(ConditionStale), waits: true, kind: "unknown objects",
-	}
-}
-
-// isCondition reports whether the failure is one of the conditions that need no event.
-func (f *failure) isCondition() bool {
-	switch Condition(f.event) {
-	case ConditionSpreading, ConditionHeld, ConditionStale:
-		return true
-	}
-	return false
-}
-
-// crowded returns the failure of a volume that waits for its turn to be rendered.
-func crowded() *failure {
-	f := waiting(errCrowded)
-	f.retry = true
+	f.unanswered = errors.Is(err, access.ErrPending) || errors.Is(err, pod.ErrPending) || errors.Is(err, errPutOff)
 	return f
 }
 
-// rank orders failures by how grave they are; 0 is the gravest.
-func (f *failure) rank() int {
-	switch {
-	case f.event == eventRefForbidden:
-		return 0
-	case !f.silent && !f.waits && f.reason != 0:
-		return 1
-	case f.silent && !f.retry && !errors.Is(f.err, manager.ErrNotSynced):
-		return 2
-	case f.kind == kindUnreviewed:
-		return 3
-	case f.silent && !f.retry && f.reason == ReasonForbidden:
-		return 4
-	case f.silent && !f.retry:
-		return 5
-	case f.silent:
-		return 7
-	case f.event == string(ConditionStale):
-		return 8
-	case f.isCondition(): // it was requested, and must hide no fault
-		return 9
+// unknownObjects returns the failure of a mounted volume that shows objects whose state is not known, because requests for them fail. why says
+// so.
+func unknownObjects(why failures) *failure {
+	return &failure{
+		kind: kindUnknown, err: fmt.Errorf("the files of some objects stay as they are: %w", why), reason: why.worst().reason,
+		waits: true, key: "unknown objects",
 	}
-	return 6
 }
 
-// together combines failures that belong together, or returns nil if there are none. The gravest one decides what follows. The text names
-// all of them.
-func together(all []*failure) *failure {
+// failures are what a reconcile has found. An empty list means success. They never change.
+type failures []*failure
+
+// with returns a list that has some more failures. Each of them may be nil.
+func (all failures) with(more ...*failure) failures {
+	next := slices.Clone(all)
+	for _, f := range more {
+		if f != nil {
+			next = append(next, f)
+		}
+	}
+	return next
+}
+
+// told returns the failures that count, the gravest first: silent ones count only among themselves, so that they never hide a fault.
+func (all failures) told() failures {
+	told := slices.DeleteFunc(slices.Clone(all), (*failure).isSilent)
+	if len(told) == 0 {
+		told = slices.Clone(all)
+	}
+	slices.SortStableFunc(told, func(a, b *failure) int { return cmp.Compare(a.kind, b.kind) })
+	return told
+}
+
+// worst returns the failure that decides, or nil if there is none.
+func (all failures) worst() *failure {
 	if len(all) == 0 {
 		return nil
 	}
-	worst, errs := all[0], make([]error, 0, len(all))
+	return all.told()[0]
+}
+
+// isSilent reports whether the files have no fault.
+func (all failures) isSilent() bool {
+	return !slices.ContainsFunc(all, func(f *failure) bool { return !f.isSilent() })
+}
+
+// isRetried reports whether a failure needs a retry.
+func (all failures) isRetried() bool {
+	return slices.ContainsFunc(all, func(f *failure) bool { return f.retry })
+}
+
+// isFinal reports whether a failure ends a publish.
+func (all failures) isFinal() bool {
+	return slices.ContainsFunc(all, func(f *failure) bool { return !f.waits })
+}
+
+// isUnanswered reports whether all failures, of which there are some, have no other information than that an answer is due.
+func (all failures) isUnanswered() bool {
+	return len(all) > 0 && !slices.ContainsFunc(all, func(f *failure) bool { return !f.unanswered })
+}
+
+// Error names the failures that count, each text once: an API server that is away gives one for each object.
+func (all failures) Error() string {
+	return joined(all.told(), (*failure).Error)
+}
+
+// key distinguishes lists.
+func (all failures) key() string { return joined(all.told(), func(f *failure) string { return f.key }) }
+
+// joined joins the distinct texts about some failures, and says how many more there are than fewNames.
+func joined(all failures, say func(*failure) string) string {
+	var texts []string
 	for _, f := range all {
-		if f.rank() < worst.rank() {
-			worst = f
-		}
-		errs = append(errs, f.err)
-	}
-	one := *worst
-	if len(all) > 1 && (worst.waits || worst.rank() != 1) { // otherwise the other failures change nothing
-		one.err = joinErrors(errs)
-	}
-	return &one
-}
-
-// joinErrors combines errors. Those with the same text count once: an API server that is away gives one for each object.
-func joinErrors(errs []error) error {
-	seen, distinct := map[string]bool{}, make([]error, 0, len(errs))
-	for _, err := range errs {
-		if text := err.Error(); !seen[text] {
-			seen[text] = true
-			distinct = append(distinct, err)
+		if text := say(f); !slices.Contains(texts, text) {
+			texts = append(texts, text)
 		}
 	}
-	return errors.Join(distinct...)
+	if more := len(texts) - fewNames; more > 0 {
+		texts = append(texts[:fewNames], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(texts, "; ")
 }
 
-// also combines two independent failures. If one of them needs a retry or an event, the result needs it too. nil means no failure.
-func also(f, more *failure) *failure {
-	switch {
-	case f == nil:
-		return more
-	case more == nil:
-		return f
+// Unwrap returns the failures that count.
+func (all failures) Unwrap() (errs []error) {
+	for _, f := range all.told() {
+		errs = append(errs, f)
 	}
-	grave, other := f, more
-	if f.silent && !more.silent || !more.silent && more.rank() < f.rank() {
-		grave, other = more, f
-	}
-	both := *grave
-	both.retry = f.retry || more.retry
-	both.waits = f.waits && more.waits
-	both.unanswered = f.unanswered && more.unanswered
-	if !other.silent {
-		both.err = &bothError{f.err, more.err}
-		both.kind = f.kind + "; " + more.kind
-		both.reason = cmp.Or(grave.reason, other.reason)
-	}
-	return &both
+	return errs
 }
 
-// bothError combines two independent errors.
-type bothError struct{ first, second error }
-
-func (e *bothError) Error() string   { return e.first.Error() + "; " + e.second.Error() }
-func (e *bothError) Unwrap() []error { return []error{e.first, e.second} }
+// public returns the error that a call answers with.
+func (all failures) public() error {
+	var reason Reason
+	for _, f := range all.told() {
+		reason = cmp.Or(reason, f.reason)
+	}
+	if reason == 0 {
+		return all
+	}
+	return &Error{Reason: reason, Err: all}
+}
 
 var (
 	// errBusy refuses a call while another one for the volume is running.

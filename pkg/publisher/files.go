@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/refvol/refvol/pkg/mount"
@@ -21,15 +22,17 @@ const maxKept = 512
 
 // files are the files in a volume. The pod's worker owns them. They know versions of objects, and must not know who asked for them.
 type files struct {
-	shared *shared
-	entry  *entry
+	place
+	mounts Mounts
+	kept   *semaphore.Weighted
+	room   *room.Volume
 	// writes are the options of writer.
 	writes writer.Options
 	writer Writer
 	// handle is a kept handle on the volume's mount, or nil.
 	handle Mount
-	// record is the record of a mounted volume of an earlier process, kept until its objects are known. shown is what the files show.
-	record string
+	// record is the record of a mounted volume of an earlier process until its objects are known, or nil. shown is what the files show.
+	record *string
 	shown  record.Versions
 	// withdrawn holds the refused objects for which this process has made sure that no file exists.
 	withdrawn map[volume.Ref]bool
@@ -40,39 +43,36 @@ type files struct {
 	generations generations
 	// measuredAt is when the file system's use was last measured.
 	measuredAt time.Time
-	// isCounted means that this process has counted what the files name.
-	isCounted bool
-	// skipped is the last reported text about variables that the env files lack.
-	skipped string
 }
 
 // bind sets how the files are written and which objects they show. For a mounted volume of an earlier process, the record is decoded now.
-func (f *files) bind(opts writer.Options, refs []volume.Ref) {
+func (f *files) bind(opts writer.Options, newWriter func(writer.Options) Writer, refs []volume.Ref) {
 	if f.writer == nil {
-		f.writes, f.writer = opts, f.shared.opts.NewWriter(opts)
+		f.writes, f.writer = opts, newWriter(opts)
 	}
-	if f.entry.isMounted() && f.shown == nil {
-		f.shown = record.Decode(f.record, refs)
+	if f.record != nil && f.shown == nil {
+		f.shown = record.Decode(*f.record, refs)
 	}
 }
 
 // find stores what is known about a mounted volume that this process has not written: its record and its generation.
 func (f *files) find(text, generation string) {
-	f.record, f.torn = text, writer.IsTorn(text)
-	f.generations.find(generation, f.entry.since)
+	f.record, f.torn = &text, writer.IsTorn(text)
+	f.generations.find(generation, f.since)
 	f.measuredAt = time.Now()
 }
 
 // forget forgets all state, because the target is about to be examined.
 func (f *files) forget() error {
 	err := f.closeHandle()
-	*f = files{shared: f.shared, entry: f.entry, writer: nil}
+	f.writer = nil
+	f.reset()
 	return err
 }
 
 // reset forgets what was written to a volume that did not become visible.
 func (f *files) reset() {
-	*f = files{shared: f.shared, entry: f.entry, writes: f.writes, writer: f.writer}
+	*f = files{place: f.place, mounts: f.mounts, kept: f.kept, room: f.room, writes: f.writes, writer: f.writer}
 }
 
 // has reports whether the files show an object, or showed it.
@@ -90,7 +90,7 @@ func (f *files) showsAny(refused map[volume.Ref]bool) bool {
 
 // isCurrent reports whether the files are known to show the objects at their newest known versions.
 func (f *files) isCurrent(got *answers) bool {
-	return f.entry.isMounted() && f.verified && got.unknown == nil && maps.Equal(f.shown, got.at) && maps.Equal(f.withdrawn, got.refused)
+	return f.verified && len(got.unknown) == 0 && maps.Equal(f.shown, got.at) && maps.Equal(f.withdrawn, got.refused)
 }
 
 // isOlder returns an object whose version is older than the one in the files. An API server that is catching up may answer so after a
@@ -111,16 +111,16 @@ func (f *files) isOlder(at record.Versions) (volume.Ref, bool) {
 
 // write makes the files show a tree that was rendered from the answers. After an error the files are as they were, or they are current and
 // some link is not. The next write repairs that.
-func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, got *answers) (writer.Result, error) {
+func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, got *answers, isVisible bool) (writer.Result, error) {
 	f.verified = false
 	result, err := f.writer.Write(ctx, mnt.Root(), tree)
 	if result.Changed {
-		f.generations.note(result.Generation, f.entry.isMounted())
+		f.generations.note(result.Generation, isVisible)
 	}
 	switch {
 	case err == nil:
 		f.shown, f.withdrawn, f.verified, f.torn = got.at, got.refused, true, false
-		f.entry.room.Need(memoryOf(tree))
+		f.room.Need(memoryOf(tree))
 	case result.Changed:
 		// With a rewrite in place, some files may still have the old content. No older version may follow, and the status continues to
 		// report the versions that all files showed.
@@ -131,15 +131,12 @@ func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, got 
 
 // withdraw removes the files of refused objects, and all earlier generations. A file that several objects share is removed too, so the
 // files then differ from the record.
-func (f *files) withdraw(ctx context.Context, mnt Mount, refused map[volume.Ref]bool) (writer.Result, error) {
-	shown := maps.Clone(f.shown)
-	for ref := range refused {
-		delete(shown, ref)
-	}
+func (f *files) withdraw(ctx context.Context, mnt Mount, refused map[volume.Ref]bool, isVisible bool) (writer.Result, error) {
+	shown := without(f.shown, refused)
 	f.verified = false
 	result, err := f.writer.Withdraw(ctx, mnt.Root(), refused, shown.Encode())
 	if result.Changed {
-		f.generations.note(result.Generation, f.entry.isMounted())
+		f.generations.note(result.Generation, isVisible)
 	}
 	switch {
 	case err == nil:
@@ -167,7 +164,7 @@ func (f *files) pruneAll(mnt Mount, removing func(file int)) error {
 func (f *files) prune(mnt Mount, before time.Time, removing func(file int)) {
 	left, err := writer.Prune(mnt.Root(), func(name string) bool { return f.generations.endOf(name).After(before) }, removing)
 	if err != nil {
-		err = fmt.Errorf("prune volume %s: %w", f.entry.id, err)
+		err = fmt.Errorf("prune volume %s: %w", f.id, err)
 	}
 	f.generations.pruned(left, before, err)
 }
@@ -176,64 +173,59 @@ func (f *files) prune(mnt Mount, before time.Time, removing func(file int)) {
 func (f *files) measure(mnt Mount) error {
 	usage, err := mnt.Usage()
 	if err != nil {
-		return fmt.Errorf("measure volume %s: %w", f.entry.id, err)
+		return fmt.Errorf("measure volume %s: %w", f.id, err)
 	}
 	f.measuredAt = time.Now()
 	size := room.MemoryOf(usage.Used, usage.InodesUsed)
-	f.entry.room.Hold(size)
+	f.room.Hold(size)
 	if !f.generations.isAnyLeft() {
-		f.entry.room.NeedAtMost(size) // for a volume of an earlier process this is less than was assumed
+		f.room.NeedAtMost(size) // for a volume of an earlier process this is less than was assumed
 	}
 	return nil
 }
 
 // measureAt returns when a volume is measured again that holds more than its files need: readers may have closed old files.
 func (f *files) measureAt(interval time.Duration) time.Time {
-	if !f.entry.room.HoldsOld() || f.generations.isAnyLeft() {
+	if !f.room.HoldsOld() || f.generations.isAnyLeft() {
 		return time.Time{}
 	}
 	return f.measuredAt.Add(interval)
 }
 
-// through calls do with a handle on the volume's mount. If the mount is not proven to be the volume's, do is not called and the error is
-// errLost. The handle is kept until the last superseded generation is removed. Opening one costs as much as a small write, and closing one
-// makes the kernel wait for all processors.
-func (f *files) through(ctx context.Context, do func(Mount) error) (err error) {
-	mnt, err := f.open(ctx)
-	switch {
-	case errors.Is(err, mount.ErrNotMounted):
-		return errLost
-	case err != nil:
-		return fmt.Errorf("open volume %s at %s: %w", f.entry.id, f.entry.target, err)
-	}
-	isDone := false
-	defer func() { // also after a panic
-		if isDone && err == nil && f.generations.leftover == nil && f.generations.isAnyLeft() && f.shared.kept.TryAcquire(1) {
-			f.handle = mnt
-			return
-		}
-		if closeErr := mnt.Close(); closeErr != nil {
-			err = errors.Join(err, closeErr)
-		}
-	}()
-	err = do(mnt)
-	isDone = true
-	return err
-}
-
-// open returns the kept handle if its volume is still mounted at the target, or opens a new one.
+// open returns a handle on the volume's mount: the kept one if the volume is still mounted at the target, or else a new one. If the mount is
+// not proven to be the volume's, the error is errLost. The caller gives the handle back.
 func (f *files) open(ctx context.Context) (Mount, error) {
 	if kept := f.handle; kept != nil {
-		if kept.IsMountedAt(f.entry.target) {
+		if kept.IsMountedAt(f.target) {
 			f.handle = nil
-			f.shared.kept.Release(1)
+			f.kept.Release(1)
 			return kept, nil
 		}
 		if err := f.closeHandle(); err != nil {
 			return nil, err
 		}
 	}
-	return f.shared.opts.Mounts.Reopen(ctx, f.entry.id, f.entry.target)
+	mnt, err := f.mounts.Reopen(ctx, f.id, f.target)
+	switch {
+	case errors.Is(err, mount.ErrNotMounted):
+		return nil, errLost
+	case err != nil:
+		return nil, fmt.Errorf("open volume %s at %s: %w", f.id, f.target, err)
+	}
+	return mnt, nil
+}
+
+// giveBack takes a handle back, and adds to err why it could not be closed. The handle is kept until the last superseded generation is
+// removed, unless *err says that something failed. Opening one costs as much as a small write, and closing one makes the kernel wait for all
+// processors.
+func (f *files) giveBack(mnt Mount, err *error) {
+	if *err == nil && f.generations.leftover == nil && f.generations.isAnyLeft() && f.kept.TryAcquire(1) {
+		f.handle = mnt
+		return
+	}
+	if closeErr := mnt.Close(); closeErr != nil {
+		*err = errors.Join(*err, closeErr)
+	}
 }
 
 // closeHandle closes the kept handle, if there is one.
@@ -243,6 +235,15 @@ func (f *files) closeHandle() error {
 		return nil
 	}
 	f.handle = nil
-	f.shared.kept.Release(1)
+	f.kept.Release(1)
 	return kept.Close()
+}
+
+// without returns the versions of the objects that are not refused.
+func without(all record.Versions, refused map[volume.Ref]bool) record.Versions {
+	left := maps.Clone(all)
+	for ref := range refused {
+		delete(left, ref)
+	}
+	return left
 }

@@ -312,8 +312,8 @@ func (e *env) wantProblem(r Request, parts ...string) {
 	problem := "" // also for an unknown volume
 	if v := e.lookup(r.VolumeID); v != nil {
 		e.p.table.mu.Lock()
-		if v.report.condition != "" {
-			problem = v.report.problem
+		if s := v.state.status; s.Condition != ConditionUnknown && s.Condition != ConditionPublishing {
+			problem = s.Reason
 		}
 		e.p.table.mu.Unlock()
 	}
@@ -386,7 +386,7 @@ func (e *env) recordedIn(dir string, r Request) record.Versions {
 	if err != nil {
 		e.Fatal(err)
 	}
-	return record.Decode(text, e.lookup(r.VolumeID).vol.(*vol).binding.spec.refs)
+	return record.Decode(text, e.lookup(r.VolumeID).vol.binding.spec.refs)
 }
 
 // restartUnread is like restart, but the API server has no pods, so that only a publish shows what was requested.

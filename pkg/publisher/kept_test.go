@@ -179,7 +179,7 @@ func TestAgesAreForgotten(t *testing.T) {
 			after(100 * time.Millisecond)
 		}
 		synctest.Wait()
-		if n := len(e.lookup("v1").vol.(*vol).files.generations.ends); n > 40 {
+		if n := len(e.lookup("v1").vol.files.generations.ends); n > 40 {
 			t.Errorf("%d ages are kept, for %d generations", n, e.generations(r))
 		}
 	})

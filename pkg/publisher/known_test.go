@@ -210,7 +210,7 @@ func TestAStallBeforeAFileIsIgnored(t *testing.T) {
 }
 
 // TestAFaultIsNotHidden: a volume that is held, or that waits for its moment, and whose superseded generations cannot be removed, has a
-// fault: the status says so, and the pod's author gets the event.
+// fault: the status says so, with the reason to wait beside it, and the pod's author gets the event.
 func TestAFaultIsNotHidden(t *testing.T) {
 	for _, what := range []string{"none", "held", "spreading"} {
 		t.Run(what, func(t *testing.T) {
@@ -247,6 +247,10 @@ func TestAFaultIsNotHidden(t *testing.T) {
 				t.Logf("%s: %s", s.Condition, s.Reason)
 				if s.Condition != eventVolumeUpdateFailed {
 					t.Errorf("a superseded generation cannot be removed for 10 minutes, and the condition is %s", s.Condition)
+				}
+				beside := map[string]string{"held": "a newer version for 0% of the pods", "spreading": "has a change, which the files will show at"}[what]
+				if !strings.Contains(s.Reason, beside) {
+					t.Errorf("the reason to wait is not in %q", s.Reason)
 				}
 				e.wantEvents(r.Pod.Name + ": VolumeUpdateFailed")
 				e.mounts.failAt("IsMountedAt", nil)

@@ -18,11 +18,3 @@ func memoryOf(tree *volume.Payload) int64 {
 	size := writer.Measure(tree)
 	return room.MemoryOf(size.Bytes, size.Inodes+overhead(tree.Record))
 }
-
-// fits returns nil if a volume may hold so many bytes beside the pod's other volumes and the node's, or else the failure.
-func (e *entry) fits(takes int64) *failure {
-	if err := e.room.CheckMemory(takes); err != nil {
-		return full(ReasonNodeFull, "%w", err)
-	}
-	return nil
-}

@@ -196,12 +196,12 @@ func TestTheLastByteFits(t *testing.T) {
 		}
 		for target, room := range left {
 			e.p.table.mu.Lock()
-			added := e.p.table.add(target, target, target)
+			added := e.p.table.add(target, target, target, false)
 			e.p.table.mu.Unlock()
-			if f := added.fits(room); f != nil {
-				t.Errorf("%s: %d bytes: %v", target, room, f.err)
+			if err := added.room.CheckMemory(room); err != nil {
+				t.Errorf("%s: %d bytes: %v", target, room, err)
 			}
-			if added.fits(room+1) == nil {
+			if added.room.CheckMemory(room+1) == nil {
 				t.Errorf("%s: %d bytes fit", target, room+1)
 			}
 		}

@@ -1,10 +1,15 @@
 package publisher
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"syscall"
 	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/payload"
 )
 
 // newsDelay limits how long a worker collects news while volumes are due.
@@ -15,7 +20,7 @@ const newsDelay = time.Second
 type news struct {
 	lines []newsLine
 	// volumes are those that the lines are about. since is when the first line was added.
-	volumes map[*entry]bool
+	volumes map[*vol]bool
 	since   time.Time
 }
 
@@ -28,21 +33,22 @@ type newsLine struct {
 
 // add adds a line about a volume, or counts the volume if there is a line of the same kind. If the volume has news already, that is logged
 // first, so that the last line about a volume has its last state.
-func (n *news) add(e *entry, kind string, log func(more ...any)) {
-	if n.volumes[e] {
+func (n *news) add(v *vol, line newsLine) {
+	if n.volumes[v] {
 		n.log()
 	}
 	if n.volumes == nil {
-		n.volumes, n.since = map[*entry]bool{}, time.Now()
+		n.volumes, n.since = map[*vol]bool{}, time.Now()
 	}
-	n.volumes[e] = true
+	n.volumes[v] = true
 	for i := range n.lines {
-		if n.lines[i].kind == kind {
+		if n.lines[i].kind == line.kind {
 			n.lines[i].volumes++
 			return
 		}
 	}
-	n.lines = append(n.lines, newsLine{kind, 1, log})
+	line.volumes = 1
+	n.lines = append(n.lines, line)
 }
 
 // log logs all lines. The number of volumes is in a line only if there are several.
@@ -57,20 +63,41 @@ func (n *news) log() {
 	*n = news{}
 }
 
-// isNewsDue reports whether the news must be logged now, because the worker is about to rest or because they have waited for newsDelay.
-func (w *worker) isNewsDue() bool {
-	if len(w.news.lines) == 0 {
-		return false
+// line returns what the worker logs about a volume's new state, or nil, and reports failures to the pod's author.
+func (v *vol) line(ctx context.Context, found failures) *newsLine {
+	logger, worst, w := klog.FromContext(ctx), found.worst(), v.staged.waits
+	var line *newsLine
+	switch {
+	case worst == nil && w.condition == "":
+		return &newsLine{log: func(more ...any) { logger.Info("Volume is current again", more...) }}
+	case worst == nil && w.condition == ConditionSpreading:
+		logger.V(2).Info("An update waits for the pod's moment", "at", w.until)
+		return nil
+	case worst == nil:
+		logger.V(2).Info("An update is held", "reason", w.text)
+		return nil
+	case !v.isMounted: // the failing call is logged
+	case worst.kind >= kindUnknown:
+		return &newsLine{kind: found.newsKind(), log: func(more ...any) {
+			logger.Info("A mounted volume is not updated", append([]any{"target", v.target, "reason", found}, more...)...)
+		}}
+	default:
+		line = &newsLine{kind: found.newsKind(), log: func(more ...any) { logger.Error(found, "Volume does not show what it should", more...) }}
 	}
-	w.table.mu.Lock()
-	defer w.table.mu.Unlock()
-	first := w.first()
-	return first == nil || time.Until(first.due) > 0 || time.Since(w.news.since) >= newsDelay
+	if pod := v.report.pod; pod.Name != "" {
+		text := found.Error()
+		if v.isMounted && errors.As(found, new(*payload.MissingError)) {
+			text += "; the files stay as they are"
+		}
+		v.opts.Events.Warn(pod, string(worst.condition()), text)
+	}
+	return line
 }
 
-// newsKind returns which failures share a line. failure.kind is finer: it may name keys, which differ from volume to volume.
-func (f *failure) newsKind() string {
+// newsKind returns which failures share a line. Their key is finer: it may name keys of objects, which differ from volume to volume.
+func (all failures) newsKind() string {
 	var errno syscall.Errno
-	errors.As(f.err, &errno)
-	return fmt.Sprint(f.event, " ", f.reason, " ", int(errno))
+	errors.As(all, &errno)
+	worst := all.worst()
+	return fmt.Sprint(worst.condition(), " ", worst.reason, " ", int(errno))
 }

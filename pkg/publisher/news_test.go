@@ -165,9 +165,9 @@ func TestNewsOfAWorkerThatDoesNotRest(t *testing.T) {
 func TestNews(t *testing.T) {
 	var n news
 	var got []string
-	a, b, c := &entry{}, &entry{}, &entry{}
-	add := func(e *entry, kind, text string) {
-		n.add(e, kind, func(more ...any) { got = append(got, text+fmt.Sprint(more...)) })
+	a, b, c := &vol{}, &vol{}, &vol{}
+	add := func(v *vol, kind, text string) {
+		n.add(v, newsLine{kind: kind, log: func(more ...any) { got = append(got, text+fmt.Sprint(more...)) }})
 	}
 	add(a, "fails", "a fails ")
 	add(b, "fails", "b fails ")

@@ -1,7 +1,6 @@
 package publisher
 
 import (
-	"strings"
 	"testing"
 )
 
@@ -24,18 +23,6 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		spoil(&opts)
 		if _, err := New(opts); err == nil || err.Error() != "publisher options: "+want {
 			t.Errorf("got %v, want %s", err, want)
-		}
-	}
-}
-
-// The longest name of a file may be the name of a volume.
-func TestElements(t *testing.T) {
-	for name, want := range map[string]bool{
-		"a": true, strings.Repeat("n", 255): true, strings.Repeat("n", 256): false,
-		"": false, ".": false, "..": false, "a/b": false, "a\nb": false,
-	} {
-		if isElement(name) != want {
-			t.Errorf("%q: %t", name, !want)
 		}
 	}
 }

@@ -4,11 +4,11 @@
 // the goroutine of the volume's pod calls it and touches the files. It never waits for the network: whoever receives an answer wakes it. So
 // only a file system can hang, and it hangs only one pod.
 //
-// Each part owns its state, and no other part reads or changes it: the entry in the table (shared by the calls and the worker), the binding
-// (what is asked for), the files, the receipts, the spread and the report.
+// Each part owns its state, and no other part reads or changes it: the binding (what is asked for), the files, the receipts, the decision what
+// waits, and the report. The table has what the calls want and what each volume tells; a volume must not know it.
 //
-// A source file uses only files below it. From the top: run, restart, calls and publisher (the public functions), reconcile, show and
-// volume (the steps), worker, and the parts: answers, binding and consent, files and generations, receipts, spread, table, report, failure.
+// A source file uses only files below it. From the top: run, restart, status and calls (the public functions), publisher, table with worker,
+// reconcile, show, stage and volume (the steps), and the parts: answers, binding and consent, files and generations, receipts, report, failure.
 package publisher
 
 import (
@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/mount"
@@ -35,12 +34,11 @@ import (
 // Run starts all its goroutines: one for each pod while a volume of it is due, and those that read pods and ask about rights. They end with
 // Run's context. A reconcile that hangs ends only with its system call. All fields are constant after Restore.
 type Publisher struct {
-	*shared
+	*node
 	table *table
 	// stopping is closed when publishes must not wait any more. ended is closed when Run has stopped the workers.
 	stopping, ended chan struct{}
 	stopOnce        sync.Once
-	running         sync.WaitGroup
 	// orphans are mounted volumes whose pods are gone. Restore finds them, and Run unmounts them.
 	orphans []mount.Mounted
 }
@@ -61,26 +59,14 @@ func New(opts Options) (*Publisher, error) {
 	}
 	opts.KubeletDir = filepath.Clean(opts.KubeletDir)
 	space := room.New(opts.MaxVolumeSize, opts.MaxTotalSize)
-	p := &Publisher{
-		shared: &shared{
-			opts:    opts,
-			limits:  space.Limits(),
-			renders: semaphore.NewWeighted(atOnce),
-			kept:    semaphore.NewWeighted(maxKept),
-			began:   time.Now(),
-		},
-		stopping: make(chan struct{}),
-		ended:    make(chan struct{}),
+	n := &node{
+		opts:    opts,
+		limits:  space.Limits(),
+		renders: semaphore.NewWeighted(atOnce),
+		kept:    semaphore.NewWeighted(maxKept),
+		began:   time.Now(),
 	}
-	p.table = &table{
-		kubeletDir: opts.KubeletDir,
-		room:       space,
-		logLimit:   opts.LogLimit,
-		newVolume:  func(e *entry) reconciler { return newVolume(p.shared, e) },
-		entries:    map[string]*entry{},
-		byRef:      map[volume.Ref]map[*entry]struct{}{},
-		workers:    map[types.UID]*worker{},
-	}
+	p := &Publisher{node: n, table: newTable(n, space), stopping: make(chan struct{}), ended: make(chan struct{})}
 	p.pods = pod.NewReads(p.readPod, p.table.podChanged)
 	if opts.Reviews != nil {
 		var err error

@@ -198,7 +198,7 @@ func TestOpensLostBesideTheWorker(t *testing.T) {
 	r := e.request("v1")
 	e.p.find(r.VolumeID, r.Target)
 	v, closed := e.lookup("v1").vol, make(chan struct{})
-	go func() { v.(*vol).receipts.Close(); close(closed) }()
+	go func() { v.receipts.Close(); close(closed) }()
 	runtime.Gosched() // this is no synchronisation
 	e.p.OpensLost()
 	<-closed

@@ -1,7 +1,7 @@
 package publisher
 
 import (
-	"maps"
+	"cmp"
 	"time"
 
 	"github.com/refvol/refvol/pkg/opened"
@@ -78,9 +78,10 @@ func (s *VolumeStatus) OpenState(ref volume.Ref) opened.State {
 	}
 }
 
-// report is what is reported about a volume. Only the worker changes it, holding table.mu, so the worker may read it without the lock. Its
-// maps never change.
+// report builds what is told of a volume, and knows what was already logged of it. Its worker owns it. What it has told never changes.
 type report struct {
+	place
+	// pod is known except for its name, if an earlier process has mounted the volume.
 	pod    volume.Pod
 	refs   []volume.Ref
 	pinned bool
@@ -91,41 +92,53 @@ type report struct {
 	withdrawn map[volume.Ref]bool
 	// opened says which objects were opened.
 	opened map[volume.Ref]*opened.Object
-	// kind distinguishes problems. condition is "" until something is known. since is when kind last changed.
-	kind, problem string
-	condition     Condition
-	since         time.Time
+	// key distinguishes problems. condition is "" until something is known. from is when the key last changed.
+	key, problem string
+	condition    Condition
+	from         time.Time
+	// skipped is the last reported text about variables that the env files lack.
+	skipped string
 }
 
-// note records the end of a reconcile, with nil for success, and reports whether that is news. The caller holds mu.
+func newReport(at place) report { return report{place: at, pod: volume.Pod{UID: at.uid}} }
+
+// found notes what is known of a volume whose target was just examined. hint is the pod that it names.
+func (r *report) found(hint volume.Pod) {
+	if r.withdrawn, r.opened = nil, nil; r.pod.Name == "" && hint.Name != "" {
+		r.pod = hint
+	}
+}
+
+// note records the end of a reconcile and reports whether that is news. A fault always shows. A reason to wait shows beside it.
 //
 // For a volume that is not mounted, it reports only what the kubelet does not: the kubelet reports a publish that failed.
-func (r *report) note(f *failure, isMounted bool) (news bool) {
+func (r *report) note(found failures, w waits, isMounted bool) (news bool) {
+	worst := found.worst()
 	switch {
-	case f != nil && f.silent && (r.condition != "" || !isMounted):
+	case worst != nil && worst.isSilent() && (r.condition != "" || !isMounted):
 		return false
-	case f != nil && f.silent:
-		news = r.problem != f.Error() && !f.isUnlogged()
-		r.problem = f.Error()
+	case worst != nil && worst.isSilent():
+		news = r.problem != found.Error() && !worst.isUnlogged()
+		r.problem = found.Error()
 		return news
-	case !isMounted && (f == nil || !f.isReportedBefore()):
+	case !isMounted && (worst == nil || !worst.isReportedBefore()):
 		return false
 	}
-	kind := ""
-	if f != nil {
-		kind = f.kind
+	key, condition, problem := string(w.condition), cmp.Or(w.condition, ConditionCurrent), w.text
+	if worst != nil {
+		key, condition, problem = found.key(), worst.condition(), found.Error()
+		if w.text != "" {
+			problem += "; " + w.text
+		}
 	}
-	news = r.kind != kind
+	news = r.key != key
 	if news || r.condition == "" {
-		r.since = time.Now()
+		r.from = time.Now()
 	}
-	if (r.condition == ConditionSpreading || r.condition == ConditionHeld) && f == nil {
+	if (r.condition == ConditionSpreading || r.condition == ConditionHeld) && condition == ConditionCurrent {
 		news = false // the update itself is logged
 	}
-	r.kind, r.problem, r.condition = kind, "", ConditionCurrent
-	if f != nil {
-		r.problem, r.condition = f.Error(), Condition(f.event)
-	}
+	r.key, r.condition, r.problem = key, condition, problem
 	return news
 }
 
@@ -134,10 +147,39 @@ func (f *failure) isReportedBefore() bool {
 	return (f.reason == ReasonNotFound || f.reason == ReasonInvalid) && f.waits || f.reason == ReasonForbidden || f.reason == ReasonNodeFull || f.reason == ReasonCacheFull
 }
 
-// withdraw notes that no file shows these objects any more. The caller holds mu.
-func (r *report) withdraw(gone map[volume.Ref]bool) {
-	r.shown = maps.Clone(r.shown)
-	for ref := range gone {
-		delete(r.shown, ref)
+// isSkippedNews notes a text about variables that the env files lack, and reports whether the pod's author must be told.
+func (r *report) isSkippedNews(text string) bool {
+	isNews := text != "" && text != r.skipped
+	r.skipped = text
+	return isNews
+}
+
+// state is what the table tells of a volume. It never changes.
+type state struct {
+	isMounted bool
+	status    VolumeStatus
+}
+
+// state returns what is known about the volume, apart from what it holds.
+func (r *report) state(isMounted bool) state {
+	s := VolumeStatus{
+		VolumeID: r.id, Target: r.target, Pod: r.pod, Since: r.since, Refs: r.refs, Shown: r.shown, Withdrawn: r.withdrawn,
+		Opened: r.opened, Condition: r.condition, Reason: r.problem,
 	}
+	if s.Pod.UID = r.uid; r.condition != "" {
+		s.Since = r.from
+	}
+	switch isFault := r.condition != "" && r.condition != ConditionCurrent; {
+	case !isMounted && !isFault:
+		s.Condition = ConditionPublishing
+	case isFault:
+	case r.pinned:
+		s.Condition = ConditionPinned
+	case r.condition == "":
+		s.Condition = ConditionUnknown
+		if s.Reason == "" {
+			s.Reason = "the state of its objects is not known yet"
+		}
+	}
+	return state{isMounted, s}
 }

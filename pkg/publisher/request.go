@@ -78,7 +78,7 @@ func (r *Request) validate(opts *Options) error {
 	case r.TokenErr != nil && opts.Identity != nil:
 		return fail(ReasonInvalid, "%w", r.TokenErr)
 	}
-	if err := checkTarget(opts.KubeletDir, r.Pod, r.Target); err != nil {
+	if err := r.Pod.CheckTarget(opts.KubeletDir, r.Target); err != nil {
 		return fail(ReasonInvalid, "target_path: %w", err)
 	}
 	return nil

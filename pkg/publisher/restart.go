@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // Restore finds the volumes that an earlier process left mounted. What is wanted of them is found later, in their pods' specs or in the
@@ -22,9 +24,10 @@ func (p *Publisher) Restore(ctx context.Context) error {
 		return err
 	}
 	for _, m := range mounted {
+		uid, _, err := volume.ParseTarget(p.opts.KubeletDir, m.Target)
 		switch {
-		case checkForm(p.opts.KubeletDir, m.Target) != nil: // mounts at other places are not ours to judge
-		case p.podDirectoryGone(m.Target):
+		case err != nil: // mounts at other places are not ours to judge
+		case p.isPodGone(uid):
 			p.orphans = append(p.orphans, m)
 		default:
 			p.find(m.VolumeID, m.Target)
@@ -41,8 +44,7 @@ func (p *Publisher) find(volumeID, target string) {
 	if p.table.entries[volumeID] != nil {
 		return
 	}
-	e := p.table.add(volumeID, volumeID, target)
-	e.phase = mounted
+	e := p.table.add(volumeID, volumeID, target, true)
 	e.wakeLocked(time.Now())
 }
 
@@ -56,13 +58,13 @@ func (p *Publisher) unmountOrphan(ctx context.Context, m mount.Mounted) {
 	logger.Info("Unmounted a volume whose pod is gone")
 }
 
-// podDirectoryGone reports whether the directory of the target path's pod does not exist.
-func (p *Publisher) podDirectoryGone(target string) bool {
+// isPodGone reports whether the pod's directory does not exist.
+func (p *Publisher) isPodGone(uid types.UID) bool {
 	kubeletDir, err := os.OpenRoot(p.opts.KubeletDir)
 	if err != nil {
 		return false
 	}
 	defer kubeletDir.Close()
-	_, err = kubeletDir.Lstat(filepath.Join("pods", podUID(p.opts.KubeletDir, target)))
+	_, err = kubeletDir.Lstat(filepath.Join("pods", string(uid)))
 	return errors.Is(err, fs.ErrNotExist)
 }

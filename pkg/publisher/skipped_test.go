@@ -43,7 +43,7 @@ func TestSkippedTextIsShort(t *testing.T) {
 // A refusal names the first objects and counts the others.
 func TestRefusalOfManyObjects(t *testing.T) {
 	e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = (&fakeAccess{}).reviews(), true })
-	rights, refused := &rights{shared: e.p.shared, spec: &spec{}, request: &Request{}}, map[volume.Ref]bool{}
+	rights, refused := &rights{node: e.p.node, spec: &spec{}, request: &Request{}}, map[volume.Ref]bool{}
 	for i := range 12 {
 		ref := volume.Ref{Kind: volume.Secret, Namespace: "other", Name: fmt.Sprint("s", i)}
 		rights.spec.consents, refused[ref] = append(rights.spec.consents, volume.Reference{Ref: ref, Field: "f"}), true

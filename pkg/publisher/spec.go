@@ -16,6 +16,8 @@ type spec struct {
 	refs     []volume.Ref
 	// names is what the spec names, without the keys of objects.
 	names volume.Names
+	// isCounted means that these keys have been counted too.
+	isCounted bool
 	// consent has the objects that the pod needs a right to. consents also has the field that first names each of them.
 	consent  map[volume.Ref]bool
 	consents []volume.Reference

@@ -22,8 +22,16 @@ type staged struct {
 	newest  record.Versions
 	unknown map[volume.Ref]bool
 	stage.Decision
-	// failure reports it, or is nil.
-	failure *failure
+	// waits reports it. mistake is a fault of an annotation because of which no pod can take an object, or nil.
+	waits   waits
+	mistake *failure
+}
+
+// waits says that a change is known and waits, as requested. That is no failure. The zero value means that nothing waits.
+type waits struct {
+	condition Condition
+	text      string
+	until     time.Time
 }
 
 // stage returns the answers, with the objects that wait at the versions that the files show, or nil if nothing of them can be shown. A version
@@ -31,7 +39,7 @@ type staged struct {
 // So nothing needs to be remembered, and a restarted plugin decides the same. The decision is kept as long as no answer changes, until the
 // pod's moment.
 func (v *vol) stage(ctx context.Context, got *answers, before staged) (*answers, *failure) {
-	if !v.entry.isMounted() || v.files.torn { // torn files show no version
+	if !v.isMounted || v.files.torn { // torn files show no version
 		if len(got.unknownRefs) > 0 {
 			return nil, nil
 		}
@@ -39,7 +47,7 @@ func (v *vol) stage(ctx context.Context, got *answers, before staged) (*answers,
 	}
 	change := &stage.Change{
 		Shown: v.files.shown, Newest: got.at, Objects: got.objects, Unknown: got.unknownRefs, IsOptional: v.binding.spec.isOptional,
-		Place: volume.RolloutPlace(v.entry.worker.uid), Clock: v.clock,
+		Place: volume.RolloutPlace(v.uid), Clock: v.clock,
 	}
 	now := time.Now()
 	waits := change.Waits(now)
@@ -69,10 +77,10 @@ func (v *vol) isNewsKnown(got *answers) bool {
 
 // decide does the work of stage that needs the files.
 func (v *vol) decide(ctx context.Context, got *answers, change *stage.Change, waits map[volume.Ref]stage.Reason) (*answers, *failure) {
-	files, isThere, f := v.shownFiles(ctx)
+	files, isThere, err := v.shownFiles(ctx)
 	switch {
-	case f != nil, !isThere && len(got.unknownRefs) > 0:
-		return nil, f
+	case err != nil, !isThere && len(got.unknownRefs) > 0:
+		return nil, v.failed(err)
 	case !isThere:
 		return got, nil
 	}
@@ -84,9 +92,9 @@ func (v *vol) decide(ctx context.Context, got *answers, change *stage.Change, wa
 	if f != nil && (errors.Is(f.err, errCrowded) || ctx.Err() != nil) {
 		return nil, f
 	}
-	changing, f := v.changing(ctx, next, files) // if rendering failed, next is nil and the objects wait too
-	if f != nil {
-		return nil, f
+	changing, err := v.changing(ctx, next, files) // if rendering failed, next is nil and the objects wait too
+	if err != nil {
+		return nil, v.failed(err)
 	}
 	decision, ok := change.Decide(waits, stage.Files{
 		Shown: refsOfFiles(files), Changing: changing, Now: v.binding.spec.anew(files, v.files.shown, got),
@@ -97,43 +105,42 @@ func (v *vol) decide(ctx context.Context, got *answers, change *stage.Change, wa
 	case len(decision.At) == 0:
 		return got, nil
 	}
-	v.staged = staged{newest: got.at, unknown: got.unknownRefs, Decision: decision, failure: whyStaged(&decision)}
+	v.staged = staged{newest: got.at, unknown: got.unknownRefs, Decision: decision}
+	v.staged.waits, v.staged.mistake = whyStaged(&decision)
 	return got.holding(decision.At, files), nil
 }
 
 // shownFiles returns the files of objects that the volume shows, each marked to be kept. isThere is false if there are no files at all, because
 // somebody has removed them.
-func (v *vol) shownFiles(ctx context.Context) (all []volume.File, isThere bool, f *failure) {
-	err := v.files.through(ctx, func(mnt Mount) (err error) {
-		all, err = v.files.shownFiles(mnt, v.binding.spec)
-		if isThere = !errors.Is(err, fs.ErrNotExist); !isThere {
-			return nil
-		}
-		return err
-	})
+func (v *vol) shownFiles(ctx context.Context) (all []volume.File, isThere bool, err error) {
+	mnt, err := v.files.open(ctx)
 	if err != nil {
-		return nil, false, v.filesFailed(fmt.Errorf("look at the files of volume %s: %w", v.entry.id, err))
+		return nil, false, err
 	}
-	return all, isThere, nil
+	defer v.files.giveBack(mnt, &err)
+	all, err = v.files.shownFiles(mnt, v.binding.spec)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("look at the files of volume %s: %w", v.id, err)
+	}
+	return all, true, nil
 }
 
 // changing returns the objects of each file that a rendering would change, in either version. A nil rendering is unknown and may change any
 // file. The versions file belongs to no object and is always written again.
-func (v *vol) changing(ctx context.Context, next *payload.Rendering, files []volume.File) ([][]volume.Ref, *failure) {
+func (v *vol) changing(ctx context.Context, next *payload.Rendering, files []volume.File) ([][]volume.Ref, error) {
 	differs, stays := map[string][]volume.Ref{}, map[string]bool{}
 	all := [][]volume.Ref{}
 	if next == nil { // any file that is made of the same objects may change
 		all = v.binding.spec.together()
 	} else {
-		var compared writer.Comparison
-		err := v.files.through(ctx, func(mnt Mount) (err error) {
-			compared, err = v.files.writer.Compare(ctx, mnt.Root(), next.Payload)
-			return err
-		})
+		different, err := v.differ(ctx, next.Payload)
 		if err != nil {
-			return nil, v.filesFailed(fmt.Errorf("compare the files of volume %s: %w", v.entry.id, err))
+			return nil, err
 		}
-		for _, path := range compared.Differ {
+		for _, path := range different {
 			differs[path] = nil
 		}
 		for i := range next.Files {
@@ -152,6 +159,20 @@ func (v *vol) changing(ctx context.Context, next *payload.Rendering, files []vol
 	}
 	delete(differs, v.binding.spec.versionsPath())
 	return slices.AppendSeq(all, maps.Values(differs)), nil
+}
+
+// differ returns the paths of the files that a write of a tree would change.
+func (v *vol) differ(ctx context.Context, tree *volume.Payload) (paths []string, err error) {
+	mnt, err := v.files.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer v.files.giveBack(mnt, &err)
+	compared, err := v.files.writer.Compare(ctx, mnt.Root(), tree)
+	if err != nil {
+		return nil, fmt.Errorf("compare the files of volume %s: %w", v.id, err)
+	}
+	return compared.Differ, nil
 }
 
 func refsOfFiles(files []volume.File) (all [][]volume.Ref) {
@@ -196,21 +217,32 @@ func (got *answers) holding(at map[volume.Ref]volume.Version, shown []volume.Fil
 	return &next
 }
 
-// whyStaged returns a failure that names the objects that wait, and the reasons. It counts as a fault if an annotation is not valid, because
-// then no pod can take that object. Objects that are not known are reported by themselves.
-func whyStaged(d *stage.Decision) *failure {
-	refs := slices.DeleteFunc(slices.SortedFunc(maps.Keys(d.At), volume.CompareRefs), func(ref volume.Ref) bool { return d.Why[ref].Kind == stage.Unknown })
-	mistakes := slices.DeleteFunc(slices.Clone(refs), func(ref volume.Ref) bool { return d.Why[ref].Kind != stage.Mistake })
-	f := &failure{err: errors.New(enumerate(refs, func(ref volume.Ref) string { return d.Why[ref].Text })), until: d.Until}
-	switch {
-	case len(mistakes) > 0:
-		f.event, f.kind = eventVolumeUpdateFailed, "held by mistake: "+fmt.Sprint(mistakes)
-	case !d.Until.IsZero():
-		f.event, f.kind = string(ConditionSpreading), "spread"
-	case d.Has(stage.Share):
-		f.event, f.kind = string(ConditionHeld), "held"
-	default:
-		return nil
+// whyStaged names the objects that wait, and the reasons. It is a fault if an annotation is not valid, because then no pod can take that
+// object. Objects that are not known are reported by themselves.
+func whyStaged(d *stage.Decision) (w waits, mistake *failure) {
+	var refs, mistakes []volume.Ref
+	for _, ref := range slices.SortedFunc(maps.Keys(d.At), volume.CompareRefs) {
+		switch d.Why[ref].Kind {
+		case stage.Unknown:
+		case stage.Mistake:
+			mistakes = append(mistakes, ref)
+		default:
+			refs = append(refs, ref)
+		}
 	}
-	return f
+	say := func(ref volume.Ref) string { return d.Why[ref].Text }
+	if len(mistakes) > 0 {
+		mistake = final(0, errors.New(enumerate(mistakes, say)))
+		mistake.key = fmt.Sprint("held by mistake: ", mistakes)
+	}
+	switch {
+	case !d.Until.IsZero():
+		w.condition = ConditionSpreading
+	case d.Has(stage.Share):
+		w.condition = ConditionHeld
+	default:
+		return w, mistake
+	}
+	w.text, w.until = enumerate(refs, say), d.Until
+	return w, mistake
 }

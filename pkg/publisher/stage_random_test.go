@@ -270,7 +270,7 @@ func (w *rolloutWorld) render(at record.Versions, refused map[volume.Ref]bool, w
 			w.Fatalf("%s is shown at %v", ref, version)
 		}
 	}
-	spec := w.lookup(w.r.VolumeID).vol.(*vol).binding.spec.resolved
+	spec := w.lookup(w.r.VolumeID).vol.binding.spec.resolved
 	tree, err := payload.Render(spec, objects, payload.Options{ForgiveDeleted: true, Refused: refused, Pod: w.r.Pod, NodeName: testNode})
 	if err != nil {
 		return nil

@@ -6,12 +6,13 @@ import (
 	"fmt"
 
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // Stats returns a volume's use of memory. It fails with ReasonNotFound if the volume is not published at target, or if its mount is gone.
 // It is safe for concurrent use.
 func (p *Publisher) Stats(ctx context.Context, volumeID, target string) (Usage, error) {
-	if err := checkForm(p.opts.KubeletDir, target); err != nil {
+	if _, _, err := volume.ParseTarget(p.opts.KubeletDir, target); err != nil {
 		return Usage{}, fail(ReasonNotFound, "volume_path: %w", err)
 	}
 	if !p.table.isMountedAt(volumeID, target) {

@@ -41,33 +41,10 @@ func (t *table) statuses() []VolumeStatus {
 	all := make([]VolumeStatus, 0, len(t.entries))
 	for _, e := range t.entries {
 		if e.phase == mounted || e.wanted.waits {
-			all = append(all, e.status())
+			status := e.state.status
+			status.Bytes = e.room.Held()
+			all = append(all, status)
 		}
 	}
 	return slices.Clip(all)
-}
-
-// status returns what is known about a volume. The caller holds mu.
-func (e *entry) status() VolumeStatus {
-	r := &e.report
-	s := VolumeStatus{
-		VolumeID: e.id, Target: e.target, Pod: r.pod, Since: e.since, Refs: r.refs, Shown: r.shown, Withdrawn: r.withdrawn,
-		Opened: r.opened, Bytes: e.room.Held(), Condition: r.condition, Reason: r.problem,
-	}
-	if s.Pod.UID = e.worker.uid; r.condition != "" {
-		s.Since = r.since
-	}
-	switch fault := r.condition != "" && r.condition != ConditionCurrent; {
-	case e.phase != mounted && !fault:
-		s.Condition = ConditionPublishing
-	case fault:
-	case r.pinned:
-		s.Condition = ConditionPinned
-	case r.condition == "":
-		s.Condition = ConditionUnknown
-		if s.Reason == "" {
-			s.Reason = "the state of its objects is not known yet"
-		}
-	}
-	return s
 }

@@ -9,27 +9,24 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/refvol/refvol/pkg/loglimit"
 	"github.com/refvol/refvol/pkg/room"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// table finds volumes by ID, by object and by pod. It is safe for concurrent use.
+// table has the volumes by ID, by object and by pod, and a worker for each pod. It is safe for concurrent use.
 //
-// Its lock, mu, guards its fields, and the fields of entries and workers that say so. It is never held during a system call or while a lock
-// of another package is taken, except that of a Room.
+// Its lock, mu, guards its fields, and those of entries and workers that say so. It is never held during a system call or while a lock of
+// another package is taken, except that of a Room.
 type table struct {
-	kubeletDir string
+	node *node
 	// room counts what the volumes hold and name.
 	room *room.Room
-	// logLimit limits what is logged about each pod.
-	logLimit *loglimit.Limiter
-	// newVolume returns the worker's part of a volume. It is called with mu held.
-	newVolume func(*entry) reconciler
+	// running counts the goroutines of the workers.
+	running sync.WaitGroup
 
 	mu sync.Mutex
-	// start runs a worker in a goroutine. It is nil before Run and after Run has ended.
-	start   func(*worker)
+	// run is the context of the workers. It is nil before Run and after Run has ended: no worker runs then.
+	run     context.Context //nolint:containedctx // the workers' goroutines come and go, and all end with it
 	entries map[string]*entry
 	byRef   map[volume.Ref]map[*entry]struct{}
 	workers map[types.UID]*worker
@@ -37,7 +34,14 @@ type table struct {
 	measuredAt time.Time
 }
 
-// phase is a volume's phase of life. Once the volume is in the table, only the worker changes it.
+func newTable(n *node, space *room.Room) *table {
+	return &table{
+		node: n, room: space,
+		entries: map[string]*entry{}, byRef: map[volume.Ref]map[*entry]struct{}{}, workers: map[types.UID]*worker{},
+	}
+}
+
+// phase is what the calls know of a volume's life. Once the volume is in the table, only its worker changes it.
 //
 //	     Publish             attach                  unmount
 //	────► absent ──► attaching ──► mounted ────────────────► removed
@@ -59,123 +63,61 @@ const (
 	removed
 )
 
-// entry is the part of a volume that calls and worker share.
+// entry is what the table knows of a volume.
 type entry struct {
-	table      *table
-	id, target string
-	// since is when this process started with the volume.
-	since  time.Time
+	place
+	table  *table
 	worker *worker
 	// vol is used only by the worker.
-	vol reconciler
+	vol *vol
 	// room has what the volume holds and names.
 	room *room.Volume
 
-	// table.mu guards the fields below. Only the worker sets phase and report, so it may read them without the lock.
+	// table.mu guards the fields below.
 	//
-	// wanted is what the calls want of the volume.
+	// wanted is what the calls want of the volume, and state what the volume tells.
 	wanted wanted
+	state  state
 	phase  phase
+	// account and follows are the objects whose changes wake the volume.
+	account volume.ServiceAccount
+	follows []volume.Ref
+	// changedAt is when the first change came that no reconcile has processed; zero for none.
+	changedAt time.Time
+	progress
+}
+
+// progress is how far the worker has come with a volume.
+type progress struct {
 	// due is when the next reconcile is due; zero for never.
 	due time.Time
-	// failure says why the volume is not in the wanted state.
-	failure  *failure
-	unmounts unmounts
 	// rounds counts the reconciles that have started.
 	rounds int
-	// changed is closed at the next change of the fields above. It is nil until a call waits for it.
+	// failures say why the volume is not in the wanted state.
+	failures failures
+	// unmounts counts the tries to unmount the volume. unmountErr is the error of the last one.
+	unmounts   int
+	unmountErr error
+	// changed is closed at the next change of the entry. It is nil until a call waits for it.
 	changed chan struct{}
-	// changedAt is when the first change came that no reconcile has processed; zero for none.
-	changedAt time.Time
-	report    report
 }
 
-// unmounts counts the tries to unmount a volume. last is the error of the last try.
-type unmounts struct {
-	tries int
-	last  error
-}
-
-// wanted is what the calls want of a volume.
-type wanted struct {
-	// request is nil for a mounted volume of an earlier process until the request is known.
-	request *Request
-	// waits means that a publish waits. A volume that is not mounted exists only while a publish waits.
-	waits bool
-	// going means that an unpublish waits for the unmount. It ends when the volume is unmounted, or when that fails.
-	going bool
-	// lost means that a publish found no mount, so the worker must examine the target again.
-	lost bool
-	// measure means that the node is full, so the volume must be measured again.
-	measure bool
-}
-
-// worker reconciles the volumes of a pod, one after another. It exists as long as the pod has volumes, and has a goroutine only while one of
-// them is due: most pods rest most of the time, and a stack for each costs more memory than all else that a volume needs. table.mu guards its
-// fields.
-type worker struct {
-	table *table
-	uid   types.UID
-	all   map[*entry]struct{}
-	// running means that the goroutine exists. timer starts it when the first volume is due; it is set only while the worker rests.
-	running bool
-	timer   *time.Timer
-	// current is the volume that is being reconciled, and cancel cancels that.
-	current *entry
-	cancel  context.CancelCauseFunc
-	// news is used only by the goroutine, without mu.
-	news news
-}
-
-// snapshot is what a reconcile reads from the entry when it starts. Later changes make the volume due again.
-type snapshot struct {
-	wanted
-	// changedAt is when the first change came that no reconcile has processed; zero for none.
-	changedAt time.Time
-}
-
-// result is the result of a reconcile: its request, when the volume is due again, and why it is not in the wanted state.
-type result struct {
-	request *Request
-	again   time.Time
-	failure *failure
-	// partial is answers.isPartial: this result is not reported, because another reconcile comes with the next answer.
-	partial bool
-}
-
-// reconciler is the worker's part of a volume. Only the worker calls its methods, except opensLost, which any goroutine may call.
-type reconciler interface {
-	// reconcile brings the volume to its wanted state.
-	reconcile(ctx context.Context, now snapshot) result
-	// retryAt returns when a failed reconcile is retried, or zero for never. table.mu is held.
-	retryAt(f *failure) time.Time
-	// reportNews has the worker log a volume's new state, and reports failures to the pod's author. nil means success.
-	reportNews(ctx context.Context, f *failure)
-	// makeRoom removes what is kept for readers.
-	makeRoom(ctx context.Context)
-	// doubt makes the next reconcile examine everything again.
-	doubt()
-	// close saves what the next process needs, when this one ends.
-	close(ctx context.Context)
-	// opensLost notes that opens of files may have been missed.
-	opensLost()
-}
-
-// add adds a new volume to the table, under its ID or another key. The caller holds mu.
-func (t *table) add(key, id, target string) *entry {
-	e := &entry{table: t, id: id, target: target, since: time.Now()}
-	uid := types.UID(podUID(t.kubeletDir, target))
+// add adds a volume to the table, under its ID or another key. isMounted means that an earlier process has mounted it. The caller holds mu.
+func (t *table) add(key, id, target string, isMounted bool) *entry {
+	uid, name, _ := volume.ParseTarget(t.node.opts.KubeletDir, target)
 	w := t.workers[uid]
 	if w == nil {
-		w = &worker{table: t, uid: uid, all: map[*entry]struct{}{}}
-		w.timer = time.AfterFunc(time.Hour, w.wake)
-		w.timer.Stop()
+		w = newWorker(t, uid)
 		t.workers[uid] = w
 	}
-	e.worker, e.room = w, t.room.Add(uid)
+	e := &entry{place: place{id, target, uid, name, time.Now()}, table: t, worker: w, room: t.room.Add(w.uid)}
+	e.vol = newVolume(t.node, e.place, host{wake: e.wake, follow: e.follow, tell: e.tell, mayAttach: e.mayAttach, makeRoom: w.makeRoom}, e.room)
+	if e.vol.isMounted = isMounted; isMounted {
+		e.phase = mounted
+	}
+	e.state = e.vol.report.state(isMounted)
 	w.all[e] = struct{}{}
 	t.entries[key] = e
-	e.vol = t.newVolume(e)
 	return e
 }
 
@@ -197,41 +139,8 @@ func (e *entry) remove() {
 	e.notify()
 }
 
-// removeIf removes a volume if decide returns true. decide is called with mu held. The waiting calls are woken in any case.
-func (e *entry) removeIf(decide func() bool) {
-	e.table.mu.Lock()
-	defer e.table.mu.Unlock()
-	if decide() {
-		e.remove()
-	}
-	e.notify()
-}
-
 // leftoverKey is the key in the table for an unpublish at a target that is not the volume's.
 func leftoverKey(id, target string) string { return id + "@" + target }
-
-// follow makes changes of objects wake a volume.
-func (e *entry) follow(refs []volume.Ref) {
-	e.table.mu.Lock()
-	defer e.table.mu.Unlock()
-	for _, ref := range refs {
-		if e.table.byRef[ref] == nil {
-			e.table.byRef[ref] = map[*entry]struct{}{}
-		}
-		e.table.byRef[ref][e] = struct{}{}
-	}
-}
-
-// unfollow undoes follow.
-func (e *entry) unfollow(refs []volume.Ref) {
-	e.table.mu.Lock()
-	defer e.table.mu.Unlock()
-	for _, ref := range refs {
-		if delete(e.table.byRef[ref], e); len(e.table.byRef[ref]) == 0 {
-			delete(e.table.byRef, ref)
-		}
-	}
-}
 
 // objectChanged wakes the volumes of an account that name an object. With the zero account, it wakes all volumes that name it.
 func (t *table) objectChanged(account volume.ServiceAccount, ref volume.Ref) {
@@ -239,7 +148,7 @@ func (t *table) objectChanged(account volume.ServiceAccount, ref volume.Ref) {
 	defer t.mu.Unlock()
 	now := time.Now()
 	for e := range t.byRef[ref] {
-		if account != (volume.ServiceAccount{}) && account != e.wanted.request.Pod.Account() {
+		if account != (volume.ServiceAccount{}) && account != e.account {
 			continue
 		}
 		if e.phase == mounted && e.changedAt.IsZero() {
@@ -260,18 +169,75 @@ func (t *table) podChanged(uid types.UID) {
 	}
 }
 
+// measureAll has all volumes measured again that hold more than their files need, because readers may have closed old files. The volumes
+// that it wakes may find the node full and call it too, so it runs at most once in retryMax. The caller holds mu.
+func (t *table) measureAll() {
+	now := time.Now()
+	if now.Sub(t.measuredAt) < retryMax {
+		return
+	}
+	t.measuredAt = now
+	for _, e := range t.entries {
+		if e.room.HoldsOld() {
+			e.wanted.measure = true
+			e.wakeLocked(now)
+		}
+	}
+}
+
 // all returns the volumes that are in the table now.
 func (t *table) all() []*entry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make([]*entry, 0, len(t.entries))
-	for _, e := range t.entries {
-		all = append(all, e)
-	}
-	return all
+	return slices.Collect(maps.Values(t.entries))
 }
 
-// wake schedules a reconcile at a time, or keeps an earlier one.
+// follow is host.follow.
+func (e *entry) follow(account volume.ServiceAccount, refs []volume.Ref) {
+	byRef := e.table.byRef
+	e.table.mu.Lock()
+	defer e.table.mu.Unlock()
+	for _, ref := range e.follows {
+		if delete(byRef[ref], e); len(byRef[ref]) == 0 {
+			delete(byRef, ref)
+		}
+	}
+	for _, ref := range refs {
+		if byRef[ref] == nil {
+			byRef[ref] = map[*entry]struct{}{}
+		}
+		byRef[ref][e] = struct{}{}
+	}
+	e.account, e.follows = account, refs
+}
+
+// tell is host.tell.
+func (e *entry) tell(now state) {
+	e.table.mu.Lock()
+	defer e.table.mu.Unlock()
+	e.tellLocked(now)
+}
+
+// tellLocked is tell for a caller that holds mu.
+func (e *entry) tellLocked(now state) {
+	if e.state, e.phase = now, absent; now.isMounted {
+		e.phase = mounted
+	}
+	e.notify()
+}
+
+// mayAttach is host.mayAttach.
+func (e *entry) mayAttach() bool {
+	e.table.mu.Lock()
+	defer e.table.mu.Unlock()
+	if e.wanted.going || !e.wanted.waits {
+		return false
+	}
+	e.phase = attaching
+	return true
+}
+
+// wake is host.wake.
 func (e *entry) wake(at time.Time) {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
@@ -303,43 +269,42 @@ func (e *entry) nextChange() <-chan struct{} {
 	return e.changed
 }
 
-// set makes a change while it holds mu, and wakes the waiting calls.
-func (e *entry) set(change func()) {
-	e.table.mu.Lock()
-	defer e.table.mu.Unlock()
-	change()
-	e.notify()
+// take returns what is wanted of a volume and what has changed since the last call. The caller holds mu.
+func (e *entry) take() snapshot {
+	now := snapshot{wanted: e.wanted, changedAt: e.changedAt}
+	if e.wanted.lost {
+		e.wanted.lost, e.phase = false, absent
+	}
+	e.changedAt, e.wanted.measure = time.Time{}, false
+	return now
 }
 
-// isMounted reports whether the volume is visible. Only the worker may call it.
-func (e *entry) isMounted() bool { return e.phase == mounted }
-
-// siblings returns all volumes of the pod.
-func (e *entry) siblings() []*entry {
-	e.table.mu.Lock()
-	defer e.table.mu.Unlock()
-	return slices.Collect(maps.Keys(e.worker.all))
-}
-
-// measureAll has all volumes measured again that hold more than their files need, because readers may have closed old files. The volumes
-// that it wakes may find the node full and call it too, so it runs at most once in retryMax.
-func (t *table) measureAll() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := time.Now()
-	if now.Sub(t.measuredAt) < retryMax {
+// adopt stores the result of a reconcile and schedules the next one. The caller holds mu.
+func (e *entry) adopt(done *result) {
+	e.tellLocked(done.state)
+	isGone := done.isGone && !e.wanted.waits
+	if done.isTried {
+		e.unmounts, e.unmountErr = e.unmounts+1, done.unmountErr
+		e.wanted.going = done.unmountErr == nil
+		isGone = done.isGone && (e.wanted.going || !e.wanted.waits)
+	} else if e.wanted.going {
+		isGone = false // an unpublish came since the worker decided
+	}
+	if isGone {
+		e.remove()
 		return
 	}
-	t.measuredAt = now
-	for _, e := range t.entries {
-		if e.room.HoldsOld() {
-			e.wanted.measure = true
-			e.wakeLocked(now)
-		}
+	if !done.again.IsZero() {
+		e.wakeLocked(done.again) // it keeps an earlier time that was set meanwhile
 	}
-}
-
-// noteUnmount records how an unmount ended. The caller holds mu.
-func (e *entry) noteUnmount(err error) {
-	e.unmounts, e.wanted.going = unmounts{e.unmounts.tries + 1, err}, err == nil
+	if done.isFull {
+		e.table.measureAll()
+	}
+	if e.wanted.request == nil {
+		e.wanted.request = done.request
+	}
+	// A failure belongs to the request for which it was found.
+	if e.wanted.request == done.request && !e.wanted.going && (len(e.failures) == 0 || !done.failures.isUnanswered()) {
+		e.failures = done.failures
+	}
 }

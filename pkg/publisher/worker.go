@@ -2,48 +2,68 @@ package publisher
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"time"
 
-	"k8s.io/klog/v2"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/opened"
-	"github.com/refvol/refvol/pkg/volume"
 )
 
-// reconcileTimeout limits one reconcile.
-const reconcileTimeout = time.Minute
+// worker reconciles the volumes of a pod, one after another. It exists as long as the pod has volumes, and has a goroutine only while one of
+// them is due: most pods rest most of the time, and a stack for each costs more memory than all else that a volume needs. table.mu guards its
+// fields.
+type worker struct {
+	table *table
+	uid   types.UID
+	all   map[*entry]struct{}
+	// isRunning means that the goroutine exists. timer starts it when the first volume is due; it is set only while the worker rests.
+	isRunning bool
+	timer     *time.Timer
+	// current is the volume that is being reconciled, and cancel cancels that.
+	current *entry
+	cancel  context.CancelCauseFunc
+	// news is used only by the goroutine, without mu.
+	news news
+}
 
-// startWorkers has workers run until stopWorkers. start runs a worker in a goroutine of its own.
-func (t *table) startWorkers(start func(*worker)) {
+func newWorker(t *table, uid types.UID) *worker {
+	w := &worker{table: t, uid: uid, all: map[*entry]struct{}{}}
+	w.timer = time.AfterFunc(time.Hour, w.wake)
+	w.timer.Stop()
+	return w
+}
+
+// startWorkers has workers run until ctx ends.
+func (t *table) startWorkers(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.start = start
+	t.run = ctx
 	for _, w := range t.workers {
 		w.schedule()
 	}
 }
 
-// stopWorkers has each worker run for the last time. The context of all workers must have ended.
+// stopWorkers has each worker run for the last time. The context of the workers must have ended.
 func (t *table) stopWorkers() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, w := range t.workers {
 		w.begin()
 	}
-	t.start = nil
+	t.run = nil
 }
 
 // begin starts the worker's goroutine, unless it is running or no worker may run. The caller holds mu.
 func (w *worker) begin() {
-	if w.table.start == nil || w.running {
+	ctx := w.table.run
+	if ctx == nil || w.isRunning {
 		return
 	}
-	w.running = true
+	w.isRunning = true
 	w.timer.Stop()
-	w.table.start(w)
+	w.table.running.Go(func() { w.run(ctx) })
 }
 
 // wake is begin for a caller that doesn't hold mu.
@@ -55,7 +75,7 @@ func (w *worker) wake() {
 
 // schedule has a resting worker run when its first volume is due. The caller holds mu.
 func (w *worker) schedule() {
-	if w.table.start == nil || w.running {
+	if w.table.run == nil || w.isRunning {
 		return
 	}
 	first := w.first()
@@ -82,7 +102,7 @@ func (w *worker) first() *entry {
 }
 
 // run reconciles the pod's volumes in the order in which they are due, until none is due or ctx ends.
-func (w *worker) run(ctx context.Context, opens opened.Watcher) {
+func (w *worker) run(ctx context.Context) {
 	for {
 		if w.isNewsDue() { // before next, because another goroutine may run as soon as the worker rests
 			w.news.log()
@@ -91,25 +111,39 @@ func (w *worker) run(ctx context.Context, opens opened.Watcher) {
 		switch {
 		case ended:
 			w.news.log()
-			w.end(context.WithoutCancel(ctx), opens)
+			w.end(context.WithoutCancel(ctx))
 			return
 		case e == nil:
 			return
 		}
-		w.conclude(ctx, e, w.reconcile(its, e, now))
+		done := e.reconcile(its, now)
+		if w.conclude(ctx, e, &done) && done.news != nil {
+			w.news.add(e.vol, *done.news)
+		}
 	}
 }
 
 // end saves the receipts that have arrived and closes the kept handles.
-func (w *worker) end(ctx context.Context, opens opened.Watcher) {
-	if opens != nil {
+func (w *worker) end(ctx context.Context) {
+	if opens := w.table.node.opts.Opens; opens != nil {
 		_ = opens.Drain(opened.DrainTime) // opens that it cannot report are unknown to the next process
 	}
-	w.table.mu.Lock()
-	all := slices.Collect(maps.Keys(w.all))
-	w.table.mu.Unlock()
-	for _, e := range all {
+	for _, e := range w.volumes() {
 		e.vol.close(ctx)
+	}
+}
+
+// volumes returns the pod's volumes.
+func (w *worker) volumes() []*entry {
+	w.table.mu.Lock()
+	defer w.table.mu.Unlock()
+	return slices.Collect(maps.Keys(w.all))
+}
+
+// makeRoom is host.makeRoom.
+func (w *worker) makeRoom(ctx context.Context) {
+	for _, e := range w.volumes() {
+		e.vol.makeRoom(ctx)
 	}
 }
 
@@ -124,7 +158,7 @@ func (w *worker) next(ctx context.Context) (_ *entry, its context.Context, now s
 	}
 	first := w.first()
 	if first == nil || time.Until(first.due) > 0 {
-		w.running = false
+		w.isRunning = false
 		w.schedule()
 		return nil, nil, snapshot{}, false
 	}
@@ -135,81 +169,40 @@ func (w *worker) next(ctx context.Context) (_ *entry, its context.Context, now s
 	return first, its, first.take(), false
 }
 
-// take returns what is wanted of a volume and what has changed since the last call. The caller holds mu.
-func (e *entry) take() snapshot {
-	now := snapshot{wanted: e.wanted, changedAt: e.changedAt}
-	if e.wanted.lost {
-		e.wanted.lost, e.phase = false, absent
-	}
-	e.changedAt, e.wanted.measure = time.Time{}, false
-	if request := e.wanted.request; request != nil && request.PodErr == nil {
-		e.report.pod = request.Pod
-	}
-	return now
-}
-
 // reconcile reconciles a volume within reconcileTimeout. It turns a panic into a failure of this volume, so that the other volumes
 // continue.
-func (w *worker) reconcile(ctx context.Context, e *entry, now snapshot) (done result) {
-	ctx, cancel := context.WithTimeoutCause(e.logged(ctx), reconcileTimeout, errHangs)
+func (e *entry) reconcile(ctx context.Context, now snapshot) (done result) {
+	ctx, cancel := context.WithTimeoutCause(e.vol.logged(ctx), reconcileTimeout, errHangs)
 	defer cancel()
 	defer func() {
 		if cause := recover(); cause != nil {
 			logPanic(ctx, cause)
-			e.vol.doubt()
-			done = result{request: now.request, failure: unavailable("volume %s: %w", e.id, errPanicked)}
-			e.set(func() {
-				if e.wanted.going {
-					e.noteUnmount(errPanicked)
-				}
-				if e.phase == attaching {
-					e.phase = absent
-				}
-			})
-		}
-		if f := done.failure; f != nil && !errors.Is(f.err, errCrowded) && errors.Is(context.Cause(ctx), errHangs) {
-			done.failure = also(broken(errHangs), f)
+			done = e.vol.panicked(ctx, now)
 		}
 	}()
 	return e.vol.reconcile(ctx, now)
 }
 
-// conclude stores the result of a reconcile and schedules the next one.
-func (w *worker) conclude(run context.Context, e *entry, done result) {
-	f := done.failure
+// conclude ends a reconcile. It reports whether the result counts: what the end of the process interrupts is no fault of the volume.
+func (w *worker) conclude(ctx context.Context, e *entry, done *result) bool {
 	w.table.mu.Lock()
+	defer w.table.mu.Unlock()
 	w.cancel(nil)
 	w.current, w.cancel = nil, nil
-	if run.Err() != nil || e.phase == removed {
-		w.table.mu.Unlock()
-		return // what a stop interrupts is no fault of the volume
+	if ctx.Err() != nil && !done.isTried {
+		return false
 	}
-	if again := earlier(done.again, e.vol.retryAt(f)); !again.IsZero() {
-		e.wakeLocked(again) // it keeps an earlier time that was set meanwhile
-	}
-	isNews := false
-	if e.wanted.request == done.request && !e.wanted.going { // a failure belongs to the request for which it was found
-		if e.failure == nil || f == nil || !f.unanswered {
-			e.failure = f
-		}
-		isNews = !done.partial && e.report.note(f, e.phase == mounted)
-	}
-	e.notify()
-	w.table.mu.Unlock()
-	if isNews {
-		e.vol.reportNews(run, f)
-	}
+	e.adopt(done)
+	return true
 }
 
-// logged returns ctx with a logger that names the volume's ID, the pod, and the volume's name in the pod's spec. The lines count for the pod.
-func (e *entry) logged(ctx context.Context) context.Context {
-	logger := klog.FromContext(ctx).WithValues("volumeID", e.id)
-	if pod := e.report.pod; pod.Name != "" {
-		logger = logger.WithValues("pod", klog.KRef(pod.Namespace, pod.Name))
+// isNewsDue reports whether the news must be logged now, because the worker is about to rest or because they have waited for newsDelay.
+func (w *worker) isNewsDue() bool {
+	if len(w.news.lines) == 0 {
+		return false
 	}
-	if _, name := targetParts(e.table.kubeletDir, e.target); isElement(name) {
-		logger = logger.WithValues("volume", name)
-	}
-	pod := volume.Pod{Namespace: e.report.pod.Namespace, Name: e.report.pod.Name, UID: e.worker.uid}
-	return klog.NewContext(ctx, e.table.logLimit.Logger(logger, pod))
+	w.table.mu.Lock()
+	defer w.table.mu.Unlock()
+	first := w.first()
+	return first == nil || time.Until(first.due) > 0 || time.Since(w.news.since) >= newsDelay
 }

@@ -15,9 +15,9 @@ import (
 // meanwhile, so nothing that hangs can hold a place.
 const atOnce = 4
 
-// shared is what all volumes of a process share, apart from the table. Its fields are constant. What they refer to is safe for concurrent
+// node is what all volumes of a process share, apart from the table. Its fields are constant. What they refer to is safe for concurrent
 // use.
-type shared struct {
+type node struct {
 	opts Options
 	// limits are those of one volume.
 	limits room.Limits
@@ -35,18 +35,18 @@ const resyncSlots = 60
 
 // inSlot returns the last moment before a time at which resyncs are due. If each volume had its own moment, the process would wake up for
 // each of them, which costs more than the resync itself.
-func (s *shared) inSlot(at time.Time) time.Time {
-	return s.began.Add(at.Sub(s.began).Truncate(max(s.opts.ResyncInterval/resyncSlots, 1)))
+func (n *node) inSlot(at time.Time) time.Time {
+	return n.began.Add(at.Sub(n.began).Truncate(max(n.opts.ResyncInterval/resyncSlots, 1)))
 }
 
 // inTurn calls do when a place is free. It fails if ctx ends first.
-func (s *shared) inTurn(ctx context.Context, do func()) *failure {
-	if !s.renders.TryAcquire(1) { // this succeeds also if ctx has ended
-		if err := s.renders.Acquire(ctx, 1); err != nil {
-			return crowded()
+func (n *node) inTurn(ctx context.Context, do func()) *failure {
+	if !n.renders.TryAcquire(1) { // this succeeds also if ctx has ended
+		if err := n.renders.Acquire(ctx, 1); err != nil {
+			return waiting(errCrowded)
 		}
 	}
-	defer s.renders.Release(1)
+	defer n.renders.Release(1)
 	do()
 	return nil
 }

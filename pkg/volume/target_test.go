@@ -1,10 +1,8 @@
-package publisher
+package volume
 
 import (
 	"strings"
 	"testing"
-
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 // TestTargets: a path that no kubelet uses is refused with its form, and a long one isn't repeated.
@@ -20,11 +18,23 @@ func TestTargets(t *testing.T) {
 		longest + "x": "Invalid value: a path of 257 bytes: " + form,
 	} {
 		got := ""
-		if err := checkTarget("/k", volume.Pod{UID: "uid-1"}, target); err != nil {
+		if err := (Pod{UID: "uid-1"}).CheckTarget("/k", target); err != nil {
 			got = err.Error()
 		}
 		if got != want {
 			t.Errorf("%s:\ngot  %s\nwant %s", target, got, want)
+		}
+	}
+}
+
+// The longest name of a file may be the name of a volume.
+func TestElements(t *testing.T) {
+	for name, want := range map[string]bool{
+		"a": true, strings.Repeat("n", 255): true, strings.Repeat("n", 256): false,
+		"": false, ".": false, "..": false, "a/b": false, "a\nb": false,
+	} {
+		if isElement(name) != want {
+			t.Errorf("%q: %t", name, !want)
 		}
 	}
 }
