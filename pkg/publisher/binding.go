@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"regexp"
 	"slices"
 	"time"
@@ -18,7 +17,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/pod"
-	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/room"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -57,11 +55,8 @@ type binding struct {
 	refreshEvery time.Duration
 }
 
-// find reads the name of the pod that a mounted volume carries.
-func (b *binding) find(root *os.Root) {
-	b.hint.UID = b.uid
-	b.hint.Namespace, b.hint.Name, b.hintErr = record.Pod(root, b.opts.AttributePrefix)
-}
+// find starts with the pod that a mounted volume names. err says why it names none.
+func (b *binding) find(pod volume.Pod, err error) { b.hint, b.hintErr = pod, err }
 
 // derive returns the request for a volume. If the kubelet has sent one, that is returned. For a volume of an earlier process it is derived
 // from the pod's spec.

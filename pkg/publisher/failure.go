@@ -63,16 +63,6 @@ func fail(reason Reason, format string, args ...any) error {
 	return &Error{Reason: reason, Err: fmt.Errorf(format, args...)}
 }
 
-// The reasons of events on the pod.
-const (
-	eventRefNotFound        = "RefNotFound"
-	eventRefKeyNotFound     = "RefKeyNotFound"
-	eventRefForbidden       = "RefForbidden"
-	eventRefDeleted         = "RefDeleted"
-	eventVolumeUpdateFailed = "VolumeUpdateFailed"
-	eventInvalidNames       = "InvalidEnvironmentVariableNames"
-)
-
 // kind says what a failure is. The gravest come first: the gravest one of a list decides the event, and the reason of a call's answer.
 type kind int
 

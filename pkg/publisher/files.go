@@ -88,9 +88,9 @@ func (f *files) showsAny(refused map[volume.Ref]bool) bool {
 	return false
 }
 
-// isCurrent reports whether the files are known to show the objects at their newest known versions.
-func (f *files) isCurrent(got *answers) bool {
-	return f.verified && len(got.unknown) == 0 && maps.Equal(f.shown, got.at) && maps.Equal(f.withdrawn, got.refused)
+// isCurrent reports whether the files are known to show objects at some versions, and nothing of refused ones.
+func (f *files) isCurrent(at record.Versions, refused map[volume.Ref]bool) bool {
+	return f.verified && maps.Equal(f.shown, at) && maps.Equal(f.withdrawn, refused)
 }
 
 // isOlder returns an object whose version is older than the one in the files. An API server that is catching up may answer so after a
@@ -109,9 +109,9 @@ func (f *files) isOlder(at record.Versions) (volume.Ref, bool) {
 	return volume.Ref{}, false
 }
 
-// write makes the files show a tree that was rendered from the answers. After an error the files are as they were, or they are current and
+// write makes the files show a tree, which shows objects at some versions and nothing of refused ones. After an error the files are as they were, or they are current and
 // some link is not. The next write repairs that.
-func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, got *answers, isVisible bool) (writer.Result, error) {
+func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, at record.Versions, refused map[volume.Ref]bool, isVisible bool) (writer.Result, error) {
 	f.verified = false
 	result, err := f.writer.Write(ctx, mnt.Root(), tree)
 	if result.Changed {
@@ -119,12 +119,12 @@ func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, got 
 	}
 	switch {
 	case err == nil:
-		f.shown, f.withdrawn, f.verified, f.torn = got.at, got.refused, true, false
+		f.shown, f.withdrawn, f.verified, f.torn = at, refused, true, false
 		f.room.Need(memoryOf(tree))
 	case result.Changed:
 		// With a rewrite in place, some files may still have the old content. No older version may follow, and the status continues to
 		// report the versions that all files showed.
-		f.shown, f.withdrawn, f.torn = got.at, nil, f.writes.InPlace
+		f.shown, f.withdrawn, f.torn = at, nil, f.writes.InPlace
 	}
 	return result, err
 }

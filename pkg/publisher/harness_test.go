@@ -100,15 +100,12 @@ func newEnv(t *testing.T, change func(*Options)) *env {
 		Mounts:          e.mounts,
 		AttributePrefix: "user.refvol.", // this one needs no root
 		NewWriter:       func(opts writer.Options) Writer { return &testWriter{Writer: writer.New(opts), faults: e.writes} },
-		Events:          e.events,
 		Pods:            e.pods,
-		NodeName:        testNode,
-		Driver:          testDriver,
+		Telling:         Telling{Events: e.events},
 		KubeletDir:      t.TempDir(),
-		ResyncInterval:  testResync,
-		PublishWait:     testWait,
-		MaxVolumeSize:   mebibyte,
-		MaxTotalSize:    16 * mebibyte,
+		Names:           Names{Driver: testDriver, NodeName: testNode},
+		Times:           Times{ResyncInterval: testResync, PublishWait: testWait},
+		Sizes:           Sizes{MaxVolumeSize: mebibyte, MaxTotalSize: 16 * mebibyte},
 	}
 	if change != nil {
 		change(&e.opts)

@@ -165,9 +165,9 @@ func TestNewsOfAWorkerThatDoesNotRest(t *testing.T) {
 func TestNews(t *testing.T) {
 	var n news
 	var got []string
-	a, b, c := &vol{}, &vol{}, &vol{}
-	add := func(v *vol, kind, text string) {
-		n.add(v, newsLine{kind: kind, log: func(more ...any) { got = append(got, text+fmt.Sprint(more...)) }})
+	const a, b, c = "a", "b", "c"
+	add := func(id, kind, text string) {
+		n.add(id, newsLine{kind: kind, log: func(more ...any) { got = append(got, text+fmt.Sprint(more...)) }})
 	}
 	add(a, "fails", "a fails ")
 	add(b, "fails", "b fails ")

@@ -136,8 +136,24 @@ type Options struct {
 	// Pods is used to read what podEnv and volume sources name. After a restart it is used to find out what was requested for mounted
 	// volumes.
 	Pods Pods
-	// Driver is the name of the CSI driver in the pods' specs.
-	Driver string
+	// Opens watches who opens files. If it is nil, there are no receipts.
+	Opens opened.Watcher
+	// KubeletDir is the kubelet's root directory. Target paths are below it.
+	KubeletDir string
+	Names
+	Rights
+	Telling
+	Times
+	Sizes
+}
+
+// Names are those of the driver in the pods' specs, and of the Node, for the variables that refer to it.
+type Names struct {
+	Driver, NodeName string
+}
+
+// Rights say whose rights a volume shows objects with.
+type Rights struct {
 	// CrossNamespace allows volumes to name objects of other namespaces.
 	CrossNamespace bool
 	// NodeRights means that Objects and Pods read with the rights of this node. A volume may then show only what its pod's own spec names.
@@ -148,26 +164,32 @@ type Options struct {
 	// Reviews answers questions about rights, at the publish and at each resync: for objects of other namespaces and, with Identity, for
 	// all objects. CrossNamespace and Identity require it.
 	Reviews *access.Reviews
-	// Events receives problems with volumes. It may be nil.
+}
+
+// Telling is who is told what happens. Each of them may be nil.
+type Telling struct {
+	// Events receives problems with volumes.
 	Events Events
-	// Observer receives what happens to volumes. It may be nil.
+	// Observer receives what happens to volumes.
 	Observer Observer
 	// LogLimit limits what is logged about each pod. If it is nil, there is no limit.
 	LogLimit *loglimit.Limiter
-	// Opens watches who opens files. If it is nil, there are no receipts.
-	Opens opened.Watcher
-	// NodeName is the name of the Node, for the variables that refer to it.
-	NodeName string
-	// KubeletDir is the kubelet's root directory. Target paths are below it.
-	KubeletDir string
+}
+
+// Times are how often and how long.
+type Times struct {
 	// ResyncInterval is how often every volume is compared with its objects.
 	ResyncInterval time.Duration
 	// DefaultSpread is the spread of volumes without that attribute. 0 means none.
 	DefaultSpread time.Duration
 	// PublishWait limits how long a publish waits for required objects and keys.
 	PublishWait time.Duration
-	// MaxVolumeSize limits the memory of one volume's files, in bytes. MaxTotalSize limits what the file systems of all volumes hold, in
-	// bytes, including their inodes. The volumes of one pod may hold an eighth of MaxTotalSize, but at least MaxVolumeSize.
+}
+
+// Sizes are limits of memory, in bytes.
+type Sizes struct {
+	// MaxVolumeSize limits one volume's files. MaxTotalSize limits what the file systems of all volumes hold, including their inodes. The
+	// volumes of one pod may hold an eighth of MaxTotalSize, but at least MaxVolumeSize.
 	MaxVolumeSize, MaxTotalSize int64
 }
 

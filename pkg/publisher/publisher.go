@@ -39,6 +39,7 @@ type Publisher struct {
 	// stopping is closed when publishes must not wait any more. ended is closed when Run has stopped the workers.
 	stopping, ended chan struct{}
 	stopOnce        sync.Once
+	running         sync.WaitGroup
 	// orphans are mounted volumes whose pods are gone. Restore finds them, and Run unmounts them.
 	orphans []mount.Mounted
 }

@@ -3,34 +3,14 @@ package publisher
 import (
 	"context"
 	"errors"
+	"fmt"
+	"syscall"
 	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/pkg/payload"
 )
-
-// reconcileTimeout limits one reconcile.
-const reconcileTimeout = time.Minute
-
-// wanted is what the calls want of a volume.
-type wanted struct {
-	// request is nil for a mounted volume of an earlier process until the request is known.
-	request *Request
-	// waits means that a publish waits. A volume that is not mounted exists only while a publish waits.
-	waits bool
-	// going means that an unpublish waits for the unmount. It ends when the volume is unmounted, or when that fails.
-	going bool
-	// lost means that a publish found no mount, so the worker must examine the target again.
-	lost bool
-	// measure means that the node is full, so the volume must be measured again.
-	measure bool
-}
-
-// snapshot is what a reconcile reads of the table when it starts. Later changes make the volume due again.
-type snapshot struct {
-	wanted
-	// changedAt is when the first change came that no reconcile has processed; zero for none.
-	changedAt time.Time
-	// isMounted is the volume's state after step 2 of reconcile.
-	isMounted bool
-}
 
 // result is the result of a reconcile.
 type result struct {
@@ -135,7 +115,7 @@ func (v *vol) catchUp(ctx context.Context, now snapshot, done *result) (found fa
 	done.isPartial = got.isPartial()
 	v.reportWithdrawn(got.refused)
 	switch next := v.files.generations.nextSwitch(); {
-	case v.isMounted && !v.files.isCurrent(got) && time.Now().Before(next):
+	case v.isMounted && !v.isCurrent(got) && time.Now().Before(next):
 		done.again, found = next, failures{waiting(errPutOff)}
 	default:
 		found = v.show(ctx, got, before, done) // 6
@@ -173,4 +153,43 @@ func (v *vol) panicked(ctx context.Context, now snapshot) result {
 	v.isSeen, v.files.verified = false, false
 	v.finish(ctx, &done, failures{unavailable("volume %s: %w", v.id, errPanicked)})
 	return done
+}
+
+// line returns what the worker logs about a volume's new state, or nil, and reports failures to the pod's author.
+func (v *vol) line(ctx context.Context, found failures) *newsLine {
+	logger, worst, w := klog.FromContext(ctx), found.worst(), v.staged.waits
+	var line *newsLine
+	switch {
+	case worst == nil && w.condition == "":
+		return &newsLine{log: func(more ...any) { logger.Info("Volume is current again", more...) }}
+	case worst == nil && w.condition == ConditionSpreading:
+		logger.V(2).Info("An update waits for the pod's moment", "at", w.until)
+		return nil
+	case worst == nil:
+		logger.V(2).Info("An update is held", "reason", w.text)
+		return nil
+	case !v.isMounted: // the failing call is logged
+	case worst.kind >= kindUnknown:
+		return &newsLine{kind: found.newsKind(), log: func(more ...any) {
+			logger.Info("A mounted volume is not updated", append([]any{"target", v.target, "reason", found}, more...)...)
+		}}
+	default:
+		line = &newsLine{kind: found.newsKind(), log: func(more ...any) { logger.Error(found, "Volume does not show what it should", more...) }}
+	}
+	if pod := v.report.pod; pod.Name != "" {
+		text := found.Error()
+		if v.isMounted && errors.As(found, new(*payload.MissingError)) {
+			text += "; the files stay as they are"
+		}
+		v.opts.Events.Warn(pod, string(worst.condition()), text)
+	}
+	return line
+}
+
+// newsKind returns which failures share a line. Their key is finer: it may name keys of objects, which differ from volume to volume.
+func (all failures) newsKind() string {
+	var errno syscall.Errno
+	errors.As(all, &errno)
+	worst := all.worst()
+	return fmt.Sprint(worst.condition(), " ", worst.reason, " ", int(errno))
 }

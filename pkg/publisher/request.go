@@ -4,6 +4,8 @@ import (
 	"maps"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -82,4 +84,37 @@ func (r *Request) validate(opts *Options) error {
 		return fail(ReasonInvalid, "target_path: %w", err)
 	}
 	return nil
+}
+
+// wanted is what the calls want of a volume.
+type wanted struct {
+	// request is nil for a mounted volume of an earlier process until the request is known.
+	request *Request
+	// waits means that a publish waits. A volume that is not mounted exists only while a publish waits.
+	waits bool
+	// going means that an unpublish waits for the unmount. It ends when the volume is unmounted, or when that fails.
+	going bool
+	// lost means that a publish found no mount, so the worker must examine the target again.
+	lost bool
+	// measure means that the node is full, so the volume must be measured again.
+	measure bool
+}
+
+// snapshot is what a reconcile reads of the table when it starts. Later changes make the volume due again.
+type snapshot struct {
+	wanted
+	// changedAt is when the first change came that no reconcile has processed; zero for none.
+	changedAt time.Time
+	// isMounted is the volume's state after step 2 of reconcile.
+	isMounted bool
+}
+
+// place says which volume this is and where. It is constant.
+type place struct {
+	id, target string
+	// uid is that of the pod, and name is the volume's name in the pod's spec.
+	uid  types.UID
+	name string
+	// since is when this process started with the volume.
+	since time.Time
 }

@@ -11,20 +11,19 @@ const stopTimeout = 5 * time.Second
 // Run reconciles volumes until ctx ends. It then returns when its goroutines have ended, or after 5 seconds if a reconcile hangs. It must
 // be called once.
 func (p *Publisher) Run(ctx context.Context) {
-	running := &p.table.running
-	p.table.startWorkers(ctx)
-	running.Go(func() { p.pods.Run(ctx) })
+	p.table.startWorkers(func(w *worker) { p.running.Go(func() { w.run(ctx) }) })
+	p.running.Go(func() { p.pods.Run(ctx) })
 	if p.access != nil {
-		running.Go(func() { p.access.Run(ctx) })
+		p.running.Go(func() { p.access.Run(ctx) })
 	}
 	for _, m := range p.orphans {
-		running.Go(func() { p.unmountOrphan(ctx, m) })
+		p.running.Go(func() { p.unmountOrphan(ctx, m) })
 	}
 	<-ctx.Done()
 	p.StopWaiting()
 	p.table.stopWorkers()
 	ended := make(chan struct{})
-	go func() { running.Wait(); close(ended) }()
+	go func() { p.running.Wait(); close(ended) }()
 	select {
 	case <-ended:
 	case <-time.After(stopTimeout):

@@ -34,7 +34,7 @@ func (v *vol) show(ctx context.Context, got *answers, before staged, done *resul
 		return failures{f}.with(missing...).with(refusal)
 	}
 	next, f := v.stage(ctx, got, before)
-	if f == nil && next != nil && !v.files.isCurrent(next) {
+	if f == nil && next != nil && !v.isCurrent(next) {
 		f = v.update(ctx, next, done)
 	}
 	return failures(nil).with(f, refusal).with(got.stale...).with(missing...)
@@ -187,7 +187,7 @@ func (v *vol) attach(ctx context.Context, mnt Mount) (f *failure) {
 func (v *vol) write(ctx context.Context, mnt Mount, next *payload.Rendering, got *answers) (hasChanged bool, f *failure) {
 	v.tell() // an object whose files were withdrawn may be shown again from here on
 	v.receipts.BeforeWrite(ctx, mnt.Root())
-	result, err := v.files.write(ctx, mnt, next.Payload, got, v.isMounted)
+	result, err := v.files.write(ctx, mnt, next.Payload, got.at, got.refused, v.isMounted)
 	v.afterWrite(ctx, mnt, result, next.Payload, err)
 	if err != nil {
 		return result.Changed, broken(0, errors.Join(fmt.Errorf("write the files of volume %s: %w", v.id, err), v.files.measure(mnt)))

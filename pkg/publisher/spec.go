@@ -40,7 +40,7 @@ func refsOf(source *volume.Source) (refs []volume.Ref) {
 
 // anew returns the objects of each file that must be written again. An expanded text must go when one of its objects is refused. A file that
 // the record's versions imply must come back: one that was removed with a refused object, or by somebody else.
-func (s *spec) anew(files []volume.File, shown record.Versions, got *answers) (all [][]volume.Ref) {
+func (s *spec) anew(files []volume.File, shown record.Versions, refused, unknown map[volume.Ref]bool) (all [][]volume.Ref) {
 	paths := make(map[string]bool, len(files))
 	for i := range files {
 		paths[files[i].Path] = true
@@ -49,8 +49,8 @@ func (s *spec) anew(files []volume.File, shown record.Versions, got *answers) (a
 	for i := range s.resolved.Sources {
 		source := &s.resolved.Sources[i]
 		refs, uses := refsOf(source), source.References()
-		isRefused := slices.ContainsFunc(refs, func(ref volume.Ref) bool { return got.refused[ref] })
-		isUnknown := slices.ContainsFunc(refs, func(ref volume.Ref) bool { return got.unknownRefs[ref] })
+		isRefused := slices.ContainsFunc(refs, func(ref volume.Ref) bool { return refused[ref] })
+		isUnknown := slices.ContainsFunc(refs, func(ref volume.Ref) bool { return unknown[ref] })
 		isShown := slices.ContainsFunc(refs, func(ref volume.Ref) bool { return shown[ref].UID != "" })
 		lacks := slices.ContainsFunc(uses, func(use volume.Reference) bool { return !use.Optional && shown[use.Ref].UID == "" })
 		isCombined := source.Env != nil || len(source.Join) > 0 || source.Expand != nil

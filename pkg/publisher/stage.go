@@ -10,28 +10,14 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/pkg/payload"
-	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/stage"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// staged is what a volume does not take yet. The zero value is nothing.
-type staged struct {
-	// newest are the versions, and unknown the objects, for which this was decided.
-	newest  record.Versions
-	unknown map[volume.Ref]bool
-	stage.Decision
-	// waits reports it. mistake is a fault of an annotation because of which no pod can take an object, or nil.
-	waits   waits
-	mistake *failure
-}
-
-// waits says that a change is known and waits, as requested. That is no failure. The zero value means that nothing waits.
-type waits struct {
-	condition Condition
-	text      string
-	until     time.Time
+// isCurrent reports whether the files are known to show what is known of the objects.
+func (v *vol) isCurrent(got *answers) bool {
+	return len(got.unknown) == 0 && v.files.isCurrent(got.at, got.refused)
 }
 
 // stage returns the answers, with the objects that wait at the versions that the files show, or nil if nothing of them can be shown. A version
@@ -57,7 +43,7 @@ func (v *vol) stage(ctx context.Context, got *answers, before staged) (*answers,
 	case len(got.unknownRefs) > 0 && !v.isNewsKnown(got):
 		return nil, nil
 	case maps.Equal(before.newest, got.at) && maps.Equal(before.unknown, got.unknownRefs) && (before.Until.IsZero() || now.Before(before.Until)):
-		if same := got.holding(before.At, nil); v.files.isCurrent(same) {
+		if same := got.holding(before.At, nil); v.isCurrent(same) {
 			v.staged = before
 			return same, nil
 		}
@@ -97,7 +83,7 @@ func (v *vol) decide(ctx context.Context, got *answers, change *stage.Change, wa
 		return nil, v.failed(err)
 	}
 	decision, ok := change.Decide(waits, stage.Files{
-		Shown: refsOfFiles(files), Changing: changing, Now: v.binding.spec.anew(files, v.files.shown, got),
+		Shown: refsOfFiles(files), Changing: changing, Now: v.binding.spec.anew(files, v.files.shown, got.refused, got.unknownRefs),
 	})
 	switch {
 	case !ok:

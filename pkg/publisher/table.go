@@ -21,12 +21,10 @@ type table struct {
 	node *node
 	// room counts what the volumes hold and name.
 	room *room.Room
-	// running counts the goroutines of the workers.
-	running sync.WaitGroup
 
 	mu sync.Mutex
-	// run is the context of the workers. It is nil before Run and after Run has ended: no worker runs then.
-	run     context.Context //nolint:containedctx // the workers' goroutines come and go, and all end with it
+	// start runs a worker in a goroutine. It is nil before Run and after Run has ended.
+	start   func(*worker)
 	entries map[string]*entry
 	byRef   map[volume.Ref]map[*entry]struct{}
 	workers map[types.UID]*worker
@@ -100,6 +98,30 @@ type progress struct {
 	unmountErr error
 	// changed is closed at the next change of the entry. It is nil until a call waits for it.
 	changed chan struct{}
+}
+
+// worker reconciles the volumes of a pod, one after another. It exists as long as the pod has volumes, and has a goroutine only while one of
+// them is due: most pods rest most of the time, and a stack for each costs more memory than all else that a volume needs. table.mu guards its
+// fields.
+type worker struct {
+	table *table
+	uid   types.UID
+	all   map[*entry]struct{}
+	// isRunning means that the goroutine exists. timer starts it when the first volume is due; it is set only while the worker rests.
+	isRunning bool
+	timer     *time.Timer
+	// current is the volume that is being reconciled, and cancel cancels that.
+	current *entry
+	cancel  context.CancelCauseFunc
+	// news is used only by the goroutine, without mu.
+	news news
+}
+
+func newWorker(t *table, uid types.UID) *worker {
+	w := &worker{table: t, uid: uid, all: map[*entry]struct{}{}}
+	w.timer = time.AfterFunc(time.Hour, w.wake)
+	w.timer.Stop()
+	return w
 }
 
 // add adds a volume to the table, under its ID or another key. isMounted means that an earlier process has mounted it. The caller holds mu.
@@ -269,42 +291,61 @@ func (e *entry) nextChange() <-chan struct{} {
 	return e.changed
 }
 
-// take returns what is wanted of a volume and what has changed since the last call. The caller holds mu.
-func (e *entry) take() snapshot {
-	now := snapshot{wanted: e.wanted, changedAt: e.changedAt}
-	if e.wanted.lost {
-		e.wanted.lost, e.phase = false, absent
-	}
-	e.changedAt, e.wanted.measure = time.Time{}, false
-	return now
-}
-
-// adopt stores the result of a reconcile and schedules the next one. The caller holds mu.
-func (e *entry) adopt(done *result) {
-	e.tellLocked(done.state)
-	isGone := done.isGone && !e.wanted.waits
-	if done.isTried {
-		e.unmounts, e.unmountErr = e.unmounts+1, done.unmountErr
-		e.wanted.going = done.unmountErr == nil
-		isGone = done.isGone && (e.wanted.going || !e.wanted.waits)
-	} else if e.wanted.going {
-		isGone = false // an unpublish came since the worker decided
-	}
-	if isGone {
-		e.remove()
+// begin starts the worker's goroutine, unless it is running or no worker may run. The caller holds mu.
+func (w *worker) begin() {
+	if w.table.start == nil || w.isRunning {
 		return
 	}
-	if !done.again.IsZero() {
-		e.wakeLocked(done.again) // it keeps an earlier time that was set meanwhile
+	w.isRunning = true
+	w.timer.Stop()
+	w.table.start(w)
+}
+
+// wake is begin for a caller that doesn't hold mu.
+func (w *worker) wake() {
+	w.table.mu.Lock()
+	defer w.table.mu.Unlock()
+	w.begin()
+}
+
+// schedule has a resting worker run when its first volume is due. The caller holds mu.
+func (w *worker) schedule() {
+	if w.table.start == nil || w.isRunning {
+		return
 	}
-	if done.isFull {
-		e.table.measureAll()
+	first := w.first()
+	if first == nil {
+		w.timer.Stop()
+		return
 	}
-	if e.wanted.request == nil {
-		e.wanted.request = done.request
+	if wait := time.Until(first.due); wait > 0 {
+		w.timer.Reset(wait)
+	} else {
+		w.begin()
 	}
-	// A failure belongs to the request for which it was found.
-	if e.wanted.request == done.request && !e.wanted.going && (len(e.failures) == 0 || !done.failures.isUnanswered()) {
-		e.failures = done.failures
+}
+
+// first returns the volume that is due first, or nil if none will be due. The caller holds mu.
+func (w *worker) first() *entry {
+	var first *entry
+	for e := range w.all {
+		if !e.due.IsZero() && (first == nil || e.due.Before(first.due)) {
+			first = e
+		}
+	}
+	return first
+}
+
+// volumes returns the pod's volumes.
+func (w *worker) volumes() []*entry {
+	w.table.mu.Lock()
+	defer w.table.mu.Unlock()
+	return slices.Collect(maps.Keys(w.all))
+}
+
+// makeRoom is host.makeRoom.
+func (w *worker) makeRoom(ctx context.Context) {
+	for _, e := range w.volumes() {
+		e.vol.makeRoom(ctx)
 	}
 }

@@ -8,6 +8,9 @@ const (
 	retryMax = 5 * time.Second
 )
 
+// reconcileTimeout limits one reconcile.
+const reconcileTimeout = time.Minute
+
 // earlier returns the earlier of two times. Zero means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {

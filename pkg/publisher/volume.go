@@ -7,11 +7,11 @@ import (
 	"maps"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/opened"
+	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/room"
 	"github.com/refvol/refvol/pkg/stage"
 	"github.com/refvol/refvol/pkg/volume"
@@ -45,16 +45,6 @@ type vol struct {
 	changedAt time.Time
 }
 
-// place says which volume this is and where. It is constant.
-type place struct {
-	id, target string
-	// uid is that of the pod, and name is the volume's name in the pod's spec.
-	uid  types.UID
-	name string
-	// since is when this process started with the volume.
-	since time.Time
-}
-
 // host is what a volume asks of the table. Its functions are constant and safe for concurrent use.
 type host struct {
 	// wake schedules a reconcile at a time, or keeps an earlier one.
@@ -67,6 +57,17 @@ type host struct {
 	mayAttach func() bool
 	// makeRoom removes what the pod's volumes keep for their readers.
 	makeRoom func(ctx context.Context)
+}
+
+// staged is what a volume does not take yet. The zero value is nothing.
+type staged struct {
+	// newest are the versions, and unknown the objects, for which this was decided.
+	newest  record.Versions
+	unknown map[volume.Ref]bool
+	stage.Decision
+	// waits reports it. mistake is a fault of an annotation because of which no pod can take an object, or nil.
+	waits   waits
+	mistake *failure
 }
 
 func newVolume(n *node, at place, h host, space *room.Volume) *vol {
@@ -168,52 +169,70 @@ func (v *vol) leave() {
 	v.binding.release()
 }
 
-// look examines the target once: after a start, before the first write, and after a mount was lost.
+// look examines the target once: after a start, before the first write, and after a mount was lost. All that was known of the volume is
+// forgotten.
 func (v *vol) look(ctx context.Context) *failure {
 	if v.isSeen {
 		return nil
 	}
-	root, usage, err := v.opts.Mounts.Open(ctx, v.id, v.target)
-	switch {
-	case err == nil:
-		defer root.Close()
-	case errors.Is(err, mount.ErrForeign) && v.isMounted: // its attribute was damaged
-		return final(ReasonInvalid, fmt.Errorf("what is mounted at %s is not proven to be volume %s, as its root directory lacks the attribute: replace the pod: %w", v.target, v.id, err))
-	case errors.Is(err, mount.ErrForeign):
-		return broken(0, fmt.Errorf("look at the target of volume %s: %w", v.id, err))
-	case errors.Is(err, mount.ErrOutside):
-		return final(ReasonInvalid, fmt.Errorf("target_path: %w", err))
-	case !errors.Is(err, mount.ErrNotMounted):
-		// It may be mounted, and a pod may be reading it. After a final error the kubelet would destroy it.
-		return unavailable("look at the target of volume %s: %w", v.id, err)
+	now, f := v.examine(ctx)
+	if f != nil {
+		return f
 	}
-	isMounted := err == nil
-	if !isMounted && v.files.shown != nil {
+	if !now.isMounted && v.files.shown != nil {
 		klog.FromContext(ctx).Info("Volume is no longer mounted", "target", v.target)
-	}
-	text := ""
-	if isMounted {
-		if text, err = writer.Record(root, v.opts.AttributePrefix); err != nil {
-			return unavailable("read the record of volume %s: %w", v.id, err)
-		}
 	}
 	v.unbind()
 	v.receipts.Close()
 	if err := v.files.forget(); err != nil {
 		return unavailable("close the mount of volume %s: %w", v.id, err)
 	}
-	if isMounted {
-		v.files.find(text, writer.Present(root))
-		v.binding.find(root)
+	if now.isMounted {
+		v.files.find(now.record, now.generation)
+		v.binding.find(now.pod, now.podErr)
 		v.receipts.Find(v.files.generations.pruneAt)
 	}
-	v.isSeen, v.isMounted = true, isMounted
-	holds := room.MemoryOf(usage.Used, usage.InodesUsed)
-	v.room.Hold(holds)
-	v.room.Need(holds) // an upper limit
+	v.isSeen, v.isMounted = true, now.isMounted
+	v.room.Hold(now.holds)
+	v.room.Need(now.holds) // an upper limit
 	v.report.found(v.binding.hint)
 	v.tell()
 	return nil
+}
+
+// examined is what look has found at the target: the volume's record, its present generation, the pod that it names, and its memory in bytes.
+type examined struct {
+	isMounted          bool
+	record, generation string
+	pod                volume.Pod
+	podErr             error
+	holds              int64
+}
+
+// examine reads what is mounted at the target.
+func (v *vol) examine(ctx context.Context) (now examined, f *failure) {
+	root, usage, err := v.opts.Mounts.Open(ctx, v.id, v.target)
+	switch {
+	case err == nil:
+		defer root.Close()
+	case errors.Is(err, mount.ErrNotMounted):
+		return now, nil
+	case errors.Is(err, mount.ErrForeign) && v.isMounted: // its attribute was damaged
+		return now, final(ReasonInvalid, fmt.Errorf("what is mounted at %s is not proven to be volume %s, as its root directory lacks the attribute: replace the pod: %w", v.target, v.id, err))
+	case errors.Is(err, mount.ErrForeign):
+		return now, broken(0, fmt.Errorf("look at the target of volume %s: %w", v.id, err))
+	case errors.Is(err, mount.ErrOutside):
+		return now, final(ReasonInvalid, fmt.Errorf("target_path: %w", err))
+	default: // it may be mounted, and a pod may be reading it: after a final error the kubelet would destroy it
+		return now, unavailable("look at the target of volume %s: %w", v.id, err)
+	}
+	now.isMounted, now.generation, now.holds = true, writer.Present(root), room.MemoryOf(usage.Used, usage.InodesUsed)
+	if now.record, err = writer.Record(root, v.opts.AttributePrefix); err != nil {
+		return now, unavailable("read the record of volume %s: %w", v.id, err)
+	}
+	now.pod.UID = v.uid
+	now.pod.Namespace, now.pod.Name, now.podErr = record.Pod(root, v.opts.AttributePrefix)
+	return now, nil
 }
 
 // takeOver prepares the parts for a newly bound request.

@@ -2,44 +2,16 @@ package publisher
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/opened"
 )
 
-// worker reconciles the volumes of a pod, one after another. It exists as long as the pod has volumes, and has a goroutine only while one of
-// them is due: most pods rest most of the time, and a stack for each costs more memory than all else that a volume needs. table.mu guards its
-// fields.
-type worker struct {
-	table *table
-	uid   types.UID
-	all   map[*entry]struct{}
-	// isRunning means that the goroutine exists. timer starts it when the first volume is due; it is set only while the worker rests.
-	isRunning bool
-	timer     *time.Timer
-	// current is the volume that is being reconciled, and cancel cancels that.
-	current *entry
-	cancel  context.CancelCauseFunc
-	// news is used only by the goroutine, without mu.
-	news news
-}
-
-func newWorker(t *table, uid types.UID) *worker {
-	w := &worker{table: t, uid: uid, all: map[*entry]struct{}{}}
-	w.timer = time.AfterFunc(time.Hour, w.wake)
-	w.timer.Stop()
-	return w
-}
-
-// startWorkers has workers run until ctx ends.
-func (t *table) startWorkers(ctx context.Context) {
+// startWorkers has workers run until stopWorkers. start runs a worker in a goroutine of its own.
+func (t *table) startWorkers(start func(*worker)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.run = ctx
+	t.start = start
 	for _, w := range t.workers {
 		w.schedule()
 	}
@@ -52,53 +24,7 @@ func (t *table) stopWorkers() {
 	for _, w := range t.workers {
 		w.begin()
 	}
-	t.run = nil
-}
-
-// begin starts the worker's goroutine, unless it is running or no worker may run. The caller holds mu.
-func (w *worker) begin() {
-	ctx := w.table.run
-	if ctx == nil || w.isRunning {
-		return
-	}
-	w.isRunning = true
-	w.timer.Stop()
-	w.table.running.Go(func() { w.run(ctx) })
-}
-
-// wake is begin for a caller that doesn't hold mu.
-func (w *worker) wake() {
-	w.table.mu.Lock()
-	defer w.table.mu.Unlock()
-	w.begin()
-}
-
-// schedule has a resting worker run when its first volume is due. The caller holds mu.
-func (w *worker) schedule() {
-	if w.table.run == nil || w.isRunning {
-		return
-	}
-	first := w.first()
-	if first == nil {
-		w.timer.Stop()
-		return
-	}
-	if wait := time.Until(first.due); wait > 0 {
-		w.timer.Reset(wait)
-	} else {
-		w.begin()
-	}
-}
-
-// first returns the volume that is due first, or nil if none will be due. The caller holds mu.
-func (w *worker) first() *entry {
-	var first *entry
-	for e := range w.all {
-		if !e.due.IsZero() && (first == nil || e.due.Before(first.due)) {
-			first = e
-		}
-	}
-	return first
+	t.start = nil
 }
 
 // run reconciles the pod's volumes in the order in which they are due, until none is due or ctx ends.
@@ -118,7 +44,7 @@ func (w *worker) run(ctx context.Context) {
 		}
 		done := e.reconcile(its, now)
 		if w.conclude(ctx, e, &done) && done.news != nil {
-			w.news.add(e.vol, *done.news)
+			w.news.add(e.id, *done.news)
 		}
 	}
 }
@@ -130,20 +56,6 @@ func (w *worker) end(ctx context.Context) {
 	}
 	for _, e := range w.volumes() {
 		e.vol.close(ctx)
-	}
-}
-
-// volumes returns the pod's volumes.
-func (w *worker) volumes() []*entry {
-	w.table.mu.Lock()
-	defer w.table.mu.Unlock()
-	return slices.Collect(maps.Keys(w.all))
-}
-
-// makeRoom is host.makeRoom.
-func (w *worker) makeRoom(ctx context.Context) {
-	for _, e := range w.volumes() {
-		e.vol.makeRoom(ctx)
 	}
 }
 
@@ -205,4 +117,44 @@ func (w *worker) isNewsDue() bool {
 	defer w.table.mu.Unlock()
 	first := w.first()
 	return first == nil || time.Until(first.due) > 0 || time.Since(w.news.since) >= newsDelay
+}
+
+// take returns what is wanted of a volume and what has changed since the last call. The caller holds mu.
+func (e *entry) take() snapshot {
+	now := snapshot{wanted: e.wanted, changedAt: e.changedAt}
+	if e.wanted.lost {
+		e.wanted.lost, e.phase = false, absent
+	}
+	e.changedAt, e.wanted.measure = time.Time{}, false
+	return now
+}
+
+// adopt stores the result of a reconcile and schedules the next one. The caller holds mu.
+func (e *entry) adopt(done *result) {
+	e.tellLocked(done.state)
+	isGone := done.isGone && !e.wanted.waits
+	if done.isTried {
+		e.unmounts, e.unmountErr = e.unmounts+1, done.unmountErr
+		e.wanted.going = done.unmountErr == nil
+		isGone = done.isGone && (e.wanted.going || !e.wanted.waits)
+	} else if e.wanted.going {
+		isGone = false // an unpublish came since the worker decided
+	}
+	if isGone {
+		e.remove()
+		return
+	}
+	if !done.again.IsZero() {
+		e.wakeLocked(done.again) // it keeps an earlier time that was set meanwhile
+	}
+	if done.isFull {
+		e.table.measureAll()
+	}
+	if e.wanted.request == nil {
+		e.wanted.request = done.request
+	}
+	// A failure belongs to the request for which it was found.
+	if e.wanted.request == done.request && !e.wanted.going && (len(e.failures) == 0 || !done.failures.isUnanswered()) {
+		e.failures = done.failures
+	}
 }

@@ -42,10 +42,15 @@ func startPlugin(tb testing.TB, top, kubelet string) *plugin {
 	}
 	server := &objects{}
 	published, err := publisher.New(publisher.Options{
-		Objects: server, Mounts: publisher.NewMounts(mounter), AttributePrefix: mounter.AttributePrefix(),
-		Pods: server, Reviews: &access.Reviews{Ask: server.Ask, Verbs: []string{"get"}}, CrossNamespace: true,
-		NodeName: "node", Driver: driver, KubeletDir: kubelet,
-		ResyncInterval: time.Hour, MaxVolumeSize: 256 << 10, MaxTotalSize: 4 << 20,
+		Objects:         server,
+		Mounts:          publisher.NewMounts(mounter),
+		AttributePrefix: mounter.AttributePrefix(),
+		Pods:            server,
+		Rights:          publisher.Rights{CrossNamespace: true, Reviews: &access.Reviews{Ask: server.Ask, Verbs: []string{"get"}}},
+		KubeletDir:      kubelet,
+		Names:           publisher.Names{Driver: driver, NodeName: "node"},
+		Times:           publisher.Times{ResyncInterval: time.Hour},
+		Sizes:           publisher.Sizes{MaxVolumeSize: 256 << 10, MaxTotalSize: 4 << 20},
 	})
 	if err == nil {
 		err = published.Restore(ctx)

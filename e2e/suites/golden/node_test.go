@@ -63,17 +63,13 @@ func (n *node) start() {
 		Pods:            pods{n.g},
 		Mounts:          publisher.NewMounts(mounter),
 		AttributePrefix: mounter.AttributePrefix(),
-		CrossNamespace:  true,
-		Reviews:         &access.Reviews{Ask: n.objects.ask, Verbs: []string{"get"}},
-		Observer:        n.writes,
 		Opens:           n.opens,
-		Driver:          driver,
-		NodeName:        "node-1",
+		Rights:          publisher.Rights{CrossNamespace: true, Reviews: &access.Reviews{Ask: n.objects.ask, Verbs: []string{"get"}}},
+		Telling:         publisher.Telling{Observer: n.writes},
 		KubeletDir:      n.kubeletDir,
-		ResyncInterval:  200 * time.Millisecond,
-		PublishWait:     waitTime,
-		MaxVolumeSize:   1 << 20,
-		MaxTotalSize:    1 << 24,
+		Names:           publisher.Names{Driver: driver, NodeName: "node-1"},
+		Times:           publisher.Times{ResyncInterval: 200 * time.Millisecond, PublishWait: waitTime},
+		Sizes:           publisher.Sizes{MaxVolumeSize: 1 << 20, MaxTotalSize: 1 << 24},
 	})
 	must(n.T, err)
 	must(n.T, n.p.Restore(ctx))
