@@ -25,6 +25,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 const (
@@ -239,13 +240,14 @@ func (c *cluster) fetch(ctx context.Context, pod string, objects []status.Object
 }
 
 // version returns an object's version, or nil if the object doesn't exist. It requests the object's metadata only, without values.
-func (c *cluster) version(ctx context.Context, object fleet.Object) (*status.Version, error) {
+func (c *cluster) version(ctx context.Context, object fleet.Object) (objectVersion, error) {
 	found, err := c.objects(object).Get(ctx, object.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
-		return nil, nil //nolint:nilnil // the answer is that there is none
+		return objectVersion{}, nil
 	case err != nil:
-		return nil, fmt.Errorf("get the metadata of %s: %w", object, err)
+		return objectVersion{}, fmt.Errorf("get the metadata of %s: %w", object, err)
 	}
-	return &status.Version{UID: string(found.UID), ResourceVersion: found.ResourceVersion}, nil
+	now := &status.Version{UID: string(found.UID), ResourceVersion: found.ResourceVersion}
+	return objectVersion{now, volume.Revision(found.Annotations[volume.RevisionAnnotation])}, nil
 }

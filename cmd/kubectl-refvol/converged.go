@@ -10,6 +10,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/refvol/refvol/pkg/fleet"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // settle is how long a node must be without the plugin before a pod that waits there does not count as a laggard. A DaemonSet replaces a
@@ -25,6 +26,7 @@ type convergedOptions struct {
 	watch     bool
 	allowNone bool
 	opened    bool
+	revision  string
 }
 
 func newConvergedCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
@@ -47,6 +49,9 @@ files. With --opened each volume's files of the object must have been opened sin
 version: that proves that somebody opened them, not who, nor that it is in use. Variables of pods with
 the label refvol.dev/restart are covered then, too.
 
+With --revision all objects must carry the annotation refvol.dev/revision with that value, too, such as
+the commit that was applied.
+
 Exits with status 0 if all volumes show the current version, 1 if not, or if an object does not
 exist, 2 if that is not known: requests fail until --timeout, a right is missing, or the command line is
 wrong. It exits at once with status 3 if no volume names an object, as with a wrong namespace; with
@@ -57,6 +62,9 @@ wrong. It exits at once with status 3 if no volume names an object, as with a wr
   # Several objects
   kubectl refvol converged secret/db configmap/app -n shop
   kubectl refvol converged secrets,configmaps -l app=web -n shop
+
+  # Wait until all volumes show what a commit holds
+  kubectl refvol converged configmap/app secret/db -n shop --revision=4f2a91c
 
   # Print each change, with its time
   kubectl refvol converged secret/db -n shop -w`,
@@ -76,6 +84,7 @@ wrong. It exits at once with status 3 if no volume names an object, as with a wr
 	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "how long to wait for all volumes; 0: until it is interrupted (default with --watch)")
 	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "go on when all volumes show the version, and print each change")
 	fs.BoolVar(&opts.opened, "opened", opts.opened, "wait until the files have been opened, too")
+	fs.StringVar(&opts.revision, "revision", opts.revision, "the objects must carry this annotation refvol.dev/revision, too")
 	fs.BoolVar(&opts.allowNone, "allow-none", opts.allowNone, "an object that exists and that no volume names has converged")
 	return cmd
 }
@@ -83,6 +92,9 @@ wrong. It exits at once with status 3 if no volume names an object, as with a wr
 func (o *convergedOptions) validate() error {
 	if o.timeout < 0 {
 		return fmt.Errorf("--timeout: %s is negative", o.timeout)
+	}
+	if o.revision != "" && !volume.Revision(o.revision).IsValid() {
+		return fmt.Errorf("--revision: Invalid value: a text of %d bytes: must be 1 to %d letters, digits and . _ - / : @ +", len(o.revision), volume.MaxRevision)
 	}
 	return o.output.validate()
 }
@@ -104,6 +116,7 @@ func (o *convergedOptions) run(ctx context.Context, args []string, stdout, stder
 		find:      func() ([]fleet.Object, error) { return findObjects(o.cluster.flags, o.selector, args) },
 		findAgain: o.selector != "",
 		version:   c.version, survey: all.Collect, watch: o.watch, allowNone: o.allowNone, opened: o.opened,
+		revision: volume.Revision(o.revision),
 		write:    func(results []*fleet.Result) error { return o.print(stdout, results) },
 		warn:     func(err error) { say(fmt.Sprintf("Warning: %v: trying again", err)) },
 		progress: say,

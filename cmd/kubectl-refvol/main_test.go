@@ -16,6 +16,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // runCommand executes a command line that ends by itself.
@@ -61,6 +62,7 @@ func TestFlags(t *testing.T) {
 		{[]string{"converged"}, "requires at least 1 arg(s), only received 0"},
 		{[]string{"converged", "secret/db", "-o", "wide"}, formats + ` "wide"`},
 		{[]string{"converged", "secret/db", "--timeout=-1s"}, "--timeout: -1s is negative"},
+		{[]string{"converged", "secret/db", "--revision=a b"}, "--revision: Invalid value: a text of 3 bytes: must be 1 to 128 letters, digits and . _ - / : @ +"},
 		{[]string{"converged", "secret", nowhere}, "resource(s) were provided, but no name was specified"},
 		{[]string{"converged", "secret", "a/b", nowhere}, "there is no need to specify a resource type as a separate argument when passing arguments in resource/name form"},
 		{[]string{"converged", "secret/a/b", nowhere}, "arguments in resource/name form may not have more than one slash"},
@@ -133,6 +135,9 @@ type script struct {
 	// object has the version for each request for the object, and shown the version that the volume shows in each round. The last one is
 	// repeated. "" means none. Without shown there is no volume.
 	object, shown []string
+	// revisions are those of the object for each request, if wanted is not "".
+	revisions []volume.Revision
+	wanted    volume.Revision
 	// slow is how long a round takes. fails has the rounds that fail, from 1.
 	slow      time.Duration
 	fails     map[int]error
@@ -156,10 +161,15 @@ func next(versions *[]string) *status.Version {
 func (s *script) waiter(watch bool) *waiter {
 	object := fleet.Object{Kind: "Secret", Namespace: "ns", Name: "db"}
 	return &waiter{
-		watch: watch, allowNone: s.allowNone,
+		watch: watch, allowNone: s.allowNone, revision: s.wanted,
 		find: func() ([]fleet.Object, error) { return []fleet.Object{object}, nil },
-		version: func(ctx context.Context, _ fleet.Object) (*status.Version, error) {
-			return next(&s.object), ctx.Err()
+		version: func(ctx context.Context, _ fleet.Object) (objectVersion, error) {
+			now := objectVersion{Version: next(&s.object)}
+			if s.wanted != "" {
+				now.revision = s.revisions[0]
+				s.revisions = s.revisions[min(1, len(s.revisions)-1):]
+			}
+			return now, ctx.Err()
 		},
 		survey: func(ctx context.Context, _ ...fleet.Object) (*fleet.Survey, error) {
 			s.rounds++
@@ -209,6 +219,14 @@ func TestWait(t *testing.T) {
 		"a change during the wait": {script{object: []string{"2", "2", "2", "3"}, shown: []string{"1", "1", "2", "3"}}, time.Minute, false, "yes 3", "", 2 * time.Second, 4},
 		"a change that has arrived is asked for again at once": {script{object: []string{"1", "2"}, shown: []string{"2"}}, time.Minute, false, "yes 2", "", 0, 2},
 		"an object that changes all the time":                  {script{object: []string{"1", "2", "3", "4", "5"}, shown: []string{"5"}}, time.Minute, false, "yes 5", "", 3 * time.Second, 5},
+		"at the wanted revision": {
+			script{object: []string{"1", "1", "1", "2"}, shown: []string{"1", "1", "2"}, revisions: []volume.Revision{"r1", "r1", "r1", "r2"}, wanted: "r2"},
+			time.Minute, false, "yes 2", "", 2 * time.Second, 4,
+		},
+		"at another revision": {
+			script{object: []string{"1"}, shown: []string{"1"}, revisions: []volume.Revision{"r 2"}, wanted: "r2"},
+			2500 * time.Millisecond, false, "no 1", `secret/db in namespace ns has the revision "", not "r2"`, 2500 * time.Millisecond, 3,
+		},
 		"never": {
 			script{object: []string{"2"}, shown: []string{"1"}},
 			4500 * time.Millisecond, false, "no 2",

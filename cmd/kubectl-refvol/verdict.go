@@ -9,6 +9,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // resultListKind is the kind of a list of Results.
@@ -61,6 +62,9 @@ func describe(text *strings.Builder, v *fleet.Result) error {
 	}
 	fmt.Fprintf(text, "Converged: %s. %s has version %s. Volumes that name it and show this version: %d of %d. Nodes asked: %d.\n",
 		answer, v.Object, v.Current.ResourceVersion, v.Showing, v.Volumes, v.Nodes)
+	if v.HasOtherRevision() {
+		fmt.Fprintf(text, "The object has the revision %q, not %q (annotation %s).\n", v.Revision, v.WantedRevision, volume.RevisionAnnotation)
+	}
 	if v.None {
 		fmt.Fprintln(text, "No refvol volume shows the object.")
 	}
@@ -128,6 +132,9 @@ func blockers(results []*fleet.Result) string {
 			continue
 		}
 		part := fmt.Sprintf("%s: version %s is in %d of %d volumes", v.Object, v.Current.ResourceVersion, v.Showing, v.Volumes)
+		if v.HasOtherRevision() {
+			part += fmt.Sprintf(", it has the revision %q, not %q", v.Revision, v.WantedRevision)
+		}
 		if v.Opened != nil {
 			part += fmt.Sprintf(", opened in %d", *v.Opened)
 		}

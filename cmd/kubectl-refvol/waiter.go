@@ -16,6 +16,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 const (
@@ -33,7 +34,7 @@ type waiter struct {
 	// get the labels.
 	find      func() ([]fleet.Object, error)
 	findAgain bool
-	version   func(context.Context, fleet.Object) (*status.Version, error)
+	version   func(context.Context, fleet.Object) (objectVersion, error)
 	survey    func(context.Context, ...fleet.Object) (*fleet.Survey, error)
 	// write prints the results, one for each object.
 	write func([]*fleet.Result) error
@@ -46,10 +47,12 @@ type waiter struct {
 	allowNone bool
 	// opened means that success also requires that the files have been opened.
 	opened bool
+	// revision is the one that the objects must carry, or "".
+	revision volume.Revision
 
 	// objects are the results of find. before has their versions before the next round, if they are known.
 	objects []fleet.Object
-	before  []*status.Version
+	before  []objectVersion
 	// last are the last results, and printed those that were printed last.
 	last, printed []*fleet.Result
 	// lastText is the last text of warn and progress.
@@ -148,18 +151,27 @@ func (w *waiter) round(ctx, deadline context.Context) (err error) {
 	}
 	results := make([]*fleet.Result, len(w.objects))
 	for i, object := range w.objects {
-		results[i] = fleet.Evaluate(object, w.opened, w.before[i], after[i], survey)
+		results[i] = fleet.Evaluate(object, w.opened, w.before[i].Version, after[i].Version, survey)
 		results[i].ObservedAt = time.Now().UTC().Truncate(time.Second)
 		if w.allowNone {
 			results[i].AcceptNone()
+		}
+		if w.revision != "" {
+			results[i].RequireRevision(w.revision, after[i].revision)
 		}
 	}
 	w.last, w.before = results, after
 	return nil
 }
 
-func (w *waiter) versions(ctx context.Context) ([]*status.Version, error) {
-	all := make([]*status.Version, len(w.objects))
+// objectVersion is an object's version, or nil if it does not exist, with its annotation refvol.dev/revision.
+type objectVersion struct {
+	*status.Version
+	revision volume.Revision
+}
+
+func (w *waiter) versions(ctx context.Context) ([]objectVersion, error) {
+	all := make([]objectVersion, len(w.objects))
 	for i, object := range w.objects {
 		var err error
 		if all[i], err = w.version(ctx, object); err != nil {
@@ -169,9 +181,9 @@ func (w *waiter) versions(ctx context.Context) ([]*status.Version, error) {
 	return all, nil
 }
 
-func hasAny(versions []*status.Version) bool {
+func hasAny(versions []objectVersion) bool {
 	for _, v := range versions {
-		if v != nil {
+		if v.Version != nil {
 			return true
 		}
 	}
@@ -241,6 +253,8 @@ func outcome(results []*fleet.Result) error {
 			known = append(known, &statusError{fmt.Errorf("%s does not exist", v.Object), no})
 		case v.None:
 			others = append(others, &statusError{fmt.Errorf("no refvol volume shows %s: is it the right name and namespace? --allow-none accepts this", v.Object), none})
+		case v.HasOtherRevision():
+			known = append(known, &statusError{fmt.Errorf("%s has the revision %q, not %q", v.Object, v.Revision, v.WantedRevision), no})
 		case len(v.Laggards) == 0:
 			known = append(known, &statusError{fmt.Errorf("%s changes too often to be found everywhere", v.Object), no})
 		default:

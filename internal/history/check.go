@@ -82,6 +82,7 @@ type state struct {
 	share   int
 	// isImmutable and isLarge are as in Event.
 	isImmutable, isLarge bool
+	revision             string
 }
 
 type right struct {
@@ -108,7 +109,7 @@ func (c *checker) index() {
 				c.seen[e.Volume] = append(c.seen[e.Volume], i)
 			}
 		case Wrote:
-			c.states[e.Object] = append(c.states[e.Object], state{e.At, e.index, e.Version, e.Share, e.IsImmutable, e.IsLarge})
+			c.states[e.Object] = append(c.states[e.Object], state{e.At, e.index, e.Version, e.Share, e.IsImmutable, e.IsLarge, e.Revision})
 		case Removed:
 			c.states[e.Object] = append(c.states[e.Object], state{at: e.At, index: e.index, share: 100})
 		case Granted, Revoked:

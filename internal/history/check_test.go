@@ -79,12 +79,21 @@ func TestProperties(t *testing.T) {
 	pruned.Seen.Generation, pruned.Seen.Left = "g2", []string{"g2"}
 	immutable := wrote(second, "o", v2, 100)
 	immutable.IsImmutable = true
+	first, other := wrote(0, "o", v2, 100), wrote(second, "p", v1, 100)
+	first.Revision, other.Revision = "r1", "r1"
+	another := other
+	another.Revision = "r2"
+	both := saw(2*second, v2)
+	both.Seen.Shown["p"] = v1
+	isSet := func(v *Volume) { v.IsSet = true }
 	for _, c := range []struct {
 		property  string
 		volume    func(*Volume)
 		good, bad []Event
 	}{
 		{"complete", nil, []Event{saw(second, v1)}, []Event{saw(second)}},
+		{"one revision", isSet, []Event{first, other, both}, []Event{first, another, both}},
+		{"one revision", isSet, []Event{first, saw(2*second, v2)}, []Event{saw(second, v1)}},
 		{"whole", nil, []Event{saw(second, v1)}, []Event{wrong}},
 		{"readable", nil, []Event{saw(2*second-1, v1), replaced}, []Event{saw(2*second-1, v1), pruned}},
 		{"readable", nil, []Event{saw(second, v1), pruned}, []Event{saw(second+1, v1), pruned}},

@@ -28,7 +28,7 @@ type Kind string
 
 // The kinds of events. The comment of each kind says which fields it has besides At.
 const (
-	// Wrote: Object got Version. Share is the percentage of the pods that may take it. Removed: Object was deleted.
+	// Wrote: Object got Version. Share is the percentage of the pods that may take it, Revision what says which objects belong together. Removed: Object was deleted.
 	Wrote   Kind = "wrote"
 	Removed Kind = "removed"
 	// Granted: Account may read Object from now on. Revoked: it may not. Suspended: until End nobody is known to have any right.
@@ -80,6 +80,8 @@ type Event struct {
 
 	Version Version `json:"version,omitzero"`
 	Share   int     `json:"share,omitempty"`
+
+	Revision string `json:"revision,omitempty"`
 	// IsImmutable and IsLarge: the version is immutable, or exceeds the limit of a volume.
 	IsImmutable bool  `json:"isImmutable,omitempty"`
 	IsLarge     bool  `json:"isLarge,omitempty"`
@@ -108,7 +110,7 @@ func (e *Event) String() string {
 		text += fmt.Sprint(" ", e.Version)
 	}
 	if e.Kind == Wrote {
-		text += fmt.Sprintf(" %d%%", e.Share)
+		text += fmt.Sprintf(" %d%% %s", e.Share, e.Revision)
 	}
 	if e.Seen != nil {
 		text += fmt.Sprintf(" %s of %d: %v %v %s", e.Seen.Generation, len(e.Seen.Left), e.Seen.Shown, e.Seen.Wrong, e.Seen.Gone)
@@ -155,8 +157,8 @@ type Volume struct {
 	Required, Optional, NeedsConsent []string
 	// InPlace, Pinned, Removes: the attributes writeStrategy: InPlace, updatePolicy: Pinned, onDelete: Remove.
 	InPlace, Pinned, Removes bool
-	// IsJoined means that there are files of several objects.
-	IsJoined bool
+	// IsJoined means that there are files of several objects. IsSet: the attribute sameRevision.
+	IsJoined, IsSet bool
 	// Place is the pod's place, 1 to 100. LastMoment returns the pod's last moment at or before a time; it is nil without spread.
 	Place      int
 	LastMoment func(at time.Duration) time.Duration

@@ -39,6 +39,7 @@ func Properties() []Property {
 		{"unpublish", "docs/how-it-works.md", "The plugin unmounts it, which frees its memory.", unpublish},
 		{"pinned", "docs/attributes.md", "a `Pinned` volume is written once, and never updated", pinned},
 		{"held", "docs/updates.md", "A pod takes a version if the share is at least its place.", held},
+		{"one revision", "docs/updates.md", "A volume with `sameRevision` takes all of its objects together, or nothing.", oneRevision},
 		{"moment", "docs/updates.md", "At this moment its volumes change to the newest state.", moment},
 		{"receipt", "docs/security.md", "proves that some process has opened the file since the file got its present content.", receipt},
 		{"fault shown", "docs/runbook.md", "The plugin can't write files.", faultShown},
@@ -186,6 +187,9 @@ func (c *checker) newest(v *Volume, e *Event) {
 	if slices.ContainsFunc(v.Required, func(object string) bool { return c.stateBefore(object, e).version.UID == "" }) {
 		return // it keeps what it has
 	}
+	if v.IsSet && slices.ContainsFunc(v.Objects(), func(object string) bool { return c.isKnownImmutable(v, object, e) }) {
+		return // nobody watches an immutable object any more, and the others wait for it
+	}
 	isRefused := func(object string) bool { return !c.isAllowed(v, object, e.At-1) } // a grant of this moment was not seen yet
 	for _, object := range v.Objects() {
 		if s, is := c.wrote(object, e.Seen.Shown[object]); is && s.isImmutable {
@@ -213,13 +217,23 @@ func afterLag(c *checker) {
 
 // isOlderImmutable reports whether the plugin knows an older version of an object than a volume shows, which is immutable.
 func (c *checker) isOlderImmutable(v *Volume, object string, e *Event) bool {
+	return c.knowsImmutable(v, object, e, func(known Version) bool { return known.IsOlder(e.Seen.Shown[object]) })
+}
+
+// isKnownImmutable reports whether the plugin knows an immutable version of an object.
+func (c *checker) isKnownImmutable(v *Volume, object string, e *Event) bool {
+	return c.knowsImmutable(v, object, e, func(Version) bool { return true })
+}
+
+// knowsImmutable reports whether the plugin knows an immutable version of an object for which is returns true.
+func (c *checker) knowsImmutable(v *Volume, object string, e *Event, is func(Version) bool) bool {
 	for i := e.index; i >= 0; i-- {
 		if c.events[i].Kind != Known {
 			continue
 		}
 		for _, account := range []string{"", v.Account} {
 			known := c.events[i].Answers[Question{account, object}].Version
-			if s, is := c.wrote(object, known); is && s.isImmutable && known.IsOlder(e.Seen.Shown[object]) {
+			if s, found := c.wrote(object, known); found && s.isImmutable && is(known) {
 				return true
 			}
 		}

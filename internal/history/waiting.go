@@ -34,6 +34,24 @@ func held(c *checker) {
 	})
 }
 
+// oneRevision: a volume with sameRevision shows objects of one revision.
+func oneRevision(c *checker) {
+	c.eachSeen(func(v *Volume, e, _ *Event) {
+		if !v.IsSet {
+			return
+		}
+		revisions := map[string]bool{}
+		for object, version := range e.Seen.Shown {
+			if s, is := c.wrote(object, version); is {
+				revisions[s.revision] = true
+			}
+		}
+		if len(revisions) > 1 || revisions[""] {
+			c.fail(e.At, "%s shows %v, of the revisions %v", v.ID, e.Seen.Shown, slices.Sorted(maps.Keys(revisions)))
+		}
+	})
+}
+
 // moment: with spread, a change is taken at the pod's moment: what is taken was known then. A change that can't be written then is retried,
 // but a later change waits for the next moment. What must not wait brings all other changes with it.
 func moment(c *checker) {
@@ -109,7 +127,7 @@ func receipt(c *checker) {
 // faultShown: while the files of a volume can't be written, the volume's condition says so, whatever else it waits for. What is told when the
 // fault has just ended is no violation, so it counts with the next try that fails.
 func faultShown(c *checker) {
-	harmless := []string{"Current", "Held", "Spreading", "Stale", "Pinned"}
+	harmless := []string{"Current", "Held", "Spreading", "Split", "Stale", "Pinned"}
 	since, last := map[string]time.Duration{}, map[string]time.Duration{}
 	told := map[string]*Event{} // that nothing is wrong
 	for i := range c.events {

@@ -84,7 +84,9 @@ func (s *apiServer) set(change func()) {
 // write is what an author writes.
 type write struct {
 	// rollout is the annotation of a staged change, or "".
-	rollout   string
+	rollout string
+	// revision is the annotation of a set, or "".
+	revision  string
 	immutable bool
 	size      int
 }
@@ -105,8 +107,12 @@ func (s *apiServer) put(name string, what write) {
 		kind, meta.UID, meta.Generation = watch.Modified, old.GetUID(), old.GetGeneration()+1
 	}
 	share := 100
+	meta.Annotations = map[string]string{}
+	if what.revision != "" {
+		meta.Annotations[volume.RevisionAnnotation] = what.revision
+	}
 	if what.rollout != "" {
-		meta.Annotations = map[string]string{volume.RolloutAnnotation: what.rollout}
+		meta.Annotations[volume.RolloutAnnotation] = what.rollout
 		if !what.immutable {
 			share, _ = volume.ParseShare(what.rollout)
 		}
@@ -123,7 +129,7 @@ func (s *apiServer) put(name string, what write) {
 		}
 		obj = secret
 	}
-	s.w.Add(history.Event{Kind: history.Wrote, Object: name, Version: version, Share: share, IsImmutable: what.immutable, IsLarge: what.size > mebibyte/2})
+	s.w.Add(history.Event{Kind: history.Wrote, Object: name, Version: version, Share: share, Revision: what.revision, IsImmutable: what.immutable, IsLarge: what.size > mebibyte/2})
 	s.record(ref, kind, obj)
 }
 

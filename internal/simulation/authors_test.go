@@ -22,7 +22,34 @@ func (w *world) names() []string {
 // size returns a random size of an object's large value.
 func (w *world) size() int { return w.roll("size", 6000) }
 
-func (w *world) put(name string) { w.server.put(name, write{size: w.size()}) }
+// pair are two objects that belong together.
+var pair = []string{"c4", "s2"}
+
+// put changes an object, or both of a pair.
+func (w *world) put(name string) {
+	if slices.Contains(pair, name) {
+		w.putPair(name)
+		return
+	}
+	w.server.put(name, write{size: w.size()})
+}
+
+// putPair changes both objects of the pair, name first, within about a second. The process may be killed between.
+func (w *world) putPair(name string) {
+	other := pair[0]
+	if name == other {
+		other = pair[1]
+	}
+	revision := fmt.Sprint("r-", int64(w.Now()))
+	w.server.put(name, write{revision: revision, size: w.size()})
+	after(time.Duration(w.roll("between", 1200)) * time.Millisecond)
+	if proc := w.process(); proc != nil && !w.calm() && w.roll("kill between", 8) == 0 {
+		w.Met("a kill in the middle of a pair")
+		proc.kill("between the changes of a pair", false)
+		after(time.Duration(w.roll("after the kill", 4000)) * time.Millisecond)
+	}
+	w.server.put(other, write{revision: revision, size: w.size()})
+}
 
 // places are where a process can be killed. "" is the next hook, wherever it is. Those that are seldom reached are there more often.
 var places = []string{

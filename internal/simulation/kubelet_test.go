@@ -27,9 +27,9 @@ type simVolume struct {
 	name, account      string
 	required, optional []string
 	attributes         map[string]string
-	// inPlace, pinned, removes say what the attributes say. spread is that attribute.
-	inPlace, pinned, removes bool
-	spread                   time.Duration
+	// inPlace, pinned, removes, isSet say what the attributes say. spread is that attribute.
+	inPlace, pinned, removes, isSet bool
+	spread                          time.Duration
 	// lives is how long a pod of it runs; 0 means until an author changes its mind.
 	lives time.Duration
 
@@ -66,6 +66,9 @@ func newVolumes(w *world) []*simVolume {
 		{account: "a", required: []string{"c2"}, optional: []string{"c3"}, removes: true},
 		{account: "a", required: []string{"s1"}, pinned: true},
 		{account: "b", required: []string{"c3"}, lives: 3 * time.Minute},
+		{account: "a", required: pair, isSet: true},
+		{account: "b", required: pair, isSet: true, removes: true, lives: 20 * time.Second},
+		{account: "a", required: pair, isSet: true, spread: time.Minute, lives: 10 * time.Minute},
 	}
 	for i, v := range all {
 		v.w, v.name = w, fmt.Sprint("v", i)
@@ -79,6 +82,7 @@ func newVolumes(w *world) []*simVolume {
 		set(v.inPlace, "writeStrategy", "InPlace")
 		set(v.pinned, "updatePolicy", "Pinned")
 		set(v.removes, "onDelete", "Remove")
+		set(v.isSet, "sameRevision", "true")
 		set(v.spread > 0, "spread", v.spread.String())
 		v.attributes = attributes
 	}
@@ -147,7 +151,7 @@ func (v *simVolume) newPod(n int) *simPod {
 	p.target = filepath.Join(v.w.kubeletDir, "pods", string(p.uid), "volumes/kubernetes.io~csi/settings/mount")
 	must(os.MkdirAll(filepath.Dir(p.target), 0o755))
 	declared := history.Volume{
-		ID: p.volumeID, Account: v.account, Required: v.required, Optional: v.optional, InPlace: v.inPlace, Pinned: v.pinned, Removes: v.removes, IsJoined: v.name == "v6",
+		ID: p.volumeID, Account: v.account, Required: v.required, Optional: v.optional, InPlace: v.inPlace, Pinned: v.pinned, Removes: v.removes, IsJoined: v.name == "v6", IsSet: v.isSet,
 		Place: volume.RolloutPlace(p.uid),
 	}
 	for _, object := range v.refs() {

@@ -32,7 +32,7 @@ const usualSeeds = "1-60"
 func wanted() []string {
 	all := []string{
 		"published", "republished", "unpublished", "terminated", "a lost mount", "a missed moment", "a broken mount", "a receipt", "a stall before a file is ignored",
-		"condition Held", "condition Spreading", "condition Pinned", "condition Current", "condition VolumeUpdateFailed", "condition RefForbidden", "condition RefDeleted",
+		"condition Held", "condition Spreading", "condition Split", "a kill in the middle of a pair", "condition Pinned", "condition Current", "condition VolumeUpdateFailed", "condition RefForbidden", "condition RefDeleted",
 		"401", "403", "410", "429", "500", "503", "silence", "connection lost", "too large", "a stale state", "a cut stream", "half a frame", "a bookmark",
 		"a get", "a list", "a pod is read", "an event", "a handshake", "an object that can't be read", "a review while roles are unknown", "a pod may not read",
 		"a token that is not accepted", "killed during a publish", "killed during an unpublish", "killed at: any time", "killed at: the start of a withdrawal", "killed at: the end of a withdrawal", "a look during a write",

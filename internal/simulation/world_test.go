@@ -128,10 +128,12 @@ func newWorld(t *testing.T, seed uint64) *world {
 		other = namespace
 	}
 	w.objects = map[string]volume.Ref{}
-	for _, name := range []string{"c1", "c2", "c3"} {
+	for _, name := range []string{"c1", "c2", "c3", pair[0]} {
 		w.objects[name] = volume.Ref{Kind: volume.ConfigMap, Namespace: namespace, Name: name}
 	}
-	w.objects["s1"] = volume.Ref{Kind: volume.Secret, Namespace: namespace, Name: "s1"}
+	for _, name := range []string{"s1", pair[1]} {
+		w.objects[name] = volume.Ref{Kind: volume.Secret, Namespace: namespace, Name: name}
+	}
 	for _, name := range []string{"x1", "x2"} {
 		w.objects[name] = volume.Ref{Kind: volume.Secret, Namespace: other, Name: name}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/pkg/status"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // ResultKind is the kind of a Result. Its apiVersion is status.APIVersion.
@@ -36,6 +37,9 @@ type Result struct {
 	ObservedAt time.Time `json:"observedAt"`
 	// Current is the object's version, or nil if the object doesn't exist.
 	Current *status.Version `json:"current,omitempty"`
+	// Revision is the object's annotation refvol.dev/revision, and WantedRevision the one that was asked for; "" for none.
+	Revision       string `json:"revision,omitempty"`
+	WantedRevision string `json:"wantedRevision,omitempty"`
 	// Converged means that at least one volume names the object (withdrawn ones count), that there is no laggard, and that the object has
 	// not Changed.
 	Converged bool `json:"converged"`
@@ -107,6 +111,8 @@ const (
 	Spreading Reason = "Spreading"
 	// Held: the pod does not belong to the share that may take the version.
 	Held Reason = "Held"
+	// Split: the objects of the volume, which has sameRevision, carry different revisions.
+	Split Reason = "Split"
 	// NotOpened: the files show the version, but not all of them have been opened since.
 	NotOpened Reason = "NotOpened"
 	// OpenUnknown: the files show the version, but it is not known whether they were opened.
@@ -148,6 +154,22 @@ func Evaluate(object Object, opened bool, before, after *status.Version, survey 
 
 // AcceptNone makes it a success if no volume names the object.
 func (v *Result) AcceptNone() { v.Converged, v.None = v.Converged || v.None, false }
+
+// RequireRevision makes it a failure if an existing object has another revision than the wanted one. An annotation that is not valid counts
+// as none.
+func (v *Result) RequireRevision(wanted, has volume.Revision) {
+	if !has.IsValid() {
+		has = ""
+	}
+	if v.WantedRevision, v.Revision = string(wanted), string(has); v.HasOtherRevision() {
+		v.Converged, v.None = false, false
+	}
+}
+
+// HasOtherRevision reports whether the object has another revision than the wanted one.
+func (v *Result) HasOtherRevision() bool {
+	return v.WantedRevision != "" && v.Current != nil && v.Revision != v.WantedRevision
+}
 
 func notCovered(opened bool) []string {
 	applications, env := "whether the applications have read the new files", "env, envFrom"
@@ -231,7 +253,7 @@ func (v *Result) volume(node string, volume *status.Volume) {
 	}
 	v.Volumes++
 	switch shown := object.Shown; {
-	case shown != nil && *shown == *v.Current:
+	case shown != nil && shown.Is(*v.Current):
 		v.Showing++
 		v.opened(volume, object, lag)
 	case shown == nil && volume.Condition == conditionPublishing:
@@ -242,6 +264,8 @@ func (v *Result) volume(node string, volume *status.Volume) {
 		lag(shown, Spreading, volume.Reason)
 	case volume.Condition == conditionHeld:
 		lag(shown, Held, volume.Reason)
+	case volume.Condition == conditionSplit:
+		lag(shown, Split, volume.Reason)
 	case shown == nil:
 		lag(nil, NotShown, because("the files are not known to show it", cmp.Or(volume.Reason, object.Reason, object.State)))
 	case shown.UID != v.Current.UID:
@@ -294,6 +318,7 @@ const (
 	conditionUnknown    = "Unknown"
 	conditionSpreading  = "Spreading"
 	conditionHeld       = "Held"
+	conditionSplit      = "Split"
 )
 
 // because adds a reason to a message, if there is one.

@@ -103,13 +103,17 @@ func convert(obj runtime.Object) (*volume.Object, error) {
 		return &volume.Object{
 			Ref:       volume.Ref{Kind: volume.ConfigMap, Namespace: o.Namespace, Name: o.Name},
 			Version:   volume.Version{UID: o.UID, ResourceVersion: o.ResourceVersion},
-			Immutable: isTrue(o.Immutable), Rollout: rollout(o.Annotations), Data: data, BinaryData: o.BinaryData,
+			Immutable: isTrue(o.Immutable), Rollout: kept(o.Annotations, volume.RolloutAnnotation, maxRollout),
+			Revision: volume.Revision(kept(o.Annotations, volume.RevisionAnnotation, volume.MaxRevision+1)),
+			Data:     data, BinaryData: o.BinaryData,
 		}, nil
 	case *corev1.Secret:
 		return &volume.Object{
 			Ref:       volume.Ref{Kind: volume.Secret, Namespace: o.Namespace, Name: o.Name},
 			Version:   volume.Version{UID: o.UID, ResourceVersion: o.ResourceVersion},
-			Immutable: isTrue(o.Immutable), Rollout: rollout(o.Annotations), Data: o.Data,
+			Immutable: isTrue(o.Immutable), Rollout: kept(o.Annotations, volume.RolloutAnnotation, maxRollout),
+			Revision: volume.Revision(kept(o.Annotations, volume.RevisionAnnotation, volume.MaxRevision+1)),
+			Data:     o.Data,
 		}, nil
 	}
 	return nil, fmt.Errorf("unexpected object type: %T", obj)
@@ -118,10 +122,10 @@ func convert(obj runtime.Object) (*volume.Object, error) {
 // maxRollout limits the annotation in bytes. A valid value is shorter.
 const maxRollout = 32
 
-// rollout returns a copy of the one annotation that is kept, so that the memory of the others is freed.
-func rollout(annotations map[string]string) string {
-	text := annotations[volume.RolloutAnnotation]
-	return strings.Clone(strings.ToValidUTF8(text[:min(len(text), maxRollout)], ""))
+// kept returns a copy of an annotation that is kept, or of its beginning, so that the memory of the others is freed.
+func kept(annotations map[string]string, name string, limit int) string {
+	text := annotations[name]
+	return strings.Clone(strings.ToValidUTF8(text[:min(len(text), limit)], ""))
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }

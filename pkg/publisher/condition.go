@@ -37,12 +37,15 @@ const (
 	ConditionHeld Condition = "Held"
 	// ConditionStale: the state of some objects is not known, because requests for them fail. Their files stay as they are, and may be old.
 	ConditionStale Condition = "Stale"
+	// ConditionSplit: the objects of a volume with sameRevision have different revisions, so nothing of it changes. It is also the reason of
+	// the event on a pod that does not start because of that.
+	ConditionSplit Condition = "Split"
 )
 
 // Conditions returns all conditions that a volume may have.
 func Conditions() []Condition {
 	return []Condition{
-		ConditionCurrent, ConditionPinned, ConditionPublishing, ConditionUnknown, ConditionSpreading, ConditionHeld, ConditionStale,
+		ConditionCurrent, ConditionPinned, ConditionPublishing, ConditionUnknown, ConditionSpreading, ConditionHeld, ConditionStale, ConditionSplit,
 		eventRefNotFound, eventRefKeyNotFound, eventRefForbidden, eventRefDeleted, eventVolumeUpdateFailed,
 	}
 }
@@ -63,13 +66,16 @@ type VolumeStatus struct {
 	// not been taken over yet.
 	Refs  []volume.Ref
 	Shown record.Versions
+	// Revisions has the revision of each shown version; "" is none. It is not known for a version that is held since before this process.
+	Revisions map[volume.Ref]volume.Revision
 	// Withdrawn are the objects that the pod may no longer read and of which no file remains.
 	Withdrawn map[volume.Ref]bool
 	// Opened says which objects were opened, by the files that are shown now. nil means not known. If opens are watched on no volume,
 	// OpensWatched is false.
 	Opened       map[volume.Ref]*opened.Object
 	OpensWatched bool
-	// Bytes is the memory that the file system holds, including inodes and old files that readers have open.
+	// Bytes is the memory that the file system holds, including inodes and old files that readers have open. It is 0 until the volume is
+	// mounted.
 	Bytes int64
 	// WithoutToken means that the objects are read with the pod's token, but the pod's service account has no usable token.
 	WithoutToken bool

@@ -38,8 +38,9 @@ type fakeObjects struct {
 	reads             map[volume.Ref][]time.Time
 	refreshes         map[volume.Ref][]time.Time
 	version           int
-	// rollouts has the annotation that each object gets.
-	rollouts map[volume.Ref]string
+	// rollouts and revisions have the annotations that each object gets.
+	rollouts  map[volume.Ref]string
+	revisions map[volume.Ref]volume.Revision
 	// known has what a manager without watches has read of each object. It learns about a change at a refresh. nil means watches.
 	known map[volume.Ref]*volume.Object
 	// onRegister and onUnregister are called at the start of RegisterPod and UnregisterPod, without the lock.
@@ -58,6 +59,7 @@ func newFakeObjects(t testing.TB) *fakeObjects {
 		reads:      map[volume.Ref][]time.Time{},
 		refreshes:  map[volume.Ref][]time.Time{},
 		rollouts:   map[volume.Ref]string{},
+		revisions:  map[volume.Ref]volume.Revision{},
 		version:    100,
 
 		onRegister:   func() {},
@@ -208,7 +210,7 @@ func (o *fakeObjects) putWith(ref volume.Ref, data func(version string) map[stri
 		if old := o.objects[ref]; old != nil {
 			version.UID = old.UID
 		}
-		o.objects[ref] = &volume.Object{Ref: ref, Version: version, Rollout: o.rollouts[ref], Data: data(version.ResourceVersion)}
+		o.objects[ref] = &volume.Object{Ref: ref, Version: version, Rollout: o.rollouts[ref], Revision: o.revisions[ref], Data: data(version.ResourceVersion)}
 	})
 }
 

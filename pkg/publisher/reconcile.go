@@ -114,14 +114,13 @@ func (v *vol) catchUp(ctx context.Context, now snapshot, done *result) (found fa
 	got := v.binding.answers(v.isMounted, v.files.has) // 5
 	done.isPartial = got.isPartial()
 	v.reportWithdrawn(got.refused)
-	switch next := v.files.generations.nextSwitch(); {
-	case v.isMounted && !v.isCurrent(got) && time.Now().Before(next):
+	if next := v.files.generations.nextSwitch(); v.isMounted && !v.isCurrent(got) && time.Now().Before(next) {
 		done.again, found = next, failures{waiting(errPutOff)}
-	default:
+	} else {
 		found = v.show(ctx, got, before, done) // 6
-		if len(found) > 0 && v.isMounted && v.files.showsAny(got.refused) {
-			found = found.with(v.failed(v.withdraw(ctx, got.refused))) // even if the files cannot be updated, these must go
-		}
+	}
+	if v.isMounted && v.files.showsAny(got.refused) { // they must go even if the files cannot be updated, or wait
+		found = found.with(v.failed(v.withdraw(ctx, got.refused)))
 	}
 	v.reportWithdrawn(got.refused)
 	v.settleChange(found)

@@ -19,6 +19,8 @@ type report struct {
 	// shown is what all files are known to show. It lags behind the record during a rewrite in place, and after a restart until the files
 	// have been verified.
 	shown record.Versions
+	// revisions are those of the shown versions, as far as they are known; "" is none.
+	revisions map[volume.Ref]volume.Revision
 	// withdrawn holds the refused objects of which no file remains.
 	withdrawn map[volume.Ref]bool
 	// opened says which objects were opened.
@@ -73,9 +75,27 @@ func (r *report) note(found failures, w waits, isMounted bool) (news bool) {
 	return news
 }
 
+// shows notes what all files show from now on.
+func (r *report) shows(got *answers) {
+	revisions := make(map[volume.Ref]volume.Revision, len(got.at))
+	for ref, version := range got.at {
+		was, isKnown := r.revisions[ref]
+		switch object := got.objects[ref]; {
+		case object != nil && object.Revision.IsValid():
+			revisions[ref] = object.Revision
+		case object != nil:
+			revisions[ref] = ""
+		case isKnown && r.shown[ref] == version: // it is held
+			revisions[ref] = was
+		}
+	}
+	r.shown, r.revisions = got.at, revisions
+}
+
 // isReportedBefore reports whether a failure is reported for a volume that is not mounted yet.
 func (f *failure) isReportedBefore() bool {
-	return (f.reason == ReasonNotFound || f.reason == ReasonInvalid) && f.waits || f.reason == ReasonForbidden || f.reason == ReasonNodeFull || f.reason == ReasonCacheFull
+	return (f.reason == ReasonNotFound || f.reason == ReasonInvalid) && f.waits || f.reason == ReasonForbidden || f.reason == ReasonNodeFull || f.reason == ReasonCacheFull ||
+		f.condition() == ConditionSplit
 }
 
 // isSkippedNews notes a text about variables that the env files lack, and reports whether the pod's author must be told.
@@ -94,7 +114,7 @@ type state struct {
 // state returns what is known about the volume, apart from what it holds.
 func (r *report) state(isMounted bool) state {
 	s := VolumeStatus{
-		VolumeID: r.id, Target: r.target, Pod: r.pod, Since: r.since, Refs: r.refs, Shown: r.shown, Withdrawn: r.withdrawn,
+		VolumeID: r.id, Target: r.target, Pod: r.pod, Since: r.since, Refs: r.refs, Shown: r.shown, Revisions: r.revisions, Withdrawn: r.withdrawn,
 		Opened: r.opened, Condition: r.condition, Reason: r.problem,
 	}
 	if s.Pod.UID = r.uid; r.condition != "" {

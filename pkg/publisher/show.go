@@ -139,7 +139,7 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 			v.receipts.Close()
 			v.files.reset()
 			v.room.Hold(0)
-			v.report.shown, v.report.opened = nil, nil
+			v.report.shown, v.report.revisions, v.report.opened = nil, nil, nil
 		}
 		if err := mnt.Close(); err != nil && f == nil {
 			f = broken(0, err)
@@ -192,7 +192,7 @@ func (v *vol) write(ctx context.Context, mnt Mount, next *payload.Rendering, got
 	if err != nil {
 		return result.Changed, broken(0, errors.Join(fmt.Errorf("write the files of volume %s: %w", v.id, err), v.files.measure(mnt)))
 	}
-	v.report.shown = got.at
+	v.report.shows(got)
 	if result.Changed && !v.changedAt.IsZero() {
 		v.opts.Observer.Propagated(time.Since(v.changedAt))
 	}

@@ -25,15 +25,18 @@ func (v *vol) isCurrent(got *answers) bool {
 // So nothing needs to be remembered, and a restarted plugin decides the same. The decision is kept as long as no answer changes, until the
 // pod's moment.
 func (v *vol) stage(ctx context.Context, got *answers, before staged) (*answers, *failure) {
-	if !v.isMounted || v.files.torn { // torn files show no version
-		if len(got.unknownRefs) > 0 {
-			return nil, nil
-		}
+	change := v.change(got)
+	split := change.Split()
+	switch {
+	case !v.isMounted && len(split) > 0:
+		return nil, v.awaitSet(split)
+	case (!v.isMounted || v.files.torn) && len(got.unknownRefs) > 0: // torn files show no version
+		return nil, nil
+	case !v.isMounted, v.files.torn:
 		return got, nil
-	}
-	change := &stage.Change{
-		Shown: v.files.shown, Newest: got.at, Objects: got.objects, Unknown: got.unknownRefs, IsOptional: v.binding.spec.isOptional,
-		Place: volume.RolloutPlace(v.uid), Clock: v.clock,
+	case len(split) > 0:
+		v.keepSet(got, change, split)
+		return nil, nil
 	}
 	now := time.Now()
 	waits := change.Waits(now)
@@ -93,6 +96,9 @@ func (v *vol) decide(ctx context.Context, got *answers, change *stage.Change, wa
 	}
 	v.staged = staged{newest: got.at, unknown: got.unknownRefs, Decision: decision}
 	v.staged.waits, v.staged.mistake = whyStaged(&decision)
+	if change.IsSet { // nothing of a set changes while an object of it waits
+		return nil, nil
+	}
 	return got.holding(decision.At, files), nil
 }
 

@@ -137,19 +137,29 @@ func number(volumes []*reportedVolume) (all []*object) {
 				versions[shown{o.object, version}], o.versions = place, append(o.versions, version)
 			}
 			o.shown = place
+			if revision, isKnown := v.Revisions[o.Ref]; isKnown {
+				if o.revisions == nil {
+					o.revisions = map[volume.Version]volume.Revision{}
+				}
+				o.revisions[version] = revision
+			}
 		}
 	}
 	return all
 }
 
-// patience is how long a volume may be in a temporary condition, and how old the last proof of a stale object may be.
-const patience = 5 * time.Minute
+const (
+	// patience is how long a volume may be in a temporary condition, and how old the last proof of a stale object may be.
+	patience = 5 * time.Minute
+	// startPatience is how long a pod may wait for a split set.
+	startPatience = time.Minute
+)
 
 // assess returns why somebody should look at a volume, or "".
 //
 //   - A condition with the name of an event is a fault.
-//   - Unknown, Publishing and Stale are temporary. The kubelet gives a publish two minutes, and brings tokens within
-//     one and a half minutes after a restart, so a token that is missing meanwhile is no fault.
+//   - Unknown, Publishing, Stale and Split are temporary. The kubelet gives a publish two minutes, and brings tokens within
+//     one and a half minutes after a restart, so a token that is missing meanwhile is no fault. While a set is split, pods don't start.
 //   - Pinned promises nothing about changes, and Spreading and Held were requested.
 //   - Current describes the plugin's knowledge. That is too old if there was no proof for a long time, and the watch or the
 //     requests fail. An immutable object is not followed.
@@ -157,8 +167,12 @@ func (r *Reporter) assess(v *reportedVolume, now time.Time) string {
 	switch v.Condition {
 	case publisher.ConditionPinned:
 		return ""
-	case publisher.ConditionUnknown, publisher.ConditionPublishing, publisher.ConditionStale:
-		if now.Sub(v.Since) <= patience {
+	case publisher.ConditionUnknown, publisher.ConditionPublishing, publisher.ConditionStale, publisher.ConditionSplit:
+		most := patience
+		if v.Condition == publisher.ConditionSplit && v.Bytes == 0 {
+			most = startPatience
+		}
+		if now.Sub(v.Since) <= most {
 			return ""
 		}
 		return cmp.Or(v.Reason, fmt.Sprintf("the condition should have passed: it is %s since %s", v.Condition, instant(v.Since)))

@@ -97,6 +97,7 @@ func TestReport(t *testing.T) {
 					Condition: "RefForbidden", Reason: "one\ntwo", Since: start, Bytes: 4096, WithoutToken: true,
 					Refs:      []volume.Ref{configMap("app"), configMap("db"), configMap("gone")},
 					Shown:     map[volume.Ref]volume.Version{configMap("app"): version, configMap("db"): {}},
+					Revisions: map[volume.Ref]volume.Revision{configMap("app"): "4f2a91c"},
 					Withdrawn: map[volume.Ref]bool{configMap("db"): true, configMap("app"): true}, // the second one cannot be
 					Opened: map[volume.Ref]*opened.Object{
 						configMap("app"): {State: opened.No, Since: start, Unopened: []string{"a"}, Count: 1}, configMap("db"): {State: opened.Yes},
@@ -116,7 +117,7 @@ func TestReport(t *testing.T) {
 		const want = `{"volumeID":"v1","name":"settings","pod":{"namespace":"shop","name":"web","uid":"uid"},` +
 			`"condition":"RefForbidden","reason":"one\ntwo","abnormal":true,"since":"2000-01-01T00:00:00Z","bytes":4096,"withoutToken":true,"objects":[` +
 			`{"object":0,"shown":0,"opened":"no","unopened":["a"],"unopenedCount":1,"shownSince":"2000-01-01T00:00:00Z"},{"object":1,"withdrawn":true},{"object":2}]}` + "\n" +
-			`{"kind":"ConfigMap","namespace":"shop","name":"app","state":"present","followed":true,"provenAt":"2000-01-01T00:01:00Z","versions":[{"uid":"u1","resourceVersion":"812"}]}` + "\n" +
+			`{"kind":"ConfigMap","namespace":"shop","name":"app","state":"present","followed":true,"provenAt":"2000-01-01T00:01:00Z","versions":[{"uid":"u1","resourceVersion":"812","revision":"4f2a91c"}]}` + "\n" +
 			`{"kind":"ConfigMap","namespace":"shop","name":"db","state":"denied","reason":"no\nway","followed":false}` + "\n" +
 			`{"kind":"ConfigMap","namespace":"shop","name":"gone","state":"unknown","reason":"the plugin does not ask for it","followed":false}` + "\n"
 		if first := volumeAsJSON(t, &got.Volumes[0]); first != want {

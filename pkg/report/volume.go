@@ -37,6 +37,8 @@ type object struct {
 	index    int
 	// versions are the versions that volumes show.
 	versions []volume.Version
+	// revisions are those of the versions, as far as a volume knows them.
+	revisions map[volume.Version]volume.Revision
 }
 
 // reportedVolume is a volume of a report.
@@ -148,7 +150,13 @@ func (o *object) report() *status.Object {
 		out.ProvenAt = new(o.LastConfirmed.UTC())
 	}
 	for _, v := range o.versions {
-		out.Versions = append(out.Versions, *version(v))
+		shown := version(v)
+		if revision, isKnown := o.revisions[v]; !isKnown {
+			shown.Revision = "unknown"
+		} else {
+			shown.Revision = string(revision)
+		}
+		out.Versions = append(out.Versions, *shown)
 	}
 	return out
 }

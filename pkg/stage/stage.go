@@ -1,11 +1,12 @@
-// Package stage decides which objects of a mounted volume keep the version that its files show, why, and until when.
+// Package stage decides which objects of a volume keep the version that its files show, why, and until when.
 //
-// It owns the reasons to wait: the object is not known, the pod does not belong to the object's share, or the pod's moment has not come. It is
-// pure: it has no file and no context, and no time but the one that it is given. It must not know how files are made or compared.
+// It owns the reasons to wait: the object is not known, the pod does not belong to the object's share, the pod's moment has not come, or the
+// objects of a set have different revisions. It is pure: it has no file and no context, and no time but the one that it is given. It must not know how files are made or compared.
 package stage
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -24,6 +25,10 @@ type Change struct {
 	Unknown map[volume.Ref]bool
 	// IsOptional reports whether an object may be missing.
 	IsOptional func(volume.Ref) bool
+	// IsSet means that the volume takes its objects only together. Deleted are then the objects that don't exist any more while their files
+	// stay.
+	IsSet   bool
+	Deleted map[volume.Ref]bool
 	// Place is the pod's place from 1 to 100. Clock is nil if the volume has no spread.
 	Place int
 	Clock *Clock
@@ -49,7 +54,9 @@ const (
 	Share
 	// Moment: the pod's moment has not come.
 	Moment
-	// Beside: another object in one of its files waits.
+	// Set: the objects of the volume have different revisions.
+	Set
+	// Beside: another object in one of its files, or of its set, waits.
 	Beside
 )
 
@@ -124,8 +131,8 @@ func (c *Change) isAtOnce(ref volume.Ref) bool {
 }
 
 // Decide returns what waits; waits is what Waits returned. An object waits if it has a reason and a file of it would change. The changed
-// objects of a file wait together, so that the record stays true for each file. If a file must change now, its objects don't wait. ok is false
-// if such a file has an unknown object: then nothing can be shown.
+// objects of a file wait together, so that the record stays true for each file, and so do those of a set. If a file must change now, its
+// objects don't wait, apart from a set. ok is false if such a file has an unknown object: then nothing can be shown.
 //
 // There is one case that the files cannot show. A key of an object that waits may be hidden by the same key of another object, and so be in
 // no file. If the other object loses the key, it is missing in the volume.
@@ -141,6 +148,9 @@ func (c *Change) Decide(waits map[volume.Ref]Reason, files Files) (d Decision, o
 			}
 		}
 	}
+	if c.IsSet {
+		clear(free)
+	}
 	unknown := slices.DeleteFunc(slices.Clone(files.Shown), func(refs []volume.Ref) bool {
 		return !slices.ContainsFunc(refs, func(ref volume.Ref) bool { return c.Unknown[ref] })
 	})
@@ -155,7 +165,11 @@ func (c *Change) Decide(waits map[volume.Ref]Reason, files Files) (d Decision, o
 			held[ref] = true
 		}
 	}
-	join(held, slices.Concat(changing, c.changed(files.Shown, free)))
+	groups := slices.Concat(changing, c.changed(files.Shown, free))
+	if c.IsSet {
+		groups = append(groups, c.changed([][]volume.Ref{slices.Collect(maps.Keys(c.Objects))}, nil)...)
+	}
+	join(held, groups)
 	d = Decision{At: Versions{}, Why: map[volume.Ref]Reason{}}
 	for ref := range held {
 		if free[ref] {
@@ -164,6 +178,9 @@ func (c *Change) Decide(waits map[volume.Ref]Reason, files Files) (d Decision, o
 		reason, hasReason := waits[ref]
 		if !hasReason {
 			reason = Reason{Beside, "waits for the other objects in its files"}
+			if c.IsSet {
+				reason.Text = "waits for the other objects of its set"
+			}
 		}
 		if d.At[ref], d.Why[ref] = c.Shown[ref], reason; reason.Kind == Moment {
 			d.Until = c.Clock.at

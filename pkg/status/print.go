@@ -273,18 +273,18 @@ func (r row) objects(wide bool) string {
 		o := &r.volume.Objects[i]
 		switch {
 		case wide:
-			names = append(names, r.object(o)+"("+o.State+")")
+			names = append(names, r.object(o, true)+"("+o.State+")")
 		case i == few:
 			return strings.Join(names, ",") + fmt.Sprintf(",+%d more", len(r.volume.Objects)-few)
 		default:
-			names = append(names, r.object(o))
+			names = append(names, r.object(o, false))
 		}
 	}
 	return strings.Join(names, ",")
 }
 
-// object names an object and the version that the files show. It shows the namespace if that is not the pod's.
-func (r row) object(o *VolumeObject) string {
+// object names an object and the version that the files show, with its revision if wide is set. It shows the namespace if that is not the pod's.
+func (r row) object(o *VolumeObject, wide bool) string {
 	name := o.Name
 	if o.Namespace != r.volume.Pod.Namespace {
 		name = o.Namespace + "/" + name
@@ -292,6 +292,9 @@ func (r row) object(o *VolumeObject) string {
 	shown := "-"
 	if o.Shown != nil {
 		shown = o.Shown.ResourceVersion
+		if wide && o.Shown.Revision != "" {
+			shown += "=" + o.Shown.Revision
+		}
 	}
 	return strings.ToLower(o.Kind) + "/" + name + "@" + shown
 }
@@ -301,7 +304,7 @@ func (r row) object(o *VolumeObject) string {
 func conditionOrder() []string {
 	return []string{
 		"RefForbidden", "VolumeUpdateFailed", "RefDeleted", "RefKeyNotFound", "RefNotFound",
-		"Stale", "Unknown", "Publishing", "Held", "Spreading", "Current", "Pinned",
+		"Split", "Stale", "Unknown", "Publishing", "Held", "Spreading", "Current", "Pinned",
 	}
 }
 

@@ -19,6 +19,7 @@ func samples() []Volume {
 	app := VolumeObject{Object: &Object{Kind: "ConfigMap", Namespace: "shop", Name: "app", State: "present", Followed: true, ProvenAt: ago(31 * time.Second)}, Shown: shown("812"), OpenedAt: ago(30 * time.Second)}
 	db := VolumeObject{Object: &Object{Kind: "Secret", Namespace: "platform", Name: "db", State: "denied", Followed: true, ProvenAt: ago(3 * time.Hour)}}
 	ca := VolumeObject{Object: &Object{Kind: "ConfigMap", Namespace: "shop", Name: "ca", State: "present", ProvenAt: ago(240 * time.Hour)}, Shown: shown("7"), Opened: "no"}
+	ca.Shown.Revision = "4f2a91c"
 	late := VolumeObject{Object: &Object{Kind: "ConfigMap", Namespace: "shop", Name: "late", State: "unknown", Followed: true}}
 	web := Pod{Namespace: "shop", Name: "web-0", UID: "uid-1"}
 	return []Volume{
@@ -71,7 +72,7 @@ func TestWideTable(t *testing.T) {
 	wantText(t, got, strings.TrimLeft(`
 NORMAL  NODE    POD         VOLUME    CONDITION     SINCE  PROVEN  SIZE  TOKEN    OPENED  POD-UID  VOLUME-ID  OBJECTS                                                  REASON
 no      node-1  shop/web-0  settings  RefForbidden  5m     3h      8Ki   -        yes     uid-1    csi-1      configmap/app@812(present),secret/platform/db@-(denied)  `+samples()[0].Reason+`
-yes     node-1  shop/web-0  ca        Current       0s     -       0     missing  no      uid-1    csi-3      configmap/ca@7(present)                                  -
+yes     node-1  shop/web-0  ca        Current       0s     -       0     missing  no      uid-1    csi-3      configmap/ca@7=4f2a91c(present)                          -
 2 volumes on 1 node, 1 abnormal
 `, "\n"))
 }

@@ -147,4 +147,12 @@ type VolumeObject struct {
 type Version struct {
 	UID             string `json:"uid"`
 	ResourceVersion string `json:"resourceVersion"`
+	// Revision is the annotation refvol.dev/revision of a shown version: "unknown" if the version is held since before the plugin's restart,
+	// or "" for none.
+	Revision string `json:"revision,omitempty"`
+}
+
+// Is reports whether two versions are the same.
+func (v Version) Is(other Version) bool {
+	return v.UID == other.UID && v.ResourceVersion == other.ResourceVersion
 }

@@ -101,6 +101,7 @@ func (p *parser) spec(values []byte) *Spec {
 	supported(p, field.NewPath("writeStrategy"), a.WriteStrategy, WriteAtomic, WriteInPlace)
 	supported(p, field.NewPath("onDelete"), a.OnDelete, DeleteKeep, DeleteRemove)
 	spec.Spread = p.spread(a.Spread, spec.Pinned())
+	spec.SameRevision = p.sameRevision(a.SameRevision, spec.InPlace())
 	spec.Directories = p.directories(a.Directories)
 	if a.Sources != nil {
 		spec.Sources = p.listForm(*a.Sources)
@@ -143,6 +144,19 @@ func (p *parser) spread(text *string, pinned bool) time.Duration {
 		p.add(field.Forbidden(at, "must not be set beside updatePolicy Pinned: such a volume never changes"))
 	}
 	return window
+}
+
+// sameRevision reads the attribute sameRevision.
+func (p *parser) sameRevision(text *string, inPlace bool) bool {
+	if text == nil {
+		return false
+	}
+	at := field.NewPath("sameRevision")
+	supported(p, at, *text, "false", "true")
+	if *text == "true" && inPlace {
+		p.add(field.Forbidden(at, "must not be true beside writeStrategy InPlace: readers of such a volume may see a change of several files half done"))
+	}
+	return *text == "true"
 }
 
 // supported refuses a value that is not one of values.

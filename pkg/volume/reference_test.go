@@ -122,7 +122,7 @@ func TestDocumentedDefaults(t *testing.T) {
 		}
 		tried++
 	}
-	if tried != 4 {
+	if tried != 5 {
 		t.Errorf("%d attributes have a default", tried)
 	}
 }

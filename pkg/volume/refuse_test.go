@@ -16,7 +16,7 @@ const (
 	badID           = "must be a decimal number from 0 to 2147483647"
 	badRange        = "must be between 0 and 2147483647, inclusive"
 	noJSON          = "must be YAML that can be written as JSON: names of fields must be strings, and numbers and tags must be those of JSON"
-	knownAttributes = "unknown attribute; known are configMap, secret, volume, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, writeStrategy, onDelete, spread, directories"
+	knownAttributes = "unknown attribute; known are configMap, secret, volume, namespace, optional, items, sources, defaultMode, uid, gid, updatePolicy, writeStrategy, onDelete, spread, sameRevision, directories"
 	badSpread       = "must be a duration from 1s to 1h, such as 5m, or 0s for none"
 	otherNamespace  = `must be the pod's own namespace "ns": this node's plugin shows no objects of others (--cross-namespace)`
 	noNamespace     = "Required value: must name a namespace; leave the field out for the pod's own"
@@ -63,6 +63,11 @@ func refusedCases() []refused {
 		{"spread that is too long", with("spread", "2h"), `spread: Invalid value: "2h": ` + badSpread},
 		{"spread that is too short", with("spread", "999ms"), `spread: Invalid value: "999ms": ` + badSpread},
 		{"spread without a unit", with("spread", "60"), `spread: Invalid value: "60": ` + badSpread},
+		{"sameRevision that is no boolean", with("sameRevision", "yes"), `sameRevision: Unsupported value: "yes": supported values: "false", "true"`},
+		{
+			"sameRevision of what is rewritten in place", map[string]string{"secret": "db", "writeStrategy": "InPlace", "sameRevision": "true"},
+			"sameRevision: Forbidden: must not be true beside writeStrategy InPlace: readers of such a volume may see a change of several files half done",
+		},
 		{"spread of what is pinned", map[string]string{"secret": "db", "updatePolicy": "Pinned", "spread": "5m"}, "spread: Forbidden: must not be set beside updatePolicy Pinned: such a volume never changes"},
 		{"another namespace", with("namespace", "platform"), `namespace: Invalid value: "platform": ` + otherNamespace},
 		{"empty namespace", with("namespace", ""), "namespace: " + noNamespace},

@@ -26,6 +26,7 @@ type attributes struct {
 	WriteStrategy WriteStrategy `json:"writeStrategy"`
 	OnDelete      DeletePolicy  `json:"onDelete"`
 	Spread        *string       `json:"spread"`
+	SameRevision  *string       `json:"sameRevision"`
 	Directories   *string       `json:"directories"`
 }
 

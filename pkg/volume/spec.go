@@ -49,6 +49,8 @@ type Spec struct {
 	OnDelete      DeletePolicy
 	// Spread is the length of the windows in which pods take a change, each at its own moment. 0 means that all take it at once.
 	Spread time.Duration
+	// SameRevision means that the volume takes its objects only together, and only if all of them carry the same RevisionAnnotation.
+	SameRevision bool
 	// Directories are made in addition to the files.
 	Directories []Directory
 }

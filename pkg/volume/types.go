@@ -60,8 +60,13 @@ type Version struct {
 	ResourceVersion string
 }
 
-// RolloutAnnotation is the annotation of an object that says which share of the pods may take a newer version than the one they show.
-const RolloutAnnotation = "refvol.dev/rollout"
+// The annotations of objects.
+const (
+	// RolloutAnnotation says which share of the pods may take a newer version than the one they show.
+	RolloutAnnotation = "refvol.dev/rollout"
+	// RevisionAnnotation names the revision to which an object's data belong, such as a commit. See Revision.
+	RevisionAnnotation = "refvol.dev/revision"
+)
 
 // Object is a snapshot of a ConfigMap or a Secret, reduced to what a volume can show. It must not be changed, so goroutines may share it.
 // Formatting or marshalling an Object never shows a value, with one exception of the language: fmt calls no methods on values in unexported
@@ -71,8 +76,9 @@ type Object struct {
 	Version
 	// Immutable is the object's field immutable: its data never changes.
 	Immutable bool
-	// Rollout is the value of the object's annotation RolloutAnnotation, or "". A long value is cut off, because it cannot be valid.
-	Rollout string
+	// Rollout and Revision are the values of the object's annotations, or "". A long value is cut off, because it cannot be valid.
+	Rollout  string
+	Revision Revision
 	// Data has the field data of both kinds. The tags keep it and BinaryData out of JSON, also for types whose own methods hide
 	// MarshalJSON.
 	Data map[string][]byte `json:"-"`

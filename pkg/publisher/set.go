@@ -1,0 +1,60 @@
+package publisher
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/refvol/refvol/pkg/stage"
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+// change returns what the answers change in the files, for stage.
+func (v *vol) change(got *answers) *stage.Change {
+	spec := v.binding.spec
+	c := &stage.Change{
+		Shown: v.files.shown, Newest: got.at, Objects: got.objects, Unknown: got.unknownRefs, IsOptional: spec.isOptional,
+		Place: volume.RolloutPlace(v.uid), Clock: v.clock, IsSet: spec.SameRevision,
+	}
+	if !c.IsSet || spec.RemoveDeleted() {
+		return c
+	}
+	c.Deleted = map[volume.Ref]bool{}
+	for _, ref := range spec.refs {
+		if v.files.has(ref) && got.at[ref].UID == "" && !got.refused[ref] && !got.unknownRefs[ref] && !spec.isOptional(ref) {
+			c.Deleted[ref] = true
+		}
+	}
+	return c
+}
+
+// awaitSet returns the failure of a new volume whose objects have different revisions. It waits for a change of an object.
+func (v *vol) awaitSet(split map[volume.Ref]stage.Reason) *failure {
+	f := outdated(ReasonUnavailable, fmt.Errorf("%s: %s", splitText, enumerateReasons(split)))
+	f.event, f.key = string(ConditionSplit), string(ConditionSplit)
+	return f
+}
+
+// keepSet has a mounted volume wait as a whole, because its objects have different revisions. An annotation that is not valid, and a deleted
+// object whose files stay, are faults beside that.
+func (v *vol) keepSet(got *answers, c *stage.Change, split map[volume.Ref]stage.Reason) {
+	v.staged = staged{newest: got.at, unknown: got.unknownRefs}
+	v.staged.waits = waits{condition: ConditionSplit, text: splitText + ": " + enumerateReasons(split)}
+	mistakes := maps.Clone(split)
+	maps.DeleteFunc(mistakes, func(ref volume.Ref, reason stage.Reason) bool { return reason.Kind != stage.Mistake && !c.Deleted[ref] })
+	if len(mistakes) == 0 {
+		return
+	}
+	f := final(0, errors.New(enumerateReasons(mistakes)))
+	if f.key = f.Error(); len(c.Deleted) > 0 {
+		f.reason, f.event = ReasonNotFound, eventRefDeleted
+	}
+	v.staged.mistake = f
+}
+
+const splitText = "the objects of the volume must carry the same " + volume.RevisionAnnotation
+
+func enumerateReasons(all map[volume.Ref]stage.Reason) string {
+	return enumerate(slices.SortedFunc(maps.Keys(all), volume.CompareRefs), func(ref volume.Ref) string { return all[ref].Text })
+}
