@@ -249,5 +249,9 @@ func (c *cluster) version(ctx context.Context, object fleet.Object) (objectVersi
 		return objectVersion{}, fmt.Errorf("get the metadata of %s: %w", object, err)
 	}
 	now := &status.Version{UID: string(found.UID), ResourceVersion: found.ResourceVersion}
-	return objectVersion{now, volume.Revision(found.Annotations[volume.RevisionAnnotation])}, nil
+	revision := volume.Revision(found.Annotations[volume.RevisionAnnotation])
+	if !revision.IsValid() {
+		revision = ""
+	}
+	return objectVersion{now, revision}, nil
 }

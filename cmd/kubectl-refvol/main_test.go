@@ -224,8 +224,8 @@ func TestWait(t *testing.T) {
 			time.Minute, false, "yes 2", "", 2 * time.Second, 4,
 		},
 		"at another revision": {
-			script{object: []string{"1"}, shown: []string{"1"}, revisions: []volume.Revision{"r 2"}, wanted: "r2"},
-			2500 * time.Millisecond, false, "no 1", `secret/db in namespace ns has the revision "", not "r2"`, 2500 * time.Millisecond, 3,
+			script{object: []string{"1"}, shown: []string{"1"}, revisions: []volume.Revision{"r1"}, wanted: "r2"},
+			2500 * time.Millisecond, false, "no 1", `secret/db in namespace ns has the revision "r1", not "r2"`, 2500 * time.Millisecond, 3,
 		},
 		"never": {
 			script{object: []string{"2"}, shown: []string{"1"}},

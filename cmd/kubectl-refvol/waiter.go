@@ -157,14 +157,14 @@ func (w *waiter) round(ctx, deadline context.Context) (err error) {
 			results[i].AcceptNone()
 		}
 		if w.revision != "" {
-			results[i].RequireRevision(w.revision, after[i].revision)
+			results[i].RequireRevision(string(w.revision), string(after[i].revision))
 		}
 	}
 	w.last, w.before = results, after
 	return nil
 }
 
-// objectVersion is an object's version, or nil if it does not exist, with its annotation refvol.dev/revision.
+// objectVersion is an object's version, or nil if it does not exist, with its annotation refvol.dev/revision, or "" if that is not valid.
 type objectVersion struct {
 	*status.Version
 	revision volume.Revision

@@ -100,7 +100,8 @@ func readable(c *checker) {
 	})
 }
 
-// forward: no reader sees an older version than before.
+// forward: no reader sees an older version than before. A withdrawal between removes the object from the record too, even if nobody has seen
+// the files gone.
 func forward(c *checker) {
 	newest := map[string]map[string]Version{}
 	c.eachSeen(func(v *Volume, e, before *Event) {
@@ -112,7 +113,7 @@ func forward(c *checker) {
 		}
 		maps.DeleteFunc(newest[v.ID], func(object string, _ Version) bool { _, is := e.Seen.Shown[object]; return !is })
 		for object, version := range e.Seen.Shown {
-			if last, is := newest[v.ID][object]; is && version.IsOlder(last) {
+			if last, is := newest[v.ID][object]; is && version.IsOlder(last) && !c.wasRefused(v, object, period{before.At - revokeTime, e.At}) {
 				c.fail(e.At, "%s: %s goes back from %v to %v", v.ID, object, last, version)
 			}
 			newest[v.ID][object] = version

@@ -59,15 +59,19 @@ func (s *APIServer) get(ctx context.Context, ref volume.Ref) (Object, error) {
 		}
 		sizes := sizesOf(object.BinaryData)
 		maps.Copy(sizes, sizesOf(object.Data))
-		return Object{Yes, sets.KeySet(object.Data), sets.KeySet(object.BinaryData), sizes}, nil
+		return Object{Yes, sets.KeySet(object.Data), sets.KeySet(object.BinaryData), revisionOf(object), sizes}, nil
 	case volume.Secret:
 		object, err := s.Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 		if err != nil {
 			return Object{}, err
 		}
-		return Object{Yes, sets.KeySet(object.Data), nil, sizesOf(object.Data)}, nil
+		return Object{Yes, sets.KeySet(object.Data), nil, revisionOf(object), sizesOf(object.Data)}, nil
 	}
 	return Object{}, fmt.Errorf("unknown kind %q", ref.Kind)
+}
+
+func revisionOf(object metav1.Object) volume.Revision {
+	return volume.Revision(object.GetAnnotations()[volume.RevisionAnnotation])
 }
 
 func sizesOf[V ~string | ~[]byte](values map[string]V) map[string]int64 {

@@ -135,6 +135,7 @@ func (c *Checker) workload(ctx context.Context, at Location, template podTemplat
 		if err := c.texts(ctx, w.Location, volumes); err != nil {
 			return err
 		}
+		c.sets(w.Location, volumes)
 	}
 	for _, v := range volumes {
 		c.subPaths(w.Location, template, v)

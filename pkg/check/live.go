@@ -29,6 +29,8 @@ type Object struct {
 	Exists Answer
 	// Data and BinaryData are the keys in each of these fields.
 	Data, BinaryData sets.Set[string]
+	// Revision is the annotation volume.RevisionAnnotation.
+	Revision volume.Revision
 	// sizes has the length of each key's value in bytes.
 	sizes map[string]int64
 }

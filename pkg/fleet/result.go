@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/pkg/status"
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 // ResultKind is the kind of a Result. Its apiVersion is status.APIVersion.
@@ -155,13 +154,9 @@ func Evaluate(object Object, opened bool, before, after *status.Version, survey 
 // AcceptNone makes it a success if no volume names the object.
 func (v *Result) AcceptNone() { v.Converged, v.None = v.Converged || v.None, false }
 
-// RequireRevision makes it a failure if an existing object has another revision than the wanted one. An annotation that is not valid counts
-// as none.
-func (v *Result) RequireRevision(wanted, has volume.Revision) {
-	if !has.IsValid() {
-		has = ""
-	}
-	if v.WantedRevision, v.Revision = string(wanted), string(has); v.HasOtherRevision() {
+// RequireRevision makes it a failure if an existing object has another revision than the wanted one. "" stands for none.
+func (v *Result) RequireRevision(wanted, has string) {
+	if v.WantedRevision, v.Revision = wanted, has; v.HasOtherRevision() {
 		v.Converged, v.None = false, false
 	}
 }

@@ -197,6 +197,23 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
+// TestRevisions: an object that carries another revision than the wanted one has not converged, and one that does not exist has none.
+func TestRevisions(t *testing.T) {
+	for name, test := range map[string]struct {
+		wanted, has         string
+		current             *status.Version
+		converged, isAnswer bool
+	}{
+		"the wanted one": {"r1", "r1", &current, true, false}, "another one": {"r1", "r2", &current, false, true},
+		"none": {"r1", "", &current, false, true}, "none wanted": {"", "r1", &current, true, false}, "no object": {"r1", "", nil, false, false},
+	} {
+		v := &Result{Current: test.current, Converged: test.current != nil}
+		if v.RequireRevision(test.wanted, test.has); v.Converged != test.converged || v.HasOtherRevision() != test.isAnswer {
+			t.Errorf("%s: converged %t, another revision %t", name, v.Converged, v.HasOtherRevision())
+		}
+	}
+}
+
 // environment turns a volume into the environment volume.
 func environment(v status.Volume) status.Volume {
 	v.Name = status.EnvironmentVolume

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/refvol/refvol/pkg/opened"
@@ -68,7 +69,7 @@ func (r *report) note(found failures, w waits, isMounted bool) (news bool) {
 	if news || r.condition == "" {
 		r.from = time.Now()
 	}
-	if (r.condition == ConditionSpreading || r.condition == ConditionHeld) && condition == ConditionCurrent {
+	if slices.Contains([]Condition{ConditionSpreading, ConditionHeld, ConditionSplit}, r.condition) && condition == ConditionCurrent {
 		news = false // the update itself is logged
 	}
 	r.key, r.condition, r.problem = key, condition, problem

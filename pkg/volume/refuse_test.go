@@ -64,10 +64,7 @@ func refusedCases() []refused {
 		{"spread that is too short", with("spread", "999ms"), `spread: Invalid value: "999ms": ` + badSpread},
 		{"spread without a unit", with("spread", "60"), `spread: Invalid value: "60": ` + badSpread},
 		{"sameRevision that is no boolean", with("sameRevision", "yes"), `sameRevision: Unsupported value: "yes": supported values: "false", "true"`},
-		{
-			"sameRevision of what is rewritten in place", map[string]string{"secret": "db", "writeStrategy": "InPlace", "sameRevision": "true"},
-			"sameRevision: Forbidden: must not be true beside writeStrategy InPlace: readers of such a volume may see a change of several files half done",
-		},
+		{"sameRevision of what is rewritten in place", with("writeStrategy", "InPlace", "sameRevision", "true"), "sameRevision: Forbidden: must not be true beside writeStrategy InPlace: readers of such a volume may see a change of several files half done"},
 		{"spread of what is pinned", map[string]string{"secret": "db", "updatePolicy": "Pinned", "spread": "5m"}, "spread: Forbidden: must not be set beside updatePolicy Pinned: such a volume never changes"},
 		{"another namespace", with("namespace", "platform"), `namespace: Invalid value: "platform": ` + otherNamespace},
 		{"empty namespace", with("namespace", ""), "namespace: " + noNamespace},

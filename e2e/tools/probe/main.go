@@ -27,6 +27,8 @@ const usage = `usage:
   probe write FILE TEXT                     "ok", or the name of the errno
   probe await FILE TEXT TIMEOUT [OTHER...]  "ready", then in JSON how TEXT arrived
   probe grow TIMEOUT LAST FILE...           "ready", then in JSON each text that the FILEs got until all held LAST
+  probe login TIMEOUT LAST DIR              "ready", then in JSON how often a login with the user and the password of DIR failed,
+                                            until both are LAST
   probe follow FILE...                      the clock's name, then in JSON each text that a FILE gets, and each
                                             read that fails, until SIGTERM
   probe reload PERIOD FILE                  the clock's name, then in JSON each text that it reads, by a descriptor
@@ -82,6 +84,8 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 	case command == "grow" && len(args) >= 3:
 		r := reader{tells: true, began: time.Now(), last: map[string]string{}}
 		return r.until(ctx, out, args[0], args[1], args[2:], nil)
+	case command == "login" && len(args) == 3:
+		return login(ctx, out, args[0], args[1], args[2])
 	case command == "follow" && len(args) >= 1:
 		return follow(ctx, out, args)
 	case command == "reload" && len(args) == 2:

@@ -126,6 +126,12 @@ func (p *pod) grow(last string, timeout time.Duration, files ...string) *pending
 	return p.pend(fmt.Sprintf("%q in %q", last, files), timeout, args)
 }
 
+// login starts a probe that logs in with a user and a password until both are the last ones.
+func (p *pod) login(last string, timeout time.Duration, dir string) *pending {
+	p.t.Helper()
+	return p.pend("logins with "+dir, timeout, []string{"login", timeout.String(), last, dir})
+}
+
 // pend starts a probe that says when it is ready, and answers later.
 func (p *pod) pend(what string, timeout time.Duration, args []string) *pending {
 	p.t.Helper()

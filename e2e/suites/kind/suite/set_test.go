@@ -1,0 +1,85 @@
+package suite
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/pkg/volume"
+)
+
+const (
+	// loginRotations is how often TestRotateUserAndPassword changes both Secrets, and manyLoginRotations how often every night.
+	loginRotations, manyLoginRotations = 30, 500
+	// betweenSecrets is the time between the changes of the two Secrets, and after the second one.
+	betweenSecrets = 500 * time.Millisecond
+)
+
+// TestRotateUserAndPassword: a program logs in with the user and the password of two Secrets, which are written one after the other. With
+// sameRevision no login ever fails. Without it, the logins between the two changes fail.
+func TestRotateUserAndPassword(t *testing.T) {
+	t.Parallel()
+	n, times := newNamespace(t), loginRotations
+	if os.Getenv("REFVOL_LONG") != "" {
+		times = manyLoginRotations
+	}
+	write := func(name, key string, i int, isNew bool) {
+		t.Helper()
+		secret := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{volume.RevisionAnnotation: fmt.Sprint("rotation-", i)}},
+			StringData: map[string]string{key: fmt.Sprint(i)},
+		}
+		var err error
+		if secrets := n.client.CoreV1().Secrets(n.name); isNew {
+			_, err = secrets.Create(t.Context(), secret, metav1.CreateOptions{})
+		} else {
+			_, err = secrets.Update(t.Context(), secret, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("db-user", "user", 0, true)
+	write("db-password", "password", 0, true)
+	const sources = "[{secret: {name: db-user}}, {secret: {name: db-password}}]"
+	workers := n.workers(t)
+	pods := map[string][]*pod{}
+	for i, node := range workers {
+		for _, same := range []string{"true", "false"} {
+			spec := newPod(fmt.Sprint("login-", same, "-", i), refvol("db", attributes{"sources": sources, "sameRevision": same}))
+			spec.Spec.NodeName = node
+			pods[same] = append(pods[same], n.create(spec))
+		}
+	}
+	logins := map[string][]*pending{}
+	for same, all := range pods {
+		for _, p := range all {
+			p.awaitReady()
+			logins[same] = append(logins[same], p.login(fmt.Sprint(times), time.Duration(times)*2*betweenSecrets+podTimeout, mountDir+"db"))
+		}
+	}
+	order := [][2]string{{"db-user", "user"}, {"db-password", "password"}}
+	for i := range times {
+		for j := range order {
+			o := order[(i+j)%2] // each of them is the first one of every other rotation
+			write(o[0], o[1], i+1, false)
+			<-time.After(betweenSecrets)
+		}
+	}
+	for same, all := range logins {
+		for i, w := range all {
+			got := w.arrive()
+			t.Logf("sameRevision %s on %s: %d of %d logins failed", same, workers[i], got.Failed, got.Reads)
+			switch {
+			case same == "true" && got.Failed > 0:
+				t.Errorf("%d of %d logins failed, for example %s", got.Failed, got.Reads, got.Error)
+			case same == "false" && got.Failed == 0:
+				t.Errorf("none of %d logins failed without sameRevision: the test has found nothing", got.Reads)
+			}
+		}
+	}
+}
