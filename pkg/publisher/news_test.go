@@ -57,6 +57,9 @@ func TestTheLinesOfOneVolume(t *testing.T) {
 		const names = ` volumeID="v1" pod="shop/pod-v1" volume="settings"` + "\n"
 		e.objects.put(configMap("app"), "a", "1")
 		e.publish(e.request("v1", "sources", ofKeyA))
+		if lines := e.logs.with("Published volume"); len(lines) != 1 || !strings.Contains(lines[0], ` pod="shop/pod-v1"`) { // also in the first reconcile
+			t.Errorf("the log has %q", lines)
+		}
 		e.objects.put(configMap("app"), "b", "1")
 		e.settle()
 		e.objects.put(configMap("app"), "a", "1")

@@ -48,9 +48,6 @@ type result struct {
 //     whatever the other steps returned.
 func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
 	done.request = now.request
-	if request := now.request; request != nil && request.PodErr == nil {
-		v.report.pod = request.Pod
-	}
 	if now.lost {
 		v.isSeen, v.isMounted = false, false
 	}

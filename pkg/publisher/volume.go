@@ -81,8 +81,12 @@ func newVolume(n *node, at place, h host, space *room.Volume) *vol {
 	}
 }
 
-// logged returns ctx with a logger that names the volume's ID, the pod, and the volume's name in the pod's spec. The lines count for the pod.
-func (v *vol) logged(ctx context.Context) context.Context {
+// logged returns ctx with a logger that names the volume's ID, the pod of a request, and the volume's name in the pod's spec. The lines count
+// for the pod.
+func (v *vol) logged(ctx context.Context, request *Request) context.Context {
+	if request != nil && request.PodErr == nil {
+		v.report.pod = request.Pod
+	}
 	logger, pod := klog.FromContext(ctx).WithValues("volumeID", v.id), v.report.pod
 	if pod.Name != "" {
 		logger = logger.WithValues("pod", klog.KRef(pod.Namespace, pod.Name))

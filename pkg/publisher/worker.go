@@ -84,7 +84,7 @@ func (w *worker) next(ctx context.Context) (_ *entry, its context.Context, now s
 // reconcile reconciles a volume within reconcileTimeout. It turns a panic into a failure of this volume, so that the other volumes
 // continue.
 func (e *entry) reconcile(ctx context.Context, now snapshot) (done result) {
-	ctx, cancel := context.WithTimeoutCause(e.vol.logged(ctx), reconcileTimeout, errHangs)
+	ctx, cancel := context.WithTimeoutCause(e.vol.logged(ctx, now.request), reconcileTimeout, errHangs)
 	defer cancel()
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -126,6 +126,9 @@ func (e *entry) take() snapshot {
 		e.wanted.lost, e.phase = false, absent
 	}
 	e.changedAt, e.wanted.measure = time.Time{}, false
+	if request := e.wanted.request; request != nil && request.PodErr == nil {
+		e.state.status.Pod = request.Pod // the status names it even if the file system hangs
+	}
 	return now
 }
 

@@ -27,7 +27,7 @@ func (c *Clock) wait(ready Versions, now time.Time) time.Time {
 	isMissed := !now.Before(c.at.Add(c.window))
 	switch {
 	case len(ready) == 0:
-		c.at, c.taken = time.Time{}, nil
+		c.end()
 		return time.Time{}
 	case c.taken != nil && maps.Equal(c.taken, ready): // a retry
 		return time.Time{}
@@ -39,6 +39,9 @@ func (c *Clock) wait(ready Versions, now time.Time) time.Time {
 	}
 	return c.at
 }
+
+// end forgets the moment, because nothing waits for it.
+func (c *Clock) end() { c.at, c.taken = time.Time{}, nil }
 
 // NextMoment returns a pod's first moment after a time. Time is divided into windows, and a hash of the pod's UID gives the offset in each
 // window. So nothing needs to be stored.

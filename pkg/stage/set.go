@@ -10,7 +10,7 @@ import (
 // volume may change then. It returns nil if there is nothing new to take.
 //
 // The objects are those that exist and that the pod may read. An object whose state is not known, and one that was deleted while its files
-// stay, match no revision. An object that changes without a new revision matches: nobody else can know what belongs together.
+// stay, match no revision. While the objects don't match, no moment counts. An object that changes without a new revision matches: nobody else can know what belongs together.
 func (c *Change) Split() map[volume.Ref]Reason {
 	if !c.IsSet || !c.isNew() {
 		return nil
@@ -38,6 +38,9 @@ func (c *Change) Split() map[volume.Ref]Reason {
 	}
 	if len(revisions) == 1 && !revisions[""] {
 		return nil
+	}
+	if c.Clock != nil {
+		c.Clock.end()
 	}
 	return all
 }

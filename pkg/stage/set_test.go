@@ -78,3 +78,32 @@ func TestSetWaitsTogether(t *testing.T) {
 		}
 	}
 }
+
+// TestSplitEndsAMoment: a moment that comes while the objects don't match is over. What matches later waits for the next one.
+func TestSplitEndsAMoment(t *testing.T) {
+	a, b := ref("a"), ref("b")
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	clock := NewClock("pod", time.Hour)
+	change := func(first, second volume.Revision) *Change {
+		c := &Change{
+			Shown: Versions{a: version("1"), b: version("1")}, Newest: Versions{a: version(string(first)), b: version(string(second))},
+			IsSet: true, Place: 50, Clock: clock, IsOptional: func(volume.Ref) bool { return false },
+		}
+		c.Objects = map[volume.Ref]*volume.Object{
+			a: {Ref: a, Version: c.Newest[a], Revision: first}, b: {Ref: b, Version: c.Newest[b], Revision: second},
+		}
+		return c
+	}
+	moment := NextMoment("pod", time.Hour, start)
+	whole := change("2", "2")
+	if split := whole.Split(); split != nil || len(whole.Waits(start)) != 2 {
+		t.Fatalf("it does not wait for its moment: %v", split)
+	}
+	if change("3", "2").Split() == nil {
+		t.Fatal("it is not split")
+	}
+	later := change("3", "3")
+	if later.Split() != nil || len(later.Waits(moment.Add(time.Minute))) != 2 || !clock.at.Equal(moment.Add(time.Hour)) {
+		t.Errorf("what matches a minute after the moment %s waits until %s", moment, clock.at)
+	}
+}
