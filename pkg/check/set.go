@@ -17,7 +17,11 @@ func (c *Checker) sets(at Location, volumes []driverVolume) {
 		}
 		var texts []string
 		revisions := map[volume.Revision]bool{}
-		for _, ref := range v.spec.Refs() {
+		spec := v.spec
+		if v.resolved != nil { // it has what the pod's own volumes name, too
+			spec = v.resolved
+		}
+		for _, ref := range spec.Refs() {
 			object := c.objects[ref]
 			if object.Exists != Yes {
 				continue

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -104,7 +105,7 @@ func convert(obj runtime.Object) (*volume.Object, error) {
 			Ref:       volume.Ref{Kind: volume.ConfigMap, Namespace: o.Namespace, Name: o.Name},
 			Version:   volume.Version{UID: o.UID, ResourceVersion: o.ResourceVersion},
 			Immutable: isTrue(o.Immutable), Rollout: kept(o.Annotations, volume.RolloutAnnotation, maxRollout),
-			Revision: volume.Revision(kept(o.Annotations, volume.RevisionAnnotation, volume.MaxRevision+1)),
+			Revision: volume.Revision(kept(o.Annotations, volume.RevisionAnnotation, maxRevision)),
 			Data:     data, BinaryData: o.BinaryData,
 		}, nil
 	case *corev1.Secret:
@@ -112,15 +113,18 @@ func convert(obj runtime.Object) (*volume.Object, error) {
 			Ref:       volume.Ref{Kind: volume.Secret, Namespace: o.Namespace, Name: o.Name},
 			Version:   volume.Version{UID: o.UID, ResourceVersion: o.ResourceVersion},
 			Immutable: isTrue(o.Immutable), Rollout: kept(o.Annotations, volume.RolloutAnnotation, maxRollout),
-			Revision: volume.Revision(kept(o.Annotations, volume.RevisionAnnotation, volume.MaxRevision+1)),
+			Revision: volume.Revision(kept(o.Annotations, volume.RevisionAnnotation, maxRevision)),
 			Data:     o.Data,
 		}, nil
 	}
 	return nil, fmt.Errorf("unexpected object type: %T", obj)
 }
 
-// maxRollout limits the annotation in bytes. A valid value is shorter.
-const maxRollout = 32
+// maxRollout and maxRevision limit the annotations in bytes. Valid values are shorter, also if a part of a character is cut off.
+const (
+	maxRollout  = 32
+	maxRevision = volume.MaxRevision + utf8.UTFMax
+)
 
 // kept returns a copy of an annotation that is kept, or of its beginning, so that the memory of the others is freed.
 func kept(annotations map[string]string, name string, limit int) string {

@@ -2,10 +2,13 @@ package manager
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // TestValuesAreNotPartsOfTheAnswer overwrites the answer after it was decoded: a small value must not keep a large answer in memory.
@@ -35,6 +38,17 @@ func TestValuesAreNotPartsOfTheAnswer(t *testing.T) {
 			if value, ok := got.BinaryData["b"]; ok && string(value) != "before" {
 				t.Errorf("%s: %s shares the memory of its binary data with the answer", info.MediaType, got.Ref)
 			}
+		}
+	}
+}
+
+// TestAnnotationsThatAreCutOff: an annotation that is too long never becomes a valid one by its cut, also in the middle of a character.
+func TestAnnotationsThatAreCutOff(t *testing.T) {
+	for _, end := range []string{"", "x", "é", "xé", "é1"} {
+		cm := configMap("a", "1")
+		cm.Annotations = map[string]string{volume.RevisionAnnotation: strings.Repeat("r", volume.MaxRevision) + end}
+		if got := objectOf(t, cm).Revision; got.IsValid() != (end == "") || len(got) > maxRevision {
+			t.Errorf("%q at the end: %q", end, got)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func (p *Publisher) Publish(ctx context.Context, request Request) error {
 	}
 	err = p.await(ctx, e)
 	var found failures
-	if errors.As(err, &found) && found.worst().kind == kindDenied { // it has not passed
+	if ReasonOf(err) == ReasonForbidden && errors.As(err, &found) && found.worst().kind == kindDenied { // it has not passed
 		p.opts.Events.Warn(request.Pod, eventRefForbidden, err.Error())
 	}
 	return err

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -42,6 +43,13 @@ func TestRefusalsOfTheNodePass(t *testing.T) {
 		unknown := fmt.Errorf("%w: %w", manager.ErrNotSynced, unrelated(app))
 		e.objects.failWith(app, unknown)
 		e.restart()
+		ctx, cancel := context.WithTimeout(e.ctx, time.Second)
+		defer cancel()
+		given := e.request("v5")
+		e.pods.add(given)
+		e.wantReason(e.p.Publish(ctx, given), ReasonUnavailable, "") // the caller gives up, and the refusal may pass
+		e.settle()
+		e.wantEvents()
 		first, second := e.publishing(e.request("v2")), e.publishing(e.request("v3"))
 		after(testWait - time.Second)
 		e.wantWaiting(first)

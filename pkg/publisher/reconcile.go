@@ -147,6 +147,7 @@ func (v *vol) panicked(ctx context.Context, now snapshot) result {
 		done.unmountErr = errPanicked
 	}
 	v.isSeen, v.files.verified = false, false
+	_ = v.files.closeHandle() // the work may have stopped anywhere
 	v.finish(ctx, &done, failures{unavailable("volume %s: %w", v.id, errPanicked)})
 	return done
 }

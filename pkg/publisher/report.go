@@ -38,6 +38,7 @@ func newReport(at place) report { return report{place: at, pod: volume.Pod{UID: 
 
 // found notes what is known of a volume whose target was just examined. hint is the pod that it names.
 func (r *report) found(hint volume.Pod) {
+	r.shown, r.revisions = nil, nil
 	if r.withdrawn, r.opened = nil, nil; r.pod.Name == "" && hint.Name != "" {
 		r.pod = hint
 	}

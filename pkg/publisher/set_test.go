@@ -90,6 +90,28 @@ func TestSetOfANewVolume(t *testing.T) {
 	})
 }
 
+// TestSetOfALostMount: the status says nothing of the files that were there before.
+func TestSetOfALostMount(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.putPair("1")
+		r := e.setRequest()
+		e.publish(r)
+		e.objects.putRevision(configMap("app"), "r2", "a", "2")
+		e.settle()
+		e.mounts.vanish(r.Target)
+		waiting := e.publishing(r)
+		e.wantWaiting(waiting)
+		if s := e.status(); s.Condition != ConditionSplit || len(s.Shown)+len(s.Revisions) > 0 {
+			t.Errorf("%s, shown %v at %v", s.Condition, s.Shown, s.Revisions)
+		}
+		e.objects.putRevision(secret("db"), "r2", "p", "2")
+		if err := <-waiting; err != nil {
+			t.Fatal(err)
+		}
+		e.wantFiles(r, "a", "2", "p", "2")
+	})
+}
+
 // TestSetAndDeletion: while a required object is missing, the others keep their version. When it is there again with the same revision, all is
 // taken.
 func TestSetAndDeletion(t *testing.T) {

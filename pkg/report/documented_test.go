@@ -10,7 +10,7 @@ import (
 // TestDocumentedPatience: docs/status.md and docs/limits.md say when a volume is abnormal.
 func TestDocumentedPatience(t *testing.T) {
 	for document, want := range map[string]string{
-		"status.md": fmt.Sprintf("`Unknown`, `Publishing`, `Stale`, `Split`: after %v minutes. `Split` while a pod waits for its start: after a minute.", patience.Minutes()),
+		"status.md": fmt.Sprintf("`Unknown`, `Publishing`, `Stale`, `Split`: after %v minutes. `Split` while a publish waits: after a minute of that publish.", patience.Minutes()),
 		"limits.md": fmt.Sprintf("with `Cache` and `Get` a stale one after two resyncs more | %v s |", patience.Seconds()),
 	} {
 		text, err := os.ReadFile("../../docs/" + document)

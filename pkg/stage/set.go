@@ -19,10 +19,10 @@ func (c *Change) Split() map[volume.Ref]Reason {
 	for ref, object := range c.Objects {
 		switch {
 		case object.Revision.IsValid():
-			all[ref] = Reason{Set, fmt.Sprintf("carries %s", object.Revision)}
+			all[ref] = Reason{Set, fmt.Sprintf("carries %s%s", object.Revision, immutableText(object))}
 			revisions[object.Revision] = true
 		case object.Revision == "":
-			all[ref] = Reason{Set, "carries none"}
+			all[ref] = Reason{Set, "carries none" + immutableText(object)}
 			revisions[""] = true
 		default: // the annotation may be anything, so it is not repeated
 			all[ref] = Reason{Mistake, fmt.Sprintf("has an annotation %s that counts as none: it must have 1 to %d bytes of letters, digits and . _ - / : @ +",
@@ -43,6 +43,14 @@ func (c *Change) Split() map[volume.Ref]Reason {
 		c.Clock.end()
 	}
 	return all
+}
+
+// immutableText says why the revision of an immutable object may be old.
+func immutableText(object *volume.Object) string {
+	if object.Immutable {
+		return " (it is immutable, so it is read again only for a new pod)"
+	}
+	return ""
 }
 
 // isNew reports whether an object has another version than the volume shows.
