@@ -49,6 +49,7 @@ func (w *world) putPair(name string) {
 		after(time.Duration(w.roll("after the kill", 4000)) * time.Millisecond)
 	}
 	w.server.put(other, write{revision: revision, size: w.size()})
+	w.Met("a pair is changed")
 }
 
 // places are where a process can be killed. "" is the next hook, wherever it is. Those that are seldom reached are there more often.
