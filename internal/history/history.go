@@ -50,9 +50,11 @@ const (
 	// Killed: the plugin ended; Text says where. Started: it runs.
 	Killed  Kind = "killed"
 	Started Kind = "started"
-	// Broke: an attempt to write Volume failed, for a reason of the node. Lost: Volume was unmounted by somebody else.
-	Broke Kind = "broke"
-	Lost  Kind = "lost"
+	// Broke: an attempt to write Volume failed, for a reason of the node. Mended: that reason is gone. Lost: Volume was unmounted by somebody
+	// else.
+	Broke  Kind = "broke"
+	Mended Kind = "mended"
+	Lost   Kind = "lost"
 	// Lagging: the API server answers as it was at Begin. CaughtUp: it answers with the newest state again.
 	Lagging  Kind = "lagging"
 	CaughtUp Kind = "caught up"

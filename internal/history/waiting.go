@@ -145,7 +145,7 @@ func faultShown(c *checker) {
 		case Killed, Started:
 			clear(since)
 			clear(told)
-		case Unpublished, Lost:
+		case Unpublished, Lost, Mended:
 			delete(since, e.Volume)
 			delete(told, e.Volume)
 		case Told:

@@ -147,6 +147,7 @@ func (w *world) missMoment() {
 	after(3*v.spread + time.Duration(w.roll("missed", int(v.spread))))
 	w.put("c1")
 	w.mounts.setBroken(p.target, false)
+	w.Add(history.Event{Kind: history.Mended, Volume: p.volumeID})
 	after(10 * time.Second)
 }
 
@@ -168,6 +169,7 @@ func (w *world) holdBroken() {
 		w.lookAll(false)
 	}
 	w.mounts.setBroken(p.target, false)
+	w.Add(history.Event{Kind: history.Mended, Volume: p.volumeID})
 }
 
 // rewriteAtStart changes an object of an InPlace volume, whose files have all been opened, while the plugin is away.
