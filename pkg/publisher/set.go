@@ -30,7 +30,7 @@ func (v *vol) change(got *answers) *stage.Change {
 }
 
 // awaitSet returns the failure of a new volume whose objects have different revisions. It waits for a change of an object.
-func (v *vol) awaitSet(split map[volume.Ref]stage.Reason) *failure {
+func awaitSet(split map[volume.Ref]stage.Reason) *failure {
 	f := outdated(ReasonUnavailable, fmt.Errorf("%s: %s", splitText, enumerateReasons(split)))
 	f.event, f.key = string(ConditionSplit), string(ConditionSplit)
 	return f

@@ -29,7 +29,7 @@ func (v *vol) stage(ctx context.Context, got *answers, before staged) (*answers,
 	split := change.Split()
 	switch {
 	case !v.isMounted && len(split) > 0:
-		return nil, v.awaitSet(split)
+		return nil, awaitSet(split)
 	case (!v.isMounted || v.files.torn) && len(got.unknownRefs) > 0: // torn files show no version
 		return nil, nil
 	case !v.isMounted, v.files.torn:
