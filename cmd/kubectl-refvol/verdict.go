@@ -61,7 +61,10 @@ func describe(text *strings.Builder, v *fleet.Result) error {
 		answer = "yes"
 	}
 	fmt.Fprintf(text, "Converged: %s. %s has version %s. Volumes that name it and show this version: %d of %d. Nodes asked: %d.\n",
-		answer, v.Object, v.Current.ResourceVersion, v.Showing, v.Volumes, v.Nodes)
+		answer, v.Object, v.Current.ResourceVersion, v.Showing, v.Volumes-v.NotForPod, v.Nodes)
+	if v.NotForPod > 0 {
+		fmt.Fprintf(text, "Volumes in which it is a canary that does not exist for the pod at this version: %d.\n", v.NotForPod)
+	}
 	if v.HasOtherRevision() {
 		fmt.Fprintf(text, "The object has the revision %q, not %q (annotation %s).\n", v.Revision, v.WantedRevision, volume.RevisionAnnotation)
 	}
@@ -79,7 +82,7 @@ func describe(text *strings.Builder, v *fleet.Result) error {
 		}
 	}
 	if v.Opened != nil {
-		fmt.Fprintf(text, "Volumes whose files of this version have been opened: %d of %d.\n", *v.Opened, v.Volumes)
+		fmt.Fprintf(text, "Volumes whose files of this version have been opened: %d of %d.\n", *v.Opened, v.Volumes-v.NotForPod)
 	}
 	if v.Changed {
 		fmt.Fprintln(text, "The object changed while the plugins were asked.")
@@ -131,7 +134,7 @@ func blockers(results []*fleet.Result) string {
 		if v.Converged || v.Current == nil {
 			continue
 		}
-		part := fmt.Sprintf("%s: version %s is in %d of %d volumes", v.Object, v.Current.ResourceVersion, v.Showing, v.Volumes)
+		part := fmt.Sprintf("%s: version %s is in %d of %d volumes", v.Object, v.Current.ResourceVersion, v.Showing, v.Volumes-v.NotForPod)
 		if v.HasOtherRevision() {
 			part += fmt.Sprintf(", it has the revision %q, not %q", v.Revision, v.WantedRevision)
 		}

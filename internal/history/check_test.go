@@ -153,6 +153,16 @@ func TestProperties(t *testing.T) {
 			[]Event{saw(second, v1), wrote(2*second, "o", v2, 50), saw(3*second, v2)},
 		},
 		{
+			"canary", func(v *Volume) { v.Required, v.Canaries, v.Place = nil, []string{"o"}, 51 },
+			[]Event{saw(second, v1), wrote(2*second, "o", v2, 51), saw(3*second, v2)},
+			[]Event{saw(second), wrote(2*second, "o", v2, 50), saw(3*second, v2)},
+		},
+		{
+			"canary", func(v *Volume) { v.Required, v.Canaries, v.Place = nil, []string{"o"}, 51 },
+			[]Event{saw(second, v1), wrote(2*second, "o", v2, 50), settled(saw(3 * second)), wrote(4*second, "o", Version{"u1", 3}, 51), saw(5*second, Version{"u1", 3})},
+			[]Event{saw(second, v1), wrote(2*second, "o", v2, 50), settled(saw(3 * second)), wrote(4*second, "o", Version{"u1", 3}, 51), saw(5*second, v1)},
+		},
+		{
 			"moment", func(v *Volume) {
 				v.LastMoment = func(at time.Duration) time.Duration { return at.Truncate(time.Hour) + 60*second }
 			},

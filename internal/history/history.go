@@ -28,7 +28,8 @@ type Kind string
 
 // The kinds of events. The comment of each kind says which fields it has besides At.
 const (
-	// Wrote: Object got Version. Share is the percentage of the pods that may take it, Revision what says which objects belong together. Removed: Object was deleted.
+	// Wrote: Object got Version. Share is the percentage of the pods that may take it, or for which it exists if a volume names it as a canary.
+	// Revision says which objects belong together. Removed: Object was deleted.
 	Wrote   Kind = "wrote"
 	Removed Kind = "removed"
 	// Granted: Account may read Object from now on. Revoked: it may not. Suspended: until End nobody is known to have any right.
@@ -155,8 +156,9 @@ type Seen struct {
 // Volume says what a volume should show, and to whom. It is constant.
 type Volume struct {
 	ID, Account string
-	// Required, Optional: the objects. NeedsConsent are those to which the account needs a right.
-	Required, Optional, NeedsConsent []string
+	// Required, Optional, Canaries: the objects. Share says for which pods a canary exists. NeedsConsent are those to which the account needs a
+	// right.
+	Required, Optional, Canaries, NeedsConsent []string
 	// InPlace, Pinned, Removes: the attributes writeStrategy: InPlace, updatePolicy: Pinned, onDelete: Remove.
 	InPlace, Pinned, Removes bool
 	// IsJoined means that there are files of several objects. IsSet: the attribute sameRevision.
@@ -167,7 +169,7 @@ type Volume struct {
 }
 
 // Objects returns all objects of the volume.
-func (v *Volume) Objects() []string { return slices.Concat(v.Required, v.Optional) }
+func (v *Volume) Objects() []string { return slices.Concat(v.Required, v.Optional, v.Canaries) }
 
 // History is what happened to some volumes, in the order in which it was added. It is safe for concurrent use.
 type History struct {

@@ -39,6 +39,7 @@ func Properties() []Property {
 		{"unpublish", "docs/how-it-works.md", "The plugin unmounts it, which frees its memory.", unpublish},
 		{"pinned", "docs/attributes.md", "a `Pinned` volume is written once, and never updated", pinned},
 		{"held", "docs/updates.md", "A pod takes a version if the share is at least its place.", held},
+		{"canary", "docs/rollout.md", "A canary object exists only for the pods whose place is at most its share.", canary},
 		{"one revision", "docs/updates.md", "A volume with `sameRevision` takes all of its objects together, or nothing.", oneRevision},
 		{"moment", "docs/updates.md", "At this moment its volumes change to the newest state.", moment},
 		{"receipt", "docs/security.md", "proves that some process has opened the file since the file got its present content.", receipt},
@@ -132,7 +133,7 @@ func kept(c *checker) {
 			if _, is := e.Seen.Shown[object]; is || slices.Contains(v.NeedsConsent, object) {
 				continue
 			}
-			if mayGo := v.Removes || slices.Contains(v.Optional, object); !mayGo || !c.wasAbsent(object, during) {
+			if mayGo := v.Removes || !slices.Contains(v.Required, object); !mayGo || !c.wasAbsent(object, during) && !c.wasForOthers(v, object, during) {
 				c.fail(e.At, "%s: the files of %s are gone", v.ID, object)
 			}
 		}
@@ -149,12 +150,12 @@ func notRefused(c *checker) {
 		for _, object := range v.NeedsConsent {
 			_, was := before.Seen.Shown[object]
 			_, is := e.Seen.Shown[object]
-			mayGo := v.Removes || slices.Contains(v.Optional, object)
+			mayGo := v.Removes || !slices.Contains(v.Required, object)
 			refused := c.wasRefused(v, object, during) || v.IsJoined && slices.ContainsFunc(v.NeedsConsent, func(other string) bool {
 				return c.wasRefused(v, other, during) // a file that it shares goes as a whole
 			})
 			refused = refused || c.wasUnknownTwice(during)
-			if was && !is && !refused && !(mayGo && c.wasAbsent(object, during)) {
+			if was && !is && !refused && !(mayGo && c.wasAbsent(object, during)) && !c.wasForOthers(v, object, during) {
 				c.fail(e.At, "%s: the files of %s are gone, and nobody has refused it", v.ID, object)
 			}
 		}
@@ -199,7 +200,11 @@ func (c *checker) newest(v *Volume, e *Event) {
 		if isRefused(object) || v.IsJoined && slices.ContainsFunc(v.NeedsConsent, isRefused) {
 			continue
 		}
-		if want := c.stateBefore(object, e).version; e.Seen.Shown[object] != want {
+		want := c.stateBefore(object, e).version
+		if slices.Contains(v.Canaries, object) && c.stateBefore(object, e).share < v.Place {
+			want = Version{}
+		}
+		if e.Seen.Shown[object] != want {
 			c.fail(e.At, "%s shows %v of %s, want %v", v.ID, e.Seen.Shown[object], object, want)
 		}
 	}

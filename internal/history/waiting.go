@@ -27,6 +27,9 @@ func held(c *checker) {
 		for object, version := range e.Seen.Shown {
 			last, was := before.Seen.Shown[object]
 			s, is := c.wrote(object, version)
+			if slices.Contains(v.Canaries, object) {
+				continue
+			}
 			if was && last != version && is && s.share < v.Place {
 				c.fail(e.At, "%s: place %d took %v of %s, which is for %d%%", v.ID, v.Place, version, object, s.share)
 			}
@@ -75,7 +78,38 @@ func moment(c *checker) {
 func (c *checker) isUrgent(v *Volume, before, e *Event) bool {
 	during := period{before.At - revokeTime, e.At}
 	return slices.ContainsFunc(v.Objects(), func(object string) bool {
-		return c.wasAbsent(object, during) || c.wasRefused(v, object, during)
+		return c.wasAbsent(object, during) || c.wasRefused(v, object, during) || c.wasForOthers(v, object, during)
+	})
+}
+
+// wasForOthers reports whether an object was a canary for other pods at some time of a period.
+func (c *checker) wasForOthers(v *Volume, object string, during period) bool {
+	during = c.answered(during.within())
+	isFor := func(s state) bool { return s.version.UID == "" || s.share >= v.Place }
+	return slices.Contains(v.Canaries, object) && (!isFor(c.state(object, during.begin)) ||
+		slices.ContainsFunc(c.states[object], func(s state) bool { return during.begin <= s.at && s.at <= during.end && !isFor(s) }))
+}
+
+// canary: a volume never shows a version of a canary that is for other pods. Once all has settled without it, it shows no older version either.
+func canary(c *checker) {
+	gone := map[string]map[string]state{}
+	c.eachSeen(func(v *Volume, e, before *Event) {
+		if before == nil {
+			gone[v.ID] = map[string]state{}
+		}
+		for _, object := range v.Canaries {
+			version, isShown := e.Seen.Shown[object]
+			s, isKnown := c.wrote(object, version)
+			if isShown && isKnown && s.share < v.Place {
+				c.fail(e.At, "%s: place %d shows %v of %s, which is for %d%%", v.ID, v.Place, version, object, s.share)
+			}
+			if last := gone[v.ID][object]; isShown && version.IsOlder(last.version) && !c.wasAbsent(object, period{last.at, e.At}) {
+				c.fail(e.At, "%s shows %v of %s, and %v is for other pods", v.ID, version, object, last.version)
+			}
+			if now := c.stateBefore(object, e); e.Seen.IsSettled && !isShown && now.share < v.Place {
+				gone[v.ID][object] = now
+			}
+		}
 	})
 }
 

@@ -85,8 +85,9 @@ func (s *apiServer) set(change func()) {
 type write struct {
 	// rollout is the annotation of a staged change, or "".
 	rollout string
-	// revision is the annotation of a set, or "".
+	// revision is the annotation of a set, and canary that of a canary, or "".
 	revision  string
+	canary    string
 	immutable bool
 	size      int
 }
@@ -108,6 +109,9 @@ func (s *apiServer) put(name string, what write) {
 	}
 	share := 100
 	meta.Annotations = map[string]string{}
+	if name == canaryName {
+		what.immutable = false // nobody would watch it any more
+	}
 	if what.revision != "" {
 		meta.Annotations[volume.RevisionAnnotation] = what.revision
 	}
@@ -115,6 +119,15 @@ func (s *apiServer) put(name string, what write) {
 		meta.Annotations[volume.RolloutAnnotation] = what.rollout
 		if !what.immutable {
 			share, _ = volume.ParseShare(what.rollout)
+		}
+	}
+	if what.canary != "" {
+		meta.Annotations[volume.CanaryAnnotation] = what.canary
+	}
+	if name == canaryName {
+		share = 0
+		if what.canary != "" {
+			share, _ = volume.ParseShare(what.canary)
 		}
 	}
 	version := history.Version{UID: string(meta.UID), N: int(meta.Generation)}

@@ -31,8 +31,15 @@ func (w *world) put(name string) {
 		w.putPair(name)
 		return
 	}
-	w.server.put(name, write{size: w.size()})
+	what := write{size: w.size()}
+	if name == canaryName {
+		what.canary = []string{"0%", "10%", "50%", "90%", "100%", "100%", "ten", ""}[w.roll("canary", 8)]
+	}
+	w.server.put(name, what)
 }
+
+// canaryName is the object that volumes name as a canary.
+const canaryName = "k1"
 
 // putPair changes both objects of the pair, name first, within about a second. The process may be killed between.
 func (w *world) putPair(name string) {

@@ -114,9 +114,9 @@ func (v *simVolume) versionsIn(files map[string]string, wrong func(string, ...an
 }
 
 // sources returns the sources attribute of a volume that shows whole objects.
-func sources(w *world, required, optional []string) string {
+func sources(w *world, required, optional, canaries []string) string {
 	var all []string
-	for i, name := range slices.Concat(required, optional) {
+	for i, name := range slices.Concat(required, optional, canaries) {
 		ref := w.objects[name]
 		kind, more := "configMap", ""
 		if ref.Kind == volume.Secret {
@@ -125,7 +125,10 @@ func sources(w *world, required, optional []string) string {
 		if ref.Namespace != namespace {
 			more = ", namespace: " + ref.Namespace
 		}
-		if i >= len(required) {
+		switch {
+		case i >= len(required)+len(optional):
+			more += ", canary: true"
+		case i >= len(required):
 			more += ", optional: true"
 		}
 		all = append(all, fmt.Sprintf("{%s: {name: %s%s}}", kind, name, more))

@@ -26,6 +26,7 @@ type simVolume struct {
 	w                  *world
 	name, account      string
 	required, optional []string
+	canaries           []string
 	attributes         map[string]string
 	// inPlace, pinned, removes, isSet say what the attributes say. spread is that attribute.
 	inPlace, pinned, removes, isSet bool
@@ -69,10 +70,13 @@ func newVolumes(w *world) []*simVolume {
 		{account: "a", required: pair, isSet: true},
 		{account: "b", required: pair, isSet: true, removes: true, lives: 20 * time.Second},
 		{account: "a", required: pair, isSet: true, spread: time.Minute, lives: 10 * time.Minute},
+		{account: "a", required: []string{"c1"}, canaries: []string{canaryName}},
+		{account: "b", required: []string{"c3"}, optional: []string{"c2"}, canaries: []string{canaryName}, lives: 90 * time.Second},
+		{account: "b", required: []string{"c2"}, canaries: []string{canaryName}, spread: time.Minute, lives: 7 * time.Minute},
 	}
 	for i, v := range all {
 		v.w, v.name = w, fmt.Sprint("v", i)
-		attributes := map[string]string{"sources": sources(w, v.required, v.optional)}
+		attributes := map[string]string{"sources": sources(w, v.required, v.optional, v.canaries)}
 		maps.Copy(attributes, v.attributes)
 		set := func(is bool, key, value string) {
 			if is {
@@ -89,7 +93,7 @@ func newVolumes(w *world) []*simVolume {
 	return all
 }
 
-func (v *simVolume) refs() []string { return slices.Concat(v.required, v.optional) }
+func (v *simVolume) refs() []string { return slices.Concat(v.required, v.optional, v.canaries) }
 
 func (v *simVolume) wants() bool {
 	v.w.mu.Lock()
@@ -151,7 +155,7 @@ func (v *simVolume) newPod(n int) *simPod {
 	p.target = filepath.Join(v.w.kubeletDir, "pods", string(p.uid), "volumes/kubernetes.io~csi/settings/mount")
 	must(os.MkdirAll(filepath.Dir(p.target), 0o755))
 	declared := history.Volume{
-		ID: p.volumeID, Account: v.account, Required: v.required, Optional: v.optional, InPlace: v.inPlace, Pinned: v.pinned, Removes: v.removes, IsJoined: v.name == "v6", IsSet: v.isSet,
+		ID: p.volumeID, Account: v.account, Required: v.required, Optional: v.optional, Canaries: v.canaries, InPlace: v.inPlace, Pinned: v.pinned, Removes: v.removes, IsJoined: v.name == "v6", IsSet: v.isSet,
 		Place: volume.RolloutPlace(p.uid),
 	}
 	for _, object := range v.refs() {

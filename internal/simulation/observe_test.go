@@ -135,6 +135,14 @@ func (w *world) noteStatus(proc *process) {
 				w.Met("a receipt")
 			}
 		}
+		for range s.Absent {
+			w.Met("an absent canary")
+		}
+		for ref := range s.Shown {
+			if ref.Name == canaryName {
+				w.Met("a shown canary")
+			}
+		}
 		w.Add(e)
 	}
 }

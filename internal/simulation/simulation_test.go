@@ -36,7 +36,7 @@ func wanted() []string {
 		"401", "403", "410", "429", "500", "503", "silence", "connection lost", "too large", "a stale state", "a cut stream", "half a frame", "a bookmark",
 		"a get", "a list", "a pod is read", "an event", "a handshake", "an object that can't be read", "a review while roles are unknown", "a pod may not read",
 		"a token that is not accepted", "killed during a publish", "killed during an unpublish", "killed at: any time", "killed at: the start of a withdrawal", "killed at: the end of a withdrawal", "a look during a write",
-		"a look before the second is over", "quiet", "prompt", "a start while the API server lags", "a change while the plugin is away", "publish: PermissionDenied", "publish: NotFound", "publish: OutOfRange", "publish: Unavailable",
+		"a look before the second is over", "quiet", "prompt", "a start while the API server lags", "an absent canary", "a shown canary", "a change while the plugin is away", "publish: PermissionDenied", "publish: NotFound", "publish: OutOfRange", "publish: Unavailable",
 	}
 	for _, place := range places {
 		if place != "" {

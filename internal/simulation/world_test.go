@@ -128,7 +128,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		other = namespace
 	}
 	w.objects = map[string]volume.Ref{}
-	for _, name := range []string{"c1", "c2", "c3", pair[0]} {
+	for _, name := range []string{"c1", "c2", "c3", pair[0], canaryName} {
 		w.objects[name] = volume.Ref{Kind: volume.ConfigMap, Namespace: namespace, Name: name}
 	}
 	for _, name := range []string{"s1", pair[1]} {

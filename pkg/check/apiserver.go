@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/volume"
@@ -59,19 +60,24 @@ func (s *APIServer) get(ctx context.Context, ref volume.Ref) (Object, error) {
 		}
 		sizes := sizesOf(object.BinaryData)
 		maps.Copy(sizes, sizesOf(object.Data))
-		return Object{Yes, sets.KeySet(object.Data), sets.KeySet(object.BinaryData), revisionOf(object), sizes}, nil
+		return Object{Yes, sets.KeySet(object.Data), sets.KeySet(object.BinaryData), revisionOf(object), canaryOf(object, object.Immutable), sizes}, nil
 	case volume.Secret:
 		object, err := s.Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 		if err != nil {
 			return Object{}, err
 		}
-		return Object{Yes, sets.KeySet(object.Data), nil, revisionOf(object), sizesOf(object.Data)}, nil
+		return Object{Yes, sets.KeySet(object.Data), nil, revisionOf(object), canaryOf(object, object.Immutable), sizesOf(object.Data)}, nil
 	}
 	return Object{}, fmt.Errorf("unknown kind %q", ref.Kind)
 }
 
 func revisionOf(object metav1.Object) volume.Revision {
 	return volume.Revision(object.GetAnnotations()[volume.RevisionAnnotation])
+}
+
+func canaryOf(object metav1.Object, immutable *bool) string {
+	o := volume.Object{Canary: object.GetAnnotations()[volume.CanaryAnnotation], Immutable: ptr.Deref(immutable, false)}
+	return o.CanaryText()
 }
 
 func sizesOf[V ~string | ~[]byte](values map[string]V) map[string]int64 {

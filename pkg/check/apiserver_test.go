@@ -83,12 +83,14 @@ func TestLookup(t *testing.T) {
 	forbidden := apierrors.NewForbidden(corev1.Resource("secrets"), "o", errors.New("no"))
 	broken := errors.New("connection refused")
 	meta := metav1.ObjectMeta{Namespace: "ns", Name: "o"}
+	canary := meta
+	canary.Annotations = map[string]string{volume.CanaryAnnotation: "25%"}
 	objects := []runtime.Object{
 		&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"a": "1"}, BinaryData: map[string][]byte{"b": {1, 2}}},
-		&corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"a": {1, 2, 3}}},
+		&corev1.Secret{ObjectMeta: canary, Data: map[string][]byte{"a": {1, 2, 3}}},
 	}
-	both := Object{Exists: Yes, Data: sets.New("a"), BinaryData: sets.New("b"), sizes: map[string]int64{"a": 1, "b": 2}}
-	one := Object{Exists: Yes, Data: sets.New("a"), sizes: map[string]int64{"a": 3}}
+	both := Object{Exists: Yes, Data: sets.New("a"), BinaryData: sets.New("b"), Canary: "0%", sizes: map[string]int64{"a": 1, "b": 2}}
+	one := Object{Exists: Yes, Data: sets.New("a"), Canary: "25%", sizes: map[string]int64{"a": 3}}
 	for _, test := range []struct {
 		ref  volume.Ref
 		err  error

@@ -29,8 +29,9 @@ type Object struct {
 	Exists Answer
 	// Data and BinaryData are the keys in each of these fields.
 	Data, BinaryData sets.Set[string]
-	// Revision is the annotation volume.RevisionAnnotation.
+	// Revision is the annotation volume.RevisionAnnotation, and Canary says for which share of the pods the object exists as a canary.
 	Revision volume.Revision
+	Canary   string
 	// sizes has the length of each key's value in bytes.
 	sizes map[string]int64
 }
@@ -65,6 +66,9 @@ func (c *Checker) setAnswers(ctx context.Context, w *Workload) error {
 		}
 		if r.Exists = object.Exists; r.Exists == Yes {
 			r.MissingKeys = object.missing(r.Keys, r.env)
+			if r.Canary {
+				r.Share = object.Canary
+			}
 		}
 		if !r.Optional {
 			if r.Exists == No {

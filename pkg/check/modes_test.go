@@ -28,9 +28,10 @@ func TestDecimalModes(t *testing.T) {
 // TestWithoutIdentity: what one mode would refuse is a warning that names the mode.
 func TestWithoutIdentity(t *testing.T) {
 	for attributes, want := range map[string]string{
-		"{secret: i}":                     "",
-		"{secret: s}":                     "the pod's spec does not name Secret \"ns/s\" itself, which --identity=node of the plugin needs: add a volume of the pod that names it, and show that by a volume source (no --identity was given: the chart installs node)",
-		"{secret: s, namespace: another}": "an object of another namespace: no volume shows it with --identity=node of the plugin (no --identity was given: the chart installs node)",
+		"{secret: i}": "",
+		"{secret: s}": "the pod's spec does not name Secret \"ns/s\" itself, which --identity=node of the plugin needs: add a volume of the pod that names it, and show that by a volume source (no --identity was given: the chart installs node)",
+		`{sources: "[{configMap: {name: c, canary: true}}]"}`: "the pod's spec does not name ConfigMap \"ns/c\" itself, which --identity=node of the plugin needs: add a volume of the pod that names it and that nothing mounts or shows (no --identity was given: the chart installs node)",
+		"{secret: s, namespace: another}":                     "an object of another namespace: no volume shows it with --identity=node of the plugin (no --identity was given: the chart installs node)",
 	} {
 		c, err := New(Options{Driver: driver, Namespace: "ns", AnyIdentity: true})
 		if err != nil {

@@ -63,6 +63,10 @@ type Reference struct {
 	Keys []string `json:"keys"`
 	// Optional means that a pod starts without the object and its keys.
 	Optional bool `json:"optional"`
+	// Canary means that the object exists only for the pods in its share. Share is that share, such as 10%, if the object exists; it says why
+	// if the annotation does not count.
+	Canary bool   `json:"canary"`
+	Share  string `json:"share"`
 	// Exists, MissingKeys and MayGet are the API server's answers. They are "unknown" and empty if it was not asked or did not answer.
 	Exists Answer `json:"exists"`
 	// MissingKeys are those of Keys that the object lacks.

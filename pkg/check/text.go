@@ -62,18 +62,24 @@ func (r *Report) cells(w *Workload, ref *Reference) []string {
 	if ref.Namespace != w.Namespace {
 		object += " (" + ref.Namespace + ")"
 	}
-	optional := No
-	if ref.Optional {
-		optional = Yes
+	optional := string(No)
+	switch {
+	case ref.Canary:
+		optional = "canary"
+	case ref.Optional:
+		optional = string(Yes)
 	}
 	cells := []string{
 		w.Namespace, strings.ToLower(w.Kind) + "/" + w.Name, object,
-		cmp.Or(strings.Join(ref.Keys, ","), "all"), string(optional),
+		cmp.Or(strings.Join(ref.Keys, ","), "all"), optional,
 	}
 	if r.Live {
 		exists := string(ref.Exists)
 		if len(ref.MissingKeys) > 0 {
 			exists += ", but not " + strings.Join(ref.MissingKeys, ",")
+		}
+		if ref.Share != "" {
+			exists += ", for a share of " + ref.Share
 		}
 		cells = append(cells, exists, string(ref.MayGet))
 	}

@@ -87,6 +87,8 @@ func (c *Checker) checkUnnamed(w *Workload) {
 		case !r.Refvol || named[r.ref()]:
 		case r.Namespace != w.Namespace:
 			refuse(r.Field, "an object of another namespace: no volume shows it with --identity=node of the plugin")
+		case r.Canary:
+			refuse(r.Field, fmt.Sprintf("the pod's spec does not name %s itself, which --identity=node of the plugin needs: add a volume of the pod that names it and that nothing mounts or shows", r.ref()))
 		default:
 			refuse(r.Field, fmt.Sprintf("the pod's spec does not name %s itself, which --identity=node of the plugin needs: add a volume of the pod that names it, and show that by a volume source", r.ref()))
 		}
@@ -287,6 +289,7 @@ func reference(at string, ref volume.Ref, optional bool) Reference {
 func referencesOf(from []volume.Reference, env bool) (all []Reference) {
 	for _, use := range from {
 		r := reference(use.Field, use.Ref, use.Optional)
+		r.Canary = use.Canary
 		if r.env = env; use.Key != "" {
 			r.Keys = []string{use.Key}
 		}
@@ -298,6 +301,7 @@ func referencesOf(from []volume.Reference, env bool) (all []Reference) {
 // projection returns the reference of a source that shows an object's keys.
 func projection(v driverVolume, s *volume.Source) Reference {
 	r := reference(nameField(v, s.Field), s.Projection.Ref, s.Projection.Optional)
+	r.Canary = s.Projection.Canary
 	for _, item := range s.Projection.Items {
 		r.Keys = append(r.Keys, item.Key)
 	}

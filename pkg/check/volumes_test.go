@@ -122,7 +122,7 @@ func TestVolumes(t *testing.T) {
 			problems: []string{
 				v + `defaultMode: Invalid value: "9": must be an octal number with a leading zero, from "0000" to "0777"`,
 				v + `sources[0].configMap.items[0].path: Invalid value: "../k": must not contain ".."`,
-				v + "sources[1].secret.nam: Forbidden: unknown field; known are items, name, namespace, optional, path",
+				v + "sources[1].secret.nam: Forbidden: unknown field; known are canary, items, name, namespace, optional, path",
 			},
 		},
 		{

@@ -51,6 +51,9 @@ type Result struct {
 	Nodes   int `json:"nodes"`
 	Volumes int `json:"volumes"`
 	Showing int `json:"showing"`
+	// NotForPod is how many volumes name the object as a canary that, at the current version, does not exist for their pods. They are no
+	// laggards.
+	NotForPod int `json:"notForPod,omitempty"`
 	// Opened is how many of those have had all files of the object opened. It is nil unless that was asked for.
 	Opened *int `json:"opened,omitempty"`
 	// Withdrawn are the volumes that name the object, whose pods may no longer read it, and in which no file of it remains. They are no
@@ -251,6 +254,8 @@ func (v *Result) volume(node string, volume *status.Volume) {
 	case shown != nil && shown.Is(*v.Current):
 		v.Showing++
 		v.opened(volume, object, lag)
+	case shown == nil && object.Absent != nil && object.Absent.Is(*v.Current):
+		v.NotForPod++
 	case shown == nil && volume.Condition == conditionPublishing:
 		lag(nil, Publishing, because("the volume is being published", volume.Reason))
 	case volume.Condition == conditionPinned:

@@ -48,6 +48,12 @@ func withdrawn(v status.Volume) status.Volume {
 	return mounted(saying(v, "it is refused"))
 }
 
+// absent makes the object a canary that does not exist for the pod, at a version.
+func absent(v status.Volume, at status.Version) status.Volume {
+	v.Objects[3].Absent = &at
+	return mounted(v)
+}
+
 func without(v status.Volume) status.Volume {
 	v.Objects = nil
 	return v
@@ -102,6 +108,10 @@ func TestEvaluate(t *testing.T) {
 		"withdrawn": {
 			nodes:   []Node{reports(withdrawn(volumeOf("a", "RefForbidden", nil)), volumeOf("b", "Current", &current))},
 			showing: 1, volumes: 1, withdrawn: 1,
+		},
+		"a canary for other pods": {
+			nodes: []Node{reports(absent(volumeOf("a", "Current", nil), current), volumeOf("b", "Current", &current), absent(volumeOf("c", "Current", nil), older))},
+			want:  []string{"c - NotShown the files are not known to show it: present"}, showing: 1, volumes: 3,
 		},
 		"withdrawn from all": {nodes: []Node{reports(withdrawn(volumeOf("a", "RefForbidden", nil)))}, withdrawn: 1},
 		"withdrawn, while another object can't be shown": {
@@ -276,6 +286,14 @@ func TestEvaluateOpened(t *testing.T) {
 		if v := Evaluate(object, false, &current, &current, survey); v.Opened != nil || name != "another version was opened" && !v.Converged {
 			t.Errorf("%s: without --opened: %+v", name, v)
 		}
+	}
+}
+
+// TestEvaluateCanary: a canary has converged if it is shown, or known to be for other pods, everywhere.
+func TestEvaluateCanary(t *testing.T) {
+	survey := &Survey{Nodes: []Node{reports(absent(volumeOf("a", "Current", nil), current), volumeOf("b", "Current", &current))}}
+	if v := Evaluate(object, false, &current, &current, survey); !v.Converged || v.NotForPod != 1 || v.Showing != 1 || v.Volumes != 2 {
+		t.Errorf("%+v", v)
 	}
 }
 

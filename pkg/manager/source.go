@@ -104,25 +104,27 @@ func convert(obj runtime.Object) (*volume.Object, error) {
 		return &volume.Object{
 			Ref:       volume.Ref{Kind: volume.ConfigMap, Namespace: o.Namespace, Name: o.Name},
 			Version:   volume.Version{UID: o.UID, ResourceVersion: o.ResourceVersion},
-			Immutable: isTrue(o.Immutable), Rollout: kept(o.Annotations, volume.RolloutAnnotation, maxRollout),
+			Immutable: isTrue(o.Immutable), Rollout: kept(o.Annotations, volume.RolloutAnnotation, maxShare),
 			Revision: volume.Revision(kept(o.Annotations, volume.RevisionAnnotation, maxRevision)),
+			Canary:   kept(o.Annotations, volume.CanaryAnnotation, maxShare),
 			Data:     data, BinaryData: o.BinaryData,
 		}, nil
 	case *corev1.Secret:
 		return &volume.Object{
 			Ref:       volume.Ref{Kind: volume.Secret, Namespace: o.Namespace, Name: o.Name},
 			Version:   volume.Version{UID: o.UID, ResourceVersion: o.ResourceVersion},
-			Immutable: isTrue(o.Immutable), Rollout: kept(o.Annotations, volume.RolloutAnnotation, maxRollout),
+			Immutable: isTrue(o.Immutable), Rollout: kept(o.Annotations, volume.RolloutAnnotation, maxShare),
 			Revision: volume.Revision(kept(o.Annotations, volume.RevisionAnnotation, maxRevision)),
+			Canary:   kept(o.Annotations, volume.CanaryAnnotation, maxShare),
 			Data:     o.Data,
 		}, nil
 	}
 	return nil, fmt.Errorf("unexpected object type: %T", obj)
 }
 
-// maxRollout and maxRevision limit the annotations in bytes. Valid values are shorter, also if a part of a character is cut off.
+// maxShare and maxRevision limit the annotations in bytes. Valid values are shorter, also if a part of a character is cut off.
 const (
-	maxRollout  = 32
+	maxShare    = 32
 	maxRevision = volume.MaxRevision + utf8.UTFMax
 )
 

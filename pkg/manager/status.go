@@ -33,6 +33,8 @@ type ObjectStatus struct {
 	State   ObjectState
 	// Version is the version of the last known state; zero if the object is absent or unknown.
 	Version volume.Version
+	// Canary says what the annotation volume.CanaryAnnotation of that state means, such as 10%. It is "" without the annotation.
+	Canary string
 	// Err says why the state is unknown or denied; otherwise it is nil.
 	Err error
 	// Since is when the object was first referenced. LastConfirmed is when the API server last sent the state, or confirmed by a bookmark
@@ -93,6 +95,9 @@ func (it *item) status() ObjectStatus {
 	}
 	if last.object != nil {
 		s.Version = last.object.Version
+		if last.object.Canary != "" {
+			s.Canary = last.object.CanaryText()
+		}
 	}
 	if refused, ok := errors.AsType[*olderError](s.Err); ok {
 		s.OlderAnswer = &refused.answer

@@ -16,6 +16,7 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -57,7 +58,7 @@ func TestState(t *testing.T) {
 		<-time.After(time.Hour)
 		ago := func(seconds int) time.Time { return time.Now().Add(-time.Duration(seconds) * time.Second) }
 		m := newTest(t, []publisher.VolumeStatus{
-			{Condition: publisher.ConditionCurrent, Bytes: 4096, OpensWatched: true, Shown: map[volume.Ref]volume.Version{{Name: "a"}: {}, {Name: "b"}: {}}, Opened: map[volume.Ref]*opened.Object{{Name: "a"}: {State: opened.No}}},
+			{Condition: publisher.ConditionCurrent, Bytes: 4096, OpensWatched: true, Record: record.Record{Shown: map[volume.Ref]volume.Version{{Name: "a"}: {}, {Name: "b"}: {}}}, Opened: map[volume.Ref]*opened.Object{{Name: "a"}: {State: opened.No}}},
 			{Condition: publisher.ConditionCurrent, Bytes: 8192, WithoutToken: true},
 			{Condition: "RefForbidden"},
 		}, slices.Values([]manager.ObjectStatus{

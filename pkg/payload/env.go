@@ -33,13 +33,15 @@ func (r *renderer) addEnv(source *volume.Source) error {
 func (r *renderer) environment(file string, from *volume.Env) *environment {
 	e := &environment{
 		renderer: r, file: volume.File{Path: file},
-		values: map[string][]byte{}, unknown: map[string]bool{}, escapes: map[string]volume.Escape{},
+		values: map[string][]byte{}, unknown: map[string]bool{}, escapes: map[string]volume.Escape{}, canaries: map[string]bool{},
 	}
 	for i := range from.From {
+		e.isCanary = from.From[i].Canary
 		e.addAll(&from.From[i])
 	}
 	for i := range from.Vars {
 		e.escape = from.Vars[i].Escape
+		e.isCanary = from.Vars[i].Key != nil && from.Vars[i].Key.Canary
 		e.add(&from.Vars[i])
 	}
 	return e
@@ -56,7 +58,10 @@ type environment struct {
 	// escapes says how each value is written into a text. escape is that of the variable that is being set.
 	escapes map[string]volume.Escape
 	escape  volume.Escape
-	file    volume.File
+	// canaries are the variables that come from canaries: the others don't replace them. isCanary is that of the variable that is being set.
+	canaries map[string]bool
+	isCanary bool
+	file     volume.File
 }
 
 // set sets a variable and replaces an earlier value. If there is no room, the file is refused later.
@@ -64,14 +69,19 @@ func (e *environment) set(name string, value []byte) {
 	if e.envBytes += len(name) + len(value) + variableBytes; e.envBytes > MaxEnvBytes {
 		return
 	}
+	if e.canaries[name] && !e.isCanary {
+		return
+	}
 	delete(e.unknown, name)
-	e.values[name], e.escapes[name] = value, e.escape
+	e.values[name], e.escapes[name], e.canaries[name] = value, e.escape, e.isCanary
 }
 
 // forget removes a variable whose value cannot be known.
 func (e *environment) forget(name string, dependent bool) {
-	delete(e.values, name)
-	e.unknown[name] = dependent
+	if !e.canaries[name] {
+		delete(e.values, name)
+		e.unknown[name] = dependent
+	}
 }
 
 // addAll sets a variable for each key of an object's data. Variables cannot come from binaryData.

@@ -181,3 +181,27 @@ func TestExpansionIsLinear(t *testing.T) {
 		}
 	}
 }
+
+// TestRenderEnvCanaries: a variable of a canary wins over those without it, wherever they are, and later references see it. Without the canary
+// the others count.
+func TestRenderEnvCanaries(t *testing.T) {
+	canaries, key := envFrom(volume.ConfigMap, "canary", ""), fromKey("KEY", volume.ConfigMap, "canary", "K")
+	canaries.Canary, canaries.Optional, key.Key.Canary, key.Key.Optional = true, true, true, true
+	env := volume.Env{
+		From: []volume.EnvFrom{canaries, envFrom(volume.ConfigMap, "app", "")},
+		Vars: []volume.EnvVar{key, fromKey("KEY", volume.ConfigMap, "app", "K"), plain("URL", "http://$(HOST)"), {Name: "HOST", Unknown: true}, plain("PLAIN", "p")},
+	}
+	app := values(volume.ConfigMap, "app", "HOST", "a", "K", "1", "PLAIN", "x")
+	for want, shown := range map[string]Objects{
+		"HOST='c'\nK='2'\nKEY='2'\nPLAIN='c'\nURL='http://c'\n": objects(app, values(volume.ConfigMap, "canary", "HOST", "c", "K", "2", "PLAIN", "c")),
+		"K='1'\nKEY='1'\nPLAIN='p'\nURL='http://a'\n":           objects(app),
+	} {
+		got, err := Render(spec(envSource(0, "e", env)), shown, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := string(got.Files[0].Data); text != want {
+			t.Errorf("the file is %q, want %q", text, want)
+		}
+	}
+}

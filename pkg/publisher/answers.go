@@ -18,6 +18,9 @@ import (
 type answers struct {
 	objects payload.Objects
 	at      record.Versions
+	// absent are the canaries that exist for other pods only, at the version that says so. before is what the files show.
+	absent record.Versions
+	before record.Record
 	// refused holds the objects that the pod may not read.
 	refused map[volume.Ref]bool
 	// held is what the volume does not take yet. objects then lacks it, and at has the versions that the files show of it.
@@ -31,6 +34,9 @@ type answers struct {
 	// isAsking means that answers about the rights of this volume are still due.
 	isAsking bool
 }
+
+// record returns what the files will show with these answers.
+func (got *answers) record() record.Record { return record.Record{Shown: got.at, Absent: got.absent} }
 
 // isPartial reports whether some objects are refused while answers about others are still due. The next answer brings another reconcile,
 // which then reports all refusals together.
@@ -55,7 +61,7 @@ func (got *answers) first(refusal *failure) failures {
 // files show an object.
 func (b *binding) answers(isMounted bool, has func(volume.Ref) bool) *answers {
 	// Check whether answers are due before the answers are read. Otherwise an answer that arrives in between is overlooked.
-	got := &answers{objects: payload.Objects{}, at: record.Versions{}, refused: map[volume.Ref]bool{}, unknownRefs: map[volume.Ref]bool{}}
+	got := &answers{objects: payload.Objects{}, at: record.Versions{}, absent: record.Versions{}, refused: map[volume.Ref]bool{}, unknownRefs: map[volume.Ref]bool{}}
 	got.isAsking = len(b.spec.consents) > 0 && b.access != nil && b.access.HasPending(b.request.Pod.Account(), b.spec.consent)
 	var may, keep []volume.Ref
 	unproven := b.rights.prove(b.since, isMounted)
@@ -87,13 +93,26 @@ func (b *binding) answers(isMounted bool, has func(volume.Ref) bool) *answers {
 			got.unknownRefs[ref], got.unknown = true, append(got.unknown, b.whyUnknown(ref, err))
 			continue
 		}
-		if !isAbsent {
+		switch {
+		case isAbsent:
+		case b.spec.canaries[ref] && !b.isFor(object):
+			got.absent[ref] = object.Version
+		default:
 			got.objects[ref], got.at[ref] = object, object.Version
 		}
 		got.stale = got.stale.with(b.whyStale(ref))
 	}
 	got.isFailing = slices.ContainsFunc(got.unknown, func(f *failure) bool { return !f.isUnlogged() })
 	return got
+}
+
+// isFor reports whether a canary exists for the pod.
+func (b *binding) isFor(canary *volume.Object) bool {
+	share, problem := canary.CanaryShare()
+	if problem != "" && b.mistakes.isNews(canary.UID, problem) {
+		b.opts.Events.Warn(b.request.Pod, eventInvalidCanary, fmt.Sprintf("%s is a canary for no pod: %s", canary.Ref, problem))
+	}
+	return share >= volume.RolloutPlace(b.uid)
 }
 
 // whyUnknown returns the failure to read an object. A token that is not accepted is a passing problem until the object is denied.

@@ -187,7 +187,7 @@ func (b *binding) parseRequest(ctx context.Context, request *Request, now snapsh
 			return nil, final(ReasonTooLarge, err)
 		}
 	}
-	s.names, s.refs = s.resolved.Names(), s.resolved.Refs()
+	s.names, s.refs, s.canaries = s.resolved.Names(), s.resolved.Refs(), s.resolved.Canaries()
 	s.consents, s.consent = s.resolved.CrossNamespaceRefs(request.Pod), map[volume.Ref]bool{}
 	if b.opts.Identity != nil {
 		s.consents = append(s.consents, s.resolved.LocalRefs(request.Pod)...)
@@ -231,7 +231,7 @@ func (b *binding) resolve(ctx context.Context, request *Request, parsed *volume.
 	s.leftOut = few(leftOut)
 	if err == nil && b.opts.NodeRights {
 		// The node may also read objects that other pods name. A volume must not depend on other pods.
-		err = unnamed(slices.Concat(parsed.LocalRefs(request.Pod), parsed.CrossNamespaceRefs(request.Pod)), podSpec.Refs)
+		err = unnamed(slices.Concat(parsed.LocalRefs(request.Pod), parsed.CrossNamespaceRefs(request.Pod)), podSpec.Refs, parsed.Canaries())
 	}
 	if err != nil {
 		return nil, final(ReasonInvalid, err)
@@ -253,15 +253,20 @@ func (b *binding) unreadPod(err error, isMounted bool) *failure {
 	return waiting(err)
 }
 
-// unnamed returns an error for the objects that the pod's own spec does not name. refs are the objects that it names.
-func unnamed(uses []volume.Reference, refs []volume.Ref) error {
+// unnamed returns an error for the objects that the pod's own spec does not name. refs are the objects that it names, and canaries those that
+// the volume names as canaries.
+func unnamed(uses []volume.Reference, refs []volume.Ref, canaries map[volume.Ref]bool) error {
 	var errs []error
 	for _, use := range uses {
 		if slices.Contains(refs, use.Ref) || len(errs) == fewNames {
 			continue
 		}
+		fix := "add a volume of the pod that names it, and show that by a volume source"
+		if canaries[use.Ref] {
+			fix = "for a canary add a volume of the pod that names it and that nothing mounts or shows"
+		}
 		errs = append(errs, field.Forbidden(field.NewPath(use.Field), "the pod's spec does not name "+use.Ref.String()+
-			" itself, and this node's plugin runs with --identity=node: add a volume of the pod that names it, and show that by a volume source"))
+			" itself, and this node's plugin runs with --identity=node: "+fix))
 	}
 	return utilerrors.NewAggregate(errs)
 }

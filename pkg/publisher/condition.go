@@ -16,6 +16,7 @@ const (
 	eventRefDeleted         = "RefDeleted"
 	eventVolumeUpdateFailed = "VolumeUpdateFailed"
 	eventInvalidNames       = "InvalidEnvironmentVariableNames"
+	eventInvalidCanary      = "InvalidCanary"
 )
 
 // Condition says in one word what state a volume is in.
@@ -62,10 +63,10 @@ type VolumeStatus struct {
 	Condition Condition
 	Reason    string
 	Since     time.Time
-	// Refs are the objects that the volume names. Shown has the versions of those that the files show. Both are empty for a volume that has
-	// not been taken over yet.
-	Refs  []volume.Ref
-	Shown record.Versions
+	// Refs are the objects that the volume names. The Record has the versions of those that the files show, and of canaries that don't exist
+	// for the pod. Both are empty for a volume that has not been taken over yet.
+	Refs []volume.Ref
+	record.Record
 	// Revisions has the revision of each shown version; "" is none. It is not known for a version that is held since before this process.
 	Revisions map[volume.Ref]volume.Revision
 	// Withdrawn are the objects that the pod may no longer read and of which no file remains.

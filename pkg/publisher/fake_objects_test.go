@@ -38,8 +38,9 @@ type fakeObjects struct {
 	reads             map[volume.Ref][]time.Time
 	refreshes         map[volume.Ref][]time.Time
 	version           int
-	// rollouts and revisions have the annotations that each object gets.
+	// rollouts, revisions and canaries have the annotations that each object gets.
 	rollouts  map[volume.Ref]string
+	canaries  map[volume.Ref]string
 	revisions map[volume.Ref]volume.Revision
 	// known has what a manager without watches has read of each object. It learns about a change at a refresh. nil means watches.
 	known map[volume.Ref]*volume.Object
@@ -60,6 +61,7 @@ func newFakeObjects(t testing.TB) *fakeObjects {
 		refreshes:  map[volume.Ref][]time.Time{},
 		rollouts:   map[volume.Ref]string{},
 		revisions:  map[volume.Ref]volume.Revision{},
+		canaries:   map[volume.Ref]string{},
 		version:    100,
 
 		onRegister:   func() {},
@@ -210,7 +212,7 @@ func (o *fakeObjects) putWith(ref volume.Ref, data func(version string) map[stri
 		if old := o.objects[ref]; old != nil {
 			version.UID = old.UID
 		}
-		o.objects[ref] = &volume.Object{Ref: ref, Version: version, Rollout: o.rollouts[ref], Revision: o.revisions[ref], Data: data(version.ResourceVersion)}
+		o.objects[ref] = &volume.Object{Ref: ref, Version: version, Rollout: o.rollouts[ref], Revision: o.revisions[ref], Canary: o.canaries[ref], Data: data(version.ResourceVersion)}
 	})
 }
 

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,14 +32,14 @@ type files struct {
 	writer Writer
 	// handle is a kept handle on the volume's mount, or nil.
 	handle Mount
-	// record is the record of a mounted volume of an earlier process until its objects are known, or nil. shown is what the files show.
-	record *string
-	shown  record.Versions
+	// text is the record of a mounted volume of an earlier process until its objects are known, or nil. Record is what the files show.
+	text *string
+	record.Record
 	// withdrawn holds the refused objects for which this process has made sure that no file exists.
 	withdrawn map[volume.Ref]bool
-	// verified means that this process wrote the files at shown, or compared them.
+	// verified means that this process wrote the files at Shown, or compared them.
 	verified bool
-	// torn means that a rewrite in place has not finished, so some files may be older than shown.
+	// torn means that a rewrite in place has not finished, so some files may be older than Shown.
 	torn        bool
 	generations generations
 	// measuredAt is when the file system's use was last measured.
@@ -50,14 +51,14 @@ func (f *files) bind(opts writer.Options, newWriter func(writer.Options) Writer,
 	if f.writer == nil {
 		f.writes, f.writer = opts, newWriter(opts)
 	}
-	if f.record != nil && f.shown == nil {
-		f.shown = record.Decode(*f.record, refs)
+	if f.text != nil && f.Shown == nil {
+		f.Record = record.Decode(*f.text, refs)
 	}
 }
 
 // find stores what is known about a mounted volume that this process has not written: its record and its generation.
 func (f *files) find(text, generation string) {
-	f.record, f.torn = &text, writer.IsTorn(text)
+	f.text, f.torn = &text, writer.IsTorn(text)
 	f.generations.find(generation, f.since)
 	f.measuredAt = time.Now()
 }
@@ -76,7 +77,7 @@ func (f *files) reset() {
 }
 
 // has reports whether the files show an object, or showed it.
-func (f *files) has(ref volume.Ref) bool { return f.shown[ref].UID != "" }
+func (f *files) has(ref volume.Ref) bool { return f.Shown[ref].UID != "" }
 
 // showsAny reports whether files of a refused object exist, or may exist.
 func (f *files) showsAny(refused map[volume.Ref]bool) bool {
@@ -88,30 +89,32 @@ func (f *files) showsAny(refused map[volume.Ref]bool) bool {
 	return false
 }
 
-// isCurrent reports whether the files are known to show objects at some versions, and nothing of refused ones.
-func (f *files) isCurrent(at record.Versions, refused map[volume.Ref]bool) bool {
-	return f.verified && maps.Equal(f.shown, at) && maps.Equal(f.withdrawn, refused)
+// isCurrent reports whether the files are known to show objects as a record says, and nothing of refused ones.
+func (f *files) isCurrent(r record.Record, refused map[volume.Ref]bool) bool {
+	return f.verified && f.IsEqual(r) && maps.Equal(f.withdrawn, refused)
 }
 
-// isOlder returns an object whose version is older than the one in the files. An API server that is catching up may answer so after a
-// restart of this process.
-func (f *files) isOlder(at record.Versions) (volume.Ref, bool) {
-	for ref, version := range at {
-		shown := f.shown[ref]
-		if shown.ResourceVersion == "" || version.ResourceVersion == "" {
-			continue
-		}
-		order, err := resourceversion.CompareResourceVersion(version.ResourceVersion, shown.ResourceVersion)
-		if err == nil && order < 0 {
-			return ref, true
+// isOlder returns an object whose version in r is older than the one in the files' record. An API server that is catching up may answer so
+// after a restart of this process.
+func (f *files) isOlder(r record.Record) (volume.Ref, bool) {
+	for _, versions := range []record.Versions{r.Shown, r.Absent} {
+		for ref, version := range versions {
+			known := cmp.Or(f.Shown[ref], f.Absent[ref])
+			if known.ResourceVersion == "" || version.ResourceVersion == "" {
+				continue
+			}
+			order, err := resourceversion.CompareResourceVersion(version.ResourceVersion, known.ResourceVersion)
+			if err == nil && order < 0 {
+				return ref, true
+			}
 		}
 	}
 	return volume.Ref{}, false
 }
 
-// write makes the files show a tree, which shows objects at some versions and nothing of refused ones. After an error the files are as they were, or they are current and
-// some link is not. The next write repairs that.
-func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, at record.Versions, refused map[volume.Ref]bool, isVisible bool) (writer.Result, error) {
+// write makes the files show a tree, which shows objects as a record says, and nothing of refused ones. After an error the files are as they
+// were, or they are current and some link is not. The next write repairs that.
+func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, r record.Record, refused map[volume.Ref]bool, isVisible bool) (writer.Result, error) {
 	f.verified = false
 	result, err := f.writer.Write(ctx, mnt.Root(), tree)
 	if result.Changed {
@@ -119,12 +122,12 @@ func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, at r
 	}
 	switch {
 	case err == nil:
-		f.shown, f.withdrawn, f.verified, f.torn = at, refused, true, false
+		f.Record, f.withdrawn, f.verified, f.torn = r, refused, true, false
 		f.room.Need(memoryOf(tree))
 	case result.Changed:
 		// With a rewrite in place, some files may still have the old content. No older version may follow, and the status continues to
 		// report the versions that all files showed.
-		f.shown, f.withdrawn, f.torn = at, nil, f.writes.InPlace
+		f.Record, f.withdrawn, f.torn = r, nil, f.writes.InPlace
 	}
 	return result, err
 }
@@ -132,15 +135,15 @@ func (f *files) write(ctx context.Context, mnt Mount, tree *volume.Payload, at r
 // withdraw removes the files of refused objects, and all earlier generations. A file that several objects share is removed too, so the
 // files then differ from the record.
 func (f *files) withdraw(ctx context.Context, mnt Mount, refused map[volume.Ref]bool, isVisible bool) (writer.Result, error) {
-	shown := without(f.shown, refused)
+	left := f.Without(refused)
 	f.verified = false
-	result, err := f.writer.Withdraw(ctx, mnt.Root(), refused, shown.Encode())
+	result, err := f.writer.Withdraw(ctx, mnt.Root(), refused, left.Encode())
 	if result.Changed {
 		f.generations.note(result.Generation, isVisible)
 	}
 	switch {
 	case err == nil:
-		f.shown, f.withdrawn = shown, maps.Clone(refused)
+		f.Record, f.withdrawn = left, maps.Clone(refused)
 	case result.Changed:
 		f.torn = f.torn || f.writes.InPlace
 	}
@@ -237,13 +240,4 @@ func (f *files) closeHandle() error {
 	f.handle = nil
 	f.kept.Release(1)
 	return kept.Close()
-}
-
-// without returns the versions of the objects that are not refused.
-func without(all record.Versions, refused map[volume.Ref]bool) record.Versions {
-	left := maps.Clone(all)
-	for ref := range refused {
-		delete(left, ref)
-	}
-	return left
 }

@@ -233,7 +233,7 @@ func (e *env) makeTarget(r Request) {
 // encoded returns the text of the volume's record.
 func (e *env) encoded(r Request) string {
 	e.Helper()
-	return e.recorded(r).Encode()
+	return record.Record{Shown: e.recorded(r)}.Encode()
 }
 
 // publish publishes and expects success.
@@ -383,7 +383,7 @@ func (e *env) recordedIn(dir string, r Request) record.Versions {
 	if err != nil {
 		e.Fatal(err)
 	}
-	return record.Decode(text, e.lookup(r.VolumeID).vol.binding.spec.refs)
+	return record.Decode(text, e.lookup(r.VolumeID).vol.binding.spec.refs).Shown
 }
 
 // restartUnread is like restart, but the API server has no pods, so that only a publish shows what was requested.

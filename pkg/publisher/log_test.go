@@ -37,7 +37,7 @@ func TestWhatChanged(t *testing.T) {
 			before: record.Versions{db: before[db]}, now: record.Versions{app: before[app]}, withdrawn: true,
 		},
 	} {
-		now := &files{shown: test.now, withdrawn: map[volume.Ref]bool{db: test.withdrawn}}
+		now := &files{Record: record.Record{Shown: test.now}, withdrawn: map[volume.Ref]bool{db: test.withdrawn}}
 		if got := now.whatChanged([]volume.Ref{app, db}, test.before); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}

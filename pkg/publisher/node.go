@@ -2,9 +2,11 @@ package publisher
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/pod"
@@ -26,6 +28,7 @@ type node struct {
 	pods   *pod.Reads
 	// renders limits the calls of inTurn. kept limits the kept handles.
 	renders, kept *semaphore.Weighted
+	mistakes      *mistakes
 	// began is when this process began. The moments of inSlot count from it.
 	began time.Time
 }
@@ -49,4 +52,28 @@ func (n *node) inTurn(ctx context.Context, do func()) *failure {
 	defer n.renders.Release(1)
 	do()
 	return nil
+}
+
+// maxMistakes limits the objects of which mistakes remembers something.
+const maxMistakes = 1000
+
+// mistakes has the last reported annotation of each object, so that each is reported once for a node and not for each pod. It is safe for
+// concurrent use.
+type mistakes struct {
+	mu       sync.Mutex
+	reported map[types.UID]string
+}
+
+// isNews reports whether an annotation of an object must be reported. It then counts as reported.
+func (m *mistakes) isNews(object types.UID, annotation string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.reported[object] == annotation {
+		return false
+	}
+	if len(m.reported) == maxMistakes {
+		clear(m.reported)
+	}
+	m.reported[object] = annotation
+	return true
 }

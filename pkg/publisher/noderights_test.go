@@ -93,6 +93,9 @@ func TestUnnamedObjects(t *testing.T) {
 		made := e.objects.registrationsMade
 		const unnamed = `%s: Forbidden: the pod's spec does not name %s itself, and this node's plugin runs with --identity=node: add a volume of the pod that names it, and show that by a volume source`
 		for attributes, want := range map[[2]string][]string{
+			{"sources", "[{configMap: {name: app}}, {secret: {name: db, canary: true}}]"}: {
+				strings.Replace(fmt.Sprintf(unnamed, "sources[1].secret", secret("db")), "add a volume of the pod that names it, and show that by a volume source", "for a canary add a volume of the pod that names it and that nothing mounts or shows", 1),
+			},
 			{"secret", "db"}: {fmt.Sprintf(unnamed, "secret", secret("db"))},
 			{"sources", "[{secret: {name: db}}, {configMap: {name: app}}, {env: {path: .env, envFrom: [{configMapRef: {name: other}}]}}]"}: {
 				fmt.Sprintf(unnamed, "sources[0].secret", secret("db")), fmt.Sprintf(unnamed, "sources[2].env.envFrom[0].configMapRef", configMap("other")),

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/mount"
@@ -61,11 +62,12 @@ func New(opts Options) (*Publisher, error) {
 	opts.KubeletDir = filepath.Clean(opts.KubeletDir)
 	space := room.New(opts.MaxVolumeSize, opts.MaxTotalSize)
 	n := &node{
-		opts:    opts,
-		limits:  space.Limits(),
-		renders: semaphore.NewWeighted(atOnce),
-		kept:    semaphore.NewWeighted(maxKept),
-		began:   time.Now(),
+		opts:     opts,
+		limits:   space.Limits(),
+		renders:  semaphore.NewWeighted(atOnce),
+		kept:     semaphore.NewWeighted(maxKept),
+		mistakes: &mistakes{reported: map[types.UID]string{}},
+		began:    time.Now(),
 	}
 	p := &Publisher{node: n, table: newTable(n, space), stopping: make(chan struct{}), ended: make(chan struct{})}
 	p.pods = pod.NewReads(p.readPod, p.table.podChanged)

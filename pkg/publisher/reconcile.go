@@ -109,6 +109,7 @@ func (v *vol) catchUp(ctx context.Context, now snapshot, done *result) (found fa
 		}
 	}
 	got := v.binding.answers(v.isMounted, v.files.has) // 5
+	got.before = v.files.Record
 	done.isPartial = got.isPartial()
 	v.reportWithdrawn(got.refused)
 	if next := v.files.generations.nextSwitch(); v.isMounted && !v.isCurrent(got) && time.Now().Before(next) {

@@ -43,7 +43,7 @@ func (v *vol) render(ctx context.Context, got *answers) (next *payload.Rendering
 	case err != nil:
 		return nil, final(ReasonInvalid, err)
 	}
-	next.Payload.Record = got.at.Encode()
+	next.Payload.Record = got.record().Encode()
 	return next, nil
 }
 

@@ -17,9 +17,9 @@ type report struct {
 	pod    volume.Pod
 	refs   []volume.Ref
 	pinned bool
-	// shown is what all files are known to show. It lags behind the record during a rewrite in place, and after a restart until the files
-	// have been verified.
-	shown record.Versions
+	// Record is what all files are known to show. It lags behind the volume's record during a rewrite in place, and after a restart until the
+	// files have been verified.
+	record.Record
 	// revisions are those of the shown versions, as far as they are known; "" is none.
 	revisions map[volume.Ref]volume.Revision
 	// withdrawn holds the refused objects of which no file remains.
@@ -38,7 +38,7 @@ func newReport(at place) report { return report{place: at, pod: volume.Pod{UID: 
 
 // found notes what is known of a volume whose target was just examined. hint is the pod that it names.
 func (r *report) found(hint volume.Pod) {
-	r.shown, r.revisions = nil, nil
+	r.Record, r.revisions = record.Record{}, nil
 	if r.withdrawn, r.opened = nil, nil; r.pod.Name == "" && hint.Name != "" {
 		r.pod = hint
 	}
@@ -87,11 +87,11 @@ func (r *report) shows(got *answers) {
 			revisions[ref] = object.Revision
 		case object != nil:
 			revisions[ref] = ""
-		case isKnown && r.shown[ref] == version: // it is held
+		case isKnown && r.Shown[ref] == version: // it is held
 			revisions[ref] = was
 		}
 	}
-	r.shown, r.revisions = got.at, revisions
+	r.Record, r.revisions = got.record(), revisions
 }
 
 // isReportedBefore reports whether a failure is reported for a volume that is not mounted yet.
@@ -116,7 +116,7 @@ type state struct {
 // state returns what is known about the volume, apart from what it holds.
 func (r *report) state(isMounted bool) state {
 	s := VolumeStatus{
-		VolumeID: r.id, Target: r.target, Pod: r.pod, Since: r.since, Refs: r.refs, Shown: r.shown, Revisions: r.revisions, Withdrawn: r.withdrawn,
+		VolumeID: r.id, Target: r.target, Pod: r.pod, Since: r.since, Refs: r.refs, Record: r.Record, Revisions: r.revisions, Withdrawn: r.withdrawn,
 		Opened: r.opened, Condition: r.condition, Reason: r.problem,
 	}
 	if s.Pod.UID = r.uid; r.condition != "" {

@@ -19,7 +19,7 @@ func TestAWriteThatFailsAfterTheSwitchCounts(t *testing.T) {
 			t.Errorf("%d bytes counted, want what the files take now", used)
 		}
 		v := e.lookup("v1")
-		if v.vol.files.shown[configMap("app")] != e.objects.get(configMap("app")).Version {
+		if v.vol.files.Shown[configMap("app")] != e.objects.get(configMap("app")).Version {
 			t.Error("an older answer would be taken for a newer one")
 		}
 	})

@@ -14,7 +14,7 @@ import (
 func (v *vol) change(got *answers) *stage.Change {
 	spec := v.binding.spec
 	c := &stage.Change{
-		Shown: v.files.shown, Newest: got.at, Objects: got.objects, Unknown: got.unknownRefs, IsOptional: spec.isOptional,
+		Shown: v.files.Shown, Newest: got.at, Objects: got.objects, Unknown: got.unknownRefs, IsOptional: spec.isOptional, Canaries: spec.canaries,
 		Place: volume.RolloutPlace(v.uid), Clock: v.clock, IsSet: spec.SameRevision,
 	}
 	if !c.IsSet || spec.RemoveDeleted() {

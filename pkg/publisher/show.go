@@ -29,7 +29,7 @@ func (v *vol) show(ctx context.Context, got *answers, before staged, done *resul
 	if len(missing) > 0 && got.isFailing && missing.isSilent() && (v.report.condition != "" || len(got.unknownRefs) < len(v.binding.spec.refs)) {
 		missing = failures{unknownObjects(missing)} // a volume of which nothing is known after a restart is Unknown
 	}
-	if ref, isOlder := v.files.isOlder(got.at); isOlder {
+	if ref, isOlder := v.files.isOlder(got.record()); isOlder {
 		f := outdated(0, fmt.Errorf("stale answer: the API server's answer for %s is older than what the files show", ref))
 		return failures{f}.with(missing...).with(refusal)
 	}
@@ -105,7 +105,7 @@ func (v *vol) rewrite(ctx context.Context, next *payload.Rendering, got *answers
 		return err
 	}
 	defer v.files.giveBack(mnt, &err)
-	before := v.files.shown
+	before := v.files.Shown
 	hasChanged, f := v.write(ctx, mnt, next, got)
 	if hasChanged {
 		v.logUpdate(ctx, before)
@@ -139,7 +139,7 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 			v.receipts.Close()
 			v.files.reset()
 			v.room.Hold(0)
-			v.report.shown, v.report.revisions, v.report.opened = nil, nil, nil
+			v.report.Record, v.report.revisions, v.report.opened = record.Record{}, nil, nil
 		}
 		if err := mnt.Close(); err != nil && f == nil {
 			f = broken(0, err)
@@ -177,7 +177,7 @@ func (v *vol) attach(ctx context.Context, mnt Mount) (f *failure) {
 	v.binding.refreshAnew()
 	v.tell()
 	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
-		logger.Info("Published volume", "refs", describe(v.binding.spec.refs, v.files.shown), "took", time.Since(v.binding.request.came))
+		logger.Info("Published volume", "refs", describe(v.binding.spec.refs, v.files.Shown), "took", time.Since(v.binding.request.came))
 	}
 	return nil
 }
@@ -187,7 +187,7 @@ func (v *vol) attach(ctx context.Context, mnt Mount) (f *failure) {
 func (v *vol) write(ctx context.Context, mnt Mount, next *payload.Rendering, got *answers) (hasChanged bool, f *failure) {
 	v.tell() // an object whose files were withdrawn may be shown again from here on
 	v.receipts.BeforeWrite(ctx, mnt.Root())
-	result, err := v.files.write(ctx, mnt, next.Payload, got.at, got.refused, v.isMounted)
+	result, err := v.files.write(ctx, mnt, next.Payload, got.record(), got.refused, v.isMounted)
 	v.afterWrite(ctx, mnt, result, next.Payload, err)
 	if err != nil {
 		return result.Changed, broken(0, errors.Join(fmt.Errorf("write the files of volume %s: %w", v.id, err), v.files.measure(mnt)))
@@ -242,14 +242,14 @@ func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) (err er
 		return err
 	}
 	defer v.files.giveBack(mnt, &err)
-	before := v.files.shown
+	before := v.files.Shown
 	v.receipts.BeforeWrite(ctx, mnt.Root())
 	result, err := v.files.withdraw(ctx, mnt, refused, v.isMounted)
 	v.afterWrite(ctx, mnt, result, nil, err)
 	if err != nil {
 		return fmt.Errorf("withdraw files of volume %s: %w", v.id, err)
 	}
-	v.report.shown = without(v.report.shown, refused)
+	v.report.Record = v.report.Without(refused)
 	if result.Changed {
 		v.logUpdate(ctx, before)
 	}
@@ -260,13 +260,13 @@ func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) (err er
 func (v *vol) logUpdate(ctx context.Context, before record.Versions) {
 	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
 		refs := v.binding.spec.refs
-		logger.Info("Updated volume", "refs", describe(refs, v.files.shown), "reason", v.files.whatChanged(refs, before))
+		logger.Info("Updated volume", "refs", describe(refs, v.files.Shown), "reason", v.files.whatChanged(refs, before))
 	}
 }
 
 // whatChanged returns one line that says which objects differ between the files and an earlier state.
 func (f *files) whatChanged(refs []volume.Ref, before record.Versions) string {
-	now := f.shown
+	now := f.Shown
 	changed := slices.DeleteFunc(slices.Clone(refs), func(ref volume.Ref) bool { return before[ref] == now[ref] })
 	if len(changed) == 0 {
 		return "the files differed from what they should show"

@@ -14,6 +14,7 @@ type spec struct {
 	resolved *volume.Spec
 	leftOut  string
 	refs     []volume.Ref
+	canaries map[volume.Ref]bool
 	// names is what the spec names, without the keys of objects.
 	names volume.Names
 	// isCounted means that these keys have been counted too.

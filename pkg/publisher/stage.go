@@ -17,7 +17,7 @@ import (
 
 // isCurrent reports whether the files are known to show what is known of the objects.
 func (v *vol) isCurrent(got *answers) bool {
-	return len(got.unknown) == 0 && v.files.isCurrent(got.at, got.refused)
+	return len(got.unknown) == 0 && v.files.isCurrent(got.record(), got.refused)
 }
 
 // stage returns the answers, with the objects that wait at the versions that the files show, or nil if nothing of them can be shown. A version
@@ -61,7 +61,7 @@ func (v *vol) isNewsKnown(got *answers) bool {
 		return false
 	}
 	return !v.files.verified || !maps.Equal(v.files.withdrawn, got.refused) ||
-		slices.ContainsFunc(refs, func(ref volume.Ref) bool { return !got.unknownRefs[ref] && got.at[ref] != v.files.shown[ref] })
+		slices.ContainsFunc(refs, func(ref volume.Ref) bool { return !got.unknownRefs[ref] && got.at[ref] != v.files.Shown[ref] })
 }
 
 // decide does the work of stage that needs the files.
@@ -75,7 +75,7 @@ func (v *vol) decide(ctx context.Context, got *answers, change *stage.Change, wa
 	}
 	unknown := map[volume.Ref]volume.Version{}
 	for ref := range got.unknownRefs {
-		unknown[ref] = v.files.shown[ref]
+		unknown[ref] = v.files.Shown[ref]
 	}
 	next, f := v.render(ctx, got.holding(unknown, files))
 	if f != nil && (errors.Is(f.err, errCrowded) || ctx.Err() != nil) {
@@ -86,7 +86,7 @@ func (v *vol) decide(ctx context.Context, got *answers, change *stage.Change, wa
 		return nil, v.failed(err)
 	}
 	decision, ok := change.Decide(waits, stage.Files{
-		Shown: refsOfFiles(files), Changing: changing, Now: v.binding.spec.anew(files, v.files.shown, got.refused, got.unknownRefs),
+		Shown: refsOfFiles(files), Changing: changing, Now: v.binding.spec.anew(files, v.files.Shown, got.refused, got.unknownRefs),
 	})
 	switch {
 	case !ok:
@@ -199,11 +199,12 @@ func (f *files) shownFiles(mnt Mount, s *spec) (all []volume.File, err error) {
 // object. shown are the files that exist. Objects that are not known must be among them: the answers lack nothing then.
 func (got *answers) holding(at map[volume.Ref]volume.Version, shown []volume.File) *answers {
 	next := *got
-	next.at, next.objects, next.unknown = maps.Clone(got.at), maps.Clone(got.objects), nil
+	next.at, next.absent, next.objects, next.unknown = maps.Clone(got.at), maps.Clone(got.absent), maps.Clone(got.objects), nil
 	next.held = payload.Held{At: maps.Clone(at), Files: shown}
 	maps.Copy(next.held.At, got.held.At)
 	for ref, version := range at {
 		next.at.Set(ref, version)
+		next.absent.Set(ref, got.before.Absent[ref])
 		delete(next.objects, ref)
 	}
 	return &next

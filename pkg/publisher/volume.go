@@ -148,7 +148,7 @@ func (v *vol) unmount(ctx context.Context) error {
 		return err
 	}
 	if logger := klog.FromContext(ctx).V(2); err == nil && logger.Enabled() {
-		logger.Info("Unpublished volume", "refs", describe(v.report.refs, v.files.shown), "reason", "the kubelet asked for it")
+		logger.Info("Unpublished volume", "refs", describe(v.report.refs, v.files.Shown), "reason", "the kubelet asked for it")
 	}
 	v.release()
 	return err
@@ -183,7 +183,7 @@ func (v *vol) look(ctx context.Context) *failure {
 	if f != nil {
 		return f
 	}
-	if !now.isMounted && v.files.shown != nil {
+	if !now.isMounted && v.files.Shown != nil {
 		klog.FromContext(ctx).Info("Volume is no longer mounted", "target", v.target)
 	}
 	v.unbind()
@@ -251,13 +251,13 @@ func (v *vol) takeOver(ctx context.Context) {
 	}
 	v.report.refs, v.report.pinned = spec.refs, spec.Pinned()
 	if v.isMounted {
-		klog.FromContext(ctx).V(2).Info("Took over a mounted volume", "refs", describe(spec.refs, v.files.shown))
+		klog.FromContext(ctx).V(2).Info("Took over a mounted volume", "refs", describe(spec.refs, v.files.Shown))
 		if !spec.Pinned() { // a pinned volume needs no object any more
 			v.binding.keepObjects()
 		}
 		if spec.Pinned() || !spec.InPlace() {
 			// The record already has the new versions before the first byte is rewritten in place.
-			v.report.shown = v.files.shown
+			v.report.Record = v.files.Record
 		}
 	}
 	v.reportOpened(ctx, false)
@@ -322,7 +322,7 @@ func (v *vol) reportOpened(ctx context.Context, saved bool) {
 		if was := v.report.opened[ref]; saved && o.State == opened.Yes && was != nil && was.State != opened.Yes {
 			took := o.At.Sub(o.Since)
 			v.opts.Observer.Opened(took)
-			klog.FromContext(ctx).V(2).Info("Object was opened", "ref", ref.String(), "version", v.files.shown[ref].ResourceVersion, "after", took)
+			klog.FromContext(ctx).V(2).Info("Object was opened", "ref", ref.String(), "version", v.files.Shown[ref].ResourceVersion, "after", took)
 		}
 	}
 	v.report.opened = now

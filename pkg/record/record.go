@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -33,34 +34,68 @@ func (v Versions) Set(ref volume.Ref, version volume.Version) {
 	v[ref] = version
 }
 
+// Record says what a volume shows of its objects.
+type Record struct {
+	// Shown are the versions in the files. Absent are the canaries that don't exist for the pod, at the version that says so. An older answer
+	// must not show them again.
+	Shown, Absent Versions
+}
+
+// IsEqual reports whether two records say the same.
+func (r Record) IsEqual(other Record) bool {
+	return maps.Equal(r.Shown, other.Shown) && maps.Equal(r.Absent, other.Absent)
+}
+
+// Without returns a record that lacks some objects.
+func (r Record) Without(refs map[volume.Ref]bool) Record {
+	left := Record{maps.Clone(r.Shown), maps.Clone(r.Absent)}
+	for ref := range refs {
+		delete(left.Shown, ref)
+		delete(left.Absent, ref)
+	}
+	return left
+}
+
+// absent is the last field of the line of an absent canary. Earlier releases ignore such a line.
+const absent = "absent"
+
 // Encode returns the text of a record: a line for each object that exists, with a digest of the reference, the UID and the resourceVersion.
-// With volume.MaxReferences objects it has at most 20,000 bytes, because the digest replaces names of up to 325 bytes.
-func (v Versions) Encode() string {
+// With volume.MaxReferences objects it has at most 22,000 bytes, because the digest replaces names of up to 325 bytes.
+func (r Record) Encode() string {
 	var lines []string
-	for ref, version := range v {
+	for ref, version := range r.Shown {
 		lines = append(lines, fmt.Sprintf("%s %s %s\n", digest(ref), version.UID, version.ResourceVersion))
+	}
+	for ref, version := range r.Absent {
+		lines = append(lines, fmt.Sprintf("%s %s %s %s\n", digest(ref), version.UID, version.ResourceVersion, absent))
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "")
 }
 
-// Decode returns the versions of refs in a record. It ignores other objects and lines of another form.
-func Decode(text string, refs []volume.Ref) Versions {
+// Decode returns what a record says about refs. It ignores other objects and lines of another form.
+func Decode(text string, refs []volume.Ref) Record {
 	named := make(map[string]volume.Ref, len(refs))
 	for _, ref := range refs {
 		named[digest(ref)] = ref
 	}
-	versions := Versions{}
+	r := Record{Versions{}, Versions{}}
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
-		if len(fields) != 3 {
+		if len(fields) < 3 {
 			continue
 		}
-		if ref, ok := named[fields[0]]; ok {
-			versions[ref] = volume.Version{UID: types.UID(fields[1]), ResourceVersion: fields[2]}
+		ref, isNamed := named[fields[0]]
+		version := volume.Version{UID: types.UID(fields[1]), ResourceVersion: fields[2]}
+		switch {
+		case !isNamed:
+		case len(fields) == 3:
+			r.Shown[ref] = version
+		case len(fields) == 4 && fields[3] == absent:
+			r.Absent[ref] = version
 		}
 	}
-	return versions
+	return r
 }
 
 // digestSize is the number of bytes of a reference's SHA-256 that are used.

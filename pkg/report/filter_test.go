@@ -10,6 +10,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -21,7 +22,7 @@ func TestFilter(t *testing.T) {
 	v := func(pod, name string, bytes int64, refs ...volume.Ref) publisher.VolumeStatus {
 		v := publisher.VolumeStatus{
 			VolumeID: pod + name, Target: "/k/pods/x/volumes/kubernetes.io~csi/" + name + "/mount", Pod: volume.Pod{Namespace: "shop", Name: pod, UID: types.UID(pod)},
-			Condition: publisher.ConditionCurrent, Refs: refs, Bytes: bytes, Shown: map[volume.Ref]volume.Version{},
+			Condition: publisher.ConditionCurrent, Refs: refs, Bytes: bytes, Record: record.Record{Shown: record.Versions{}},
 		}
 		for _, ref := range refs {
 			v.Shown[ref] = at("8")

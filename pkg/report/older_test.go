@@ -6,6 +6,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -16,7 +17,7 @@ func shows(shown string, o manager.ObjectStatus) *world {
 	for version := range strings.SplitSeq(shown, " ") {
 		w.volumes = append(w.volumes, publisher.VolumeStatus{
 			Condition: "VolumeUpdateFailed", Refs: []volume.Ref{o.Ref},
-			Shown: map[volume.Ref]volume.Version{o.Ref: {UID: "u", ResourceVersion: version}},
+			Record: record.Record{Shown: map[volume.Ref]volume.Version{o.Ref: {UID: "u", ResourceVersion: version}}},
 		})
 	}
 	return w

@@ -113,7 +113,7 @@ func compare(a, b *reportedVolume) int {
 	return status.Compare(&x, &y)
 }
 
-// number numbers the objects that volumes name, and the versions that they show. It returns the objects.
+// number numbers the objects that volumes name, and the versions that they show or that are absent. It returns the objects.
 func number(volumes []*reportedVolume) (all []*object) {
 	type shown struct {
 		object *object
@@ -127,7 +127,7 @@ func number(volumes []*reportedVolume) (all []*object) {
 				o.numbered, o.index = true, len(all)
 				all = append(all, o.object)
 			}
-			version := v.Shown[o.Ref]
+			version := cmp.Or(v.Shown[o.Ref], v.Absent[o.Ref])
 			if version == (volume.Version{}) {
 				continue
 			}
@@ -136,12 +136,12 @@ func number(volumes []*reportedVolume) (all []*object) {
 				place = len(o.versions)
 				versions[shown{o.object, version}], o.versions = place, append(o.versions, version)
 			}
-			o.shown = place
-			if revision, isKnown := v.Revisions[o.Ref]; isKnown {
+			o.version = place
+			if revision, isKnown := v.Revisions[o.Ref]; isKnown || v.Shown[o.Ref] != version { // nobody needs that of an absent one
 				if o.revisions == nil {
 					o.revisions = map[volume.Version]volume.Revision{}
 				}
-				o.revisions[version] = revision
+				o.revisions[version] = cmp.Or(revision, o.revisions[version])
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -95,8 +96,11 @@ func TestReport(t *testing.T) {
 					VolumeID: "v1", Target: "/k/pods/uid/volumes/kubernetes.io~csi/settings/mount",
 					Pod:       volume.Pod{Namespace: "shop", Name: "web", UID: "uid", ServiceAccount: "sa"},
 					Condition: "RefForbidden", Reason: "one\ntwo", Since: start, Bytes: 4096, WithoutToken: true,
-					Refs:      []volume.Ref{configMap("app"), configMap("db"), configMap("gone")},
-					Shown:     map[volume.Ref]volume.Version{configMap("app"): version, configMap("db"): {}},
+					Refs: []volume.Ref{configMap("app"), configMap("db"), configMap("gone"), configMap("canary")},
+					Record: record.Record{
+						Shown:  map[volume.Ref]volume.Version{configMap("app"): version, configMap("db"): {}},
+						Absent: map[volume.Ref]volume.Version{configMap("canary"): version},
+					},
 					Revisions: map[volume.Ref]volume.Revision{configMap("app"): "4f2a91c"},
 					Withdrawn: map[volume.Ref]bool{configMap("db"): true, configMap("app"): true}, // the second one cannot be
 					Opened: map[volume.Ref]*opened.Object{
@@ -108,6 +112,7 @@ func TestReport(t *testing.T) {
 			objects: []manager.ObjectStatus{
 				{Ref: configMap("app"), State: manager.Present, Version: version, Since: start, LastConfirmed: start.Add(time.Minute), Watched: true},
 				{Ref: configMap("db"), State: manager.Denied, Err: errors.New("no\nway"), Since: start},
+				{Ref: configMap("canary"), State: manager.Present, Version: version, Since: start, Canary: "10%"},
 			},
 		}
 		got := w.report(t, 0)
@@ -116,10 +121,11 @@ func TestReport(t *testing.T) {
 		}
 		const want = `{"volumeID":"v1","name":"settings","pod":{"namespace":"shop","name":"web","uid":"uid"},` +
 			`"condition":"RefForbidden","reason":"one\ntwo","abnormal":true,"since":"2000-01-01T00:00:00Z","bytes":4096,"withoutToken":true,"objects":[` +
-			`{"object":0,"shown":0,"opened":"no","unopened":["a"],"unopenedCount":1,"shownSince":"2000-01-01T00:00:00Z"},{"object":1,"withdrawn":true},{"object":2}]}` + "\n" +
+			`{"object":0,"shown":0,"opened":"no","unopened":["a"],"unopenedCount":1,"shownSince":"2000-01-01T00:00:00Z"},{"object":1,"withdrawn":true},{"object":2},{"object":3,"absent":0}]}` + "\n" +
 			`{"kind":"ConfigMap","namespace":"shop","name":"app","state":"present","followed":true,"provenAt":"2000-01-01T00:01:00Z","versions":[{"uid":"u1","resourceVersion":"812","revision":"4f2a91c"}]}` + "\n" +
 			`{"kind":"ConfigMap","namespace":"shop","name":"db","state":"denied","reason":"no\nway","followed":false}` + "\n" +
-			`{"kind":"ConfigMap","namespace":"shop","name":"gone","state":"unknown","reason":"the plugin does not ask for it","followed":false}` + "\n"
+			`{"kind":"ConfigMap","namespace":"shop","name":"gone","state":"unknown","reason":"the plugin does not ask for it","followed":false}` + "\n" +
+			`{"kind":"ConfigMap","namespace":"shop","name":"canary","state":"present","followed":false,"canary":"10%","versions":[{"uid":"u1","resourceVersion":"812"}]}` + "\n"
 		if first := volumeAsJSON(t, &got.Volumes[0]); first != want {
 			t.Errorf("got  %s\nwant %s", first, want)
 		}
@@ -148,7 +154,7 @@ func TestReceipts(t *testing.T) {
 		"nothing is watched":        {false, nil, `"opened":"unsupported"`},
 	} {
 		ref := configMap("app")
-		v := publisher.VolumeStatus{Refs: []volume.Ref{ref}, Shown: map[volume.Ref]volume.Version{ref: {UID: "u"}}, OpensWatched: test.watched}
+		v := publisher.VolumeStatus{Refs: []volume.Ref{ref}, Record: record.Record{Shown: map[volume.Ref]volume.Version{ref: {UID: "u"}}}, OpensWatched: test.watched}
 		if test.opened != nil {
 			v.Opened = map[volume.Ref]*opened.Object{ref: test.opened}
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -34,7 +35,7 @@ func (w *world) large(pod, prefix string, volumes, objects, name int) {
 		v := publisher.VolumeStatus{
 			VolumeID: fmt.Sprintf("csi-%064d", i), Target: fmt.Sprintf("/k/pods/x/volumes/kubernetes.io~csi/volume-%d/mount", i),
 			Pod: volume.Pod{Namespace: "shop", Name: pod, UID: types.UID(pod)}, Condition: publisher.ConditionCurrent, Since: at, Bytes: 4096, Refs: refs,
-			Shown: map[volume.Ref]volume.Version{}, Opened: map[volume.Ref]*opened.Object{}, OpensWatched: true,
+			Record: record.Record{Shown: record.Versions{}}, Opened: map[volume.Ref]*opened.Object{}, OpensWatched: true,
 		}
 		for j, ref := range refs {
 			v.Shown[ref] = w.objects[len(w.objects)-objects+j].Version
@@ -140,7 +141,7 @@ func mib(n uint64) float64 { return float64(n) / (1 << 20) }
 func TestLongTexts(t *testing.T) {
 	ref := configMap("app")
 	v := publisher.VolumeStatus{
-		Condition: "VolumeUpdateFailed", Reason: strings.Repeat("ü", 600), Refs: []volume.Ref{ref}, Shown: map[volume.Ref]volume.Version{ref: {UID: "u"}}, OpensWatched: true,
+		Condition: "VolumeUpdateFailed", Reason: strings.Repeat("ü", 600), Refs: []volume.Ref{ref}, Record: record.Record{Shown: map[volume.Ref]volume.Version{ref: {UID: "u"}}}, OpensWatched: true,
 		Opened: map[volume.Ref]*opened.Object{ref: {State: opened.No, Reason: strings.Repeat("r", 2000), Count: 20}},
 	}
 	for range 20 {

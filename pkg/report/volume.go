@@ -55,8 +55,8 @@ type reportedVolume struct {
 type namedObject struct {
 	*object
 
-	// shown is the place of the version that the volume shows, if it shows one.
-	shown int
+	// version is the place of the version that the volume shows, or that says that the object is absent for the pod, if there is one.
+	version int
 }
 
 // errNotFollowed says why nothing is known about an object that a volume names: the pod may not read it, or it is being registered.
@@ -100,13 +100,16 @@ func (v *reportedVolume) report() *status.Volume {
 		o := &v.objects[i]
 		named := status.VolumeObject{Index: o.index}
 		if v.Shown[o.Ref] != (volume.Version{}) {
-			named.ShownIndex = &o.shown
+			named.ShownIndex = &o.version
 			v.addReceipts(&named, o.Ref)
 			if receipts := v.Opened[o.Ref]; receipts != nil {
 				out.OpenedReason = cmp.Or(out.OpenedReason, cut(receipts.Reason, maxReason)) // the same for all objects
 			}
 		} else {
 			named.Withdrawn = v.Withdrawn[o.Ref]
+			if v.Absent[o.Ref] != (volume.Version{}) {
+				named.AbsentIndex = &o.version
+			}
 		}
 		out.Objects = append(out.Objects, named)
 	}
@@ -138,7 +141,7 @@ func (v *reportedVolume) addReceipts(out *status.VolumeObject, ref volume.Ref) {
 func (o *object) report() *status.Object {
 	out := &status.Object{
 		Kind: string(o.Ref.Kind), Namespace: o.Ref.Namespace, Name: o.Ref.Name,
-		State: string(o.State), Followed: o.Watched, OlderAnswer: o.olderAnswer(),
+		State: string(o.State), Followed: o.Watched, OlderAnswer: o.olderAnswer(), Canary: cut(o.Canary, maxPath),
 	}
 	if o.Account != (volume.ServiceAccount{}) {
 		out.ServiceAccount = o.Account.String()

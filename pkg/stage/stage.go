@@ -23,8 +23,9 @@ type Change struct {
 	// Objects are those in Newest. Unknown are the objects whose state is not known.
 	Objects map[volume.Ref]*volume.Object
 	Unknown map[volume.Ref]bool
-	// IsOptional reports whether an object may be missing.
+	// IsOptional reports whether an object may be missing. Canaries have a share of their own, so that of RolloutAnnotation does not count.
 	IsOptional func(volume.Ref) bool
+	Canaries   map[volume.Ref]bool
 	// IsSet means that the volume takes its objects only together. Deleted are then the objects that don't exist any more while their files
 	// stay.
 	IsSet   bool
@@ -116,7 +117,7 @@ func (c *Change) Waits(now time.Time) map[volume.Ref]Reason {
 func (c *Change) ofShare(object *volume.Object) Reason {
 	share, isValid := volume.ParseShare(object.Rollout)
 	switch {
-	case object.Immutable, share >= c.Place, c.Shown[object.Ref].UID == "": // the annotation of an immutable object is never raised
+	case object.Immutable, c.Canaries[object.Ref], share >= c.Place, c.Shown[object.Ref].UID == "": // the annotation of an immutable object is never raised
 		return Reason{}
 	case !isValid:
 		return Reason{Mistake, fmt.Sprintf("has a newer version, and its annotation %s is %q, which is not a percentage such as 10%%: no pod takes it", volume.RolloutAnnotation, object.Rollout)}

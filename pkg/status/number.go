@@ -20,16 +20,18 @@ func (r *Report) Number() {
 				objects[o.Object], o.Versions = place, nil
 				r.Objects = append(r.Objects, o.Object)
 			}
-			if o.Index, o.ShownIndex = place, nil; o.Shown == nil {
-				continue
+			number := func(v *Version) *int {
+				if v == nil {
+					return nil
+				}
+				place, found := versions[version{o.Object, *v}]
+				if !found {
+					place = len(o.Versions)
+					versions[version{o.Object, *v}], o.Versions = place, append(o.Versions, *v)
+				}
+				return &place
 			}
-			key := version{o.Object, *o.Shown}
-			place, found = versions[key]
-			if !found {
-				place = len(o.Versions)
-				versions[key], o.Versions = place, append(o.Versions, *o.Shown)
-			}
-			o.ShownIndex = &place
+			o.Index, o.ShownIndex, o.AbsentIndex = place, number(o.Shown), number(o.Absent)
 		}
 	}
 }
@@ -48,13 +50,18 @@ func (r *Report) resolve() error {
 				return fmt.Errorf("volumes[%d].objects[%d].object: Invalid value: %d: there are %d objects", i, j, o.Index, len(r.Objects))
 			}
 			o.Object = r.Objects[o.Index]
-			if o.ShownIndex == nil {
-				continue
+			for name, at := range map[string]struct {
+				index   *int
+				version **Version
+			}{"shown": {o.ShownIndex, &o.Shown}, "absent": {o.AbsentIndex, &o.Absent}} {
+				if at.index == nil {
+					continue
+				}
+				if n := *at.index; n < 0 || n >= len(o.Versions) {
+					return fmt.Errorf("volumes[%d].objects[%d].%s: Invalid value: %d: the object has %d versions", i, j, name, n, len(o.Versions))
+				}
+				*at.version = &o.Versions[*at.index]
 			}
-			if n := *o.ShownIndex; n < 0 || n >= len(o.Versions) {
-				return fmt.Errorf("volumes[%d].objects[%d].shown: Invalid value: %d: the object has %d versions", i, j, n, len(o.Versions))
-			}
-			o.Shown = &o.Versions[*o.ShownIndex]
 		}
 	}
 	return nil

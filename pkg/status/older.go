@@ -1,6 +1,9 @@
 package status
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // OlderAnswer is an answer of the API server that is older than what was known or shown before. The files don't go back to it.
 type OlderAnswer struct {
@@ -12,13 +15,16 @@ type OlderAnswer struct {
 }
 
 // reason explains the volume's condition. If several objects have older answers, it names the first and the number of the others. If there
-// is no other reason, it names the first object that no container has in its environment.
+// is no other reason, it names the first object that no container has in its environment, or the first canary that the pod does not see.
 func (r row) reason() string {
 	reason, first, more := r.volume.Reason, (*VolumeObject)(nil), -1
 	for i := range r.volume.Objects {
 		o := &r.volume.Objects[i]
 		if reason == "" {
 			reason = r.volume.OldEnvironment(o)
+		}
+		if reason == "" && o.Absent != nil {
+			reason = fmt.Sprintf("%s %q: canary %s: not for this pod", o.Kind, o.Namespace+"/"+o.Name, cmp.Or(o.Canary, "without a share"))
 		}
 		if o.OlderAnswer != nil {
 			if first == nil {

@@ -117,7 +117,10 @@ type Object struct {
 	// OlderAnswer is the API server's answer if it is older than what a volume shows, for example after a restore of etcd. Otherwise it is
 	// nil.
 	OlderAnswer *OlderAnswer `json:"olderAnswer,omitempty"`
-	// Versions are the versions that volumes show.
+	// Canary is the share of the pods for which the object exists in volumes that name it as a canary, such as 10%. If the annotation
+	// refvol.dev/canary does not count, it is 0% and says why. It is "" for an object without the annotation.
+	Canary string `json:"canary,omitempty"`
+	// Versions are the versions that volumes show, or that say that the object is Absent in a volume.
 	Versions []Version `json:"versions,omitempty"`
 }
 
@@ -131,6 +134,9 @@ type VolumeObject struct {
 	// Index is the place of Object in Report.Objects, and ShownIndex the place of Shown in Object.Versions. They count from 0.
 	Index      int  `json:"object"`
 	ShownIndex *int `json:"shown,omitempty"`
+	// Absent is the version of a canary that does not exist for the volume's pod, or nil. JSON has AbsentIndex, as for Shown.
+	Absent      *Version `json:"-"`
+	AbsentIndex *int     `json:"absent,omitempty"`
 	// Withdrawn means that the pod may no longer read the object, and that no file of it remains.
 	Withdrawn bool `json:"withdrawn,omitempty"`
 	// OpenedAt is when the last of the object's files in the volume was first opened with its present content. If it is nil, Opened is

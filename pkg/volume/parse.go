@@ -38,6 +38,8 @@ type parser struct {
 	// volumes has the field that names each of the pod's own volumes. versions has the field of the versions source, or "".
 	volumes  map[string]string
 	versions string
+	// canaryAt is the first field that names a canary, or nil.
+	canaryAt *field.Path
 }
 
 // Option changes what Parse accepts.
@@ -108,6 +110,7 @@ func (p *parser) spec(values []byte) *Spec {
 	} else {
 		spec.Sources = p.shortForm(a)
 	}
+	p.withCanaries(spec)
 	return spec
 }
 
@@ -246,7 +249,7 @@ func (p *parser) source(at *field.Path, from *source) Source {
 // projection reads the fields that name an object and its keys.
 func (p *parser) projection(nameAt, at *field.Path, kind Kind, from *projection) *Projection {
 	ref := p.ref(nameAt, at, kind, from.Name, from.Namespace)
-	return &Projection{Ref: ref, Items: p.items(at.Child(attrItems), from.Items), Optional: from.Optional}
+	return &Projection{Ref: ref, Items: p.items(at.Child(attrItems), from.Items), Optional: p.canary(at, from.Canary, from.Optional), Canary: from.Canary}
 }
 
 // join reads the parts of a joined file.
@@ -270,8 +273,10 @@ func (p *parser) oneKey(at *field.Path, from *joinSource) *Reference {
 	case !ok:
 		return nil
 	case from.Secret != nil:
+		p.noCanary(at.Child(kind), from.Secret.Canary)
 		return p.keyRef(at.Child(kind), Secret, from.Secret)
 	default:
+		p.noCanary(at.Child(kind), from.ConfigMap.Canary)
 		return p.keyRef(at.Child(kind), ConfigMap, from.ConfigMap)
 	}
 }
@@ -379,7 +384,7 @@ func (p *parser) shortForm(a attributes) []Source {
 	}
 	if a.Optional != nil {
 		supported(p, field.NewPath("optional"), *a.Optional, "false", "true")
-		from.Optional = *a.Optional == "true"
+		from.Optional = new(*a.Optional == "true")
 	}
 	if a.Items != nil {
 		from.Items, _ = p.list(field.NewPath(attrItems), *a.Items)
@@ -434,12 +439,19 @@ func (p *parser) env(at *field.Path, from *env, ofText bool) *Env {
 		}
 		at = at.Child(name)
 		ref := p.ref(at.Child("name"), at, kind, object.Name, object.Namespace)
-		e.From = append(e.From, EnvFrom{Prefix: from.Prefix, Ref: ref, Optional: object.Optional, Field: at.String()})
+		if ofText {
+			p.noCanary(at, object.Canary)
+		}
+		isOptional := p.canary(at, object.Canary, object.Optional)
+		e.From = append(e.From, EnvFrom{Prefix: from.Prefix, Ref: ref, Optional: isOptional, Canary: object.Canary, Field: at.String()})
 	})
 	each(&p.decoder, at.Child("env"), from.Env, func(at *field.Path, from *envVar) {
 		// A name that the file's format cannot hold is left out when the file is made.
 		p.variable(at.Child("name"), from.Name, ofText)
 		variable := p.envVar(at.Child("valueFrom"), from)
+		if ofText && variable.Key != nil {
+			p.noCanary(field.NewPath(variable.Key.Field), variable.Key.Canary)
+		}
 		variable.Escape = p.escape(at.Child("escape"), from.Escape, ofText)
 		e.Vars = append(e.Vars, variable)
 	})
@@ -496,5 +508,5 @@ func (p *parser) envVar(at *field.Path, v *envVar) EnvVar {
 func (p *parser) keyRef(at *field.Path, kind Kind, from *keyRef) *Reference {
 	ref := p.ref(at.Child("name"), at, kind, from.Name, from.Namespace)
 	p.key(at.Child("key"), from.Key)
-	return &Reference{Ref: ref, Key: from.Key, Optional: from.Optional, Field: at.String()}
+	return &Reference{Ref: ref, Key: from.Key, Optional: p.canary(at, from.Canary, from.Optional), Canary: from.Canary, Field: at.String()}
 }

@@ -117,7 +117,7 @@ func refusedEnvCases() []refusedSources {
 		from("no name", "configMapRef: {}", ".configMapRef.name: Required value: must name a ConfigMap"),
 		from("bad name", "secretRef: {name: S}", `.secretRef.name: Invalid value: "S": `+badName),
 		from("another namespace", "secretRef: {name: s, namespace: platform}", `.secretRef.namespace: Invalid value: "platform": `+otherNamespace),
-		from("unknown field", "secretRef: {name: s, key: k}", ".secretRef.key: Forbidden: unknown field; known are name, namespace, optional"),
+		from("unknown field", "secretRef: {name: s, key: k}", ".secretRef.key: Forbidden: unknown field; known are canary, name, namespace, optional"),
 		from("unknown kind", "secretKeyRef: {name: s}", ".secretKeyRef: Forbidden: unknown field; known are configMapRef, prefix, secretRef"),
 		from("prefix", "prefix: A=, secretRef: {name: s}", `.prefix: Invalid value: "A=": `+badVariable),
 		variable("no name", "value: v", ".name: Required value: must name a variable"),
@@ -152,7 +152,7 @@ func refusedEnvCases() []refusedSources {
 		join("no key", "path: p, sources: [{secret: {name: s}}]", "sources[0].join.sources[0].secret.key: Required value: must name a key of the object"),
 		join("two objects", "path: p, sources: [{secret: {name: s, key: k}, configMap: {name: c, key: k}}]", `sources[0].join.sources[0]: Invalid value: "object": must have one of configMap, secret, not several`),
 		join("another source", "path: p, sources: [{volume: {name: v}}]", "sources[0].join.sources[0].volume: Forbidden: unknown field; known are configMap, secret"),
-		join("items", "path: p, sources: [{secret: {name: s, items: []}}]", "[sources[0].join.sources[0].secret.items: Forbidden: unknown field; known are key, name, namespace, optional, sources[0].join.sources[0].secret.key: Required value: must name a key of the object]"),
+		join("items", "path: p, sources: [{secret: {name: s, items: []}}]", "[sources[0].join.sources[0].secret.items: Forbidden: unknown field; known are canary, key, name, namespace, optional, sources[0].join.sources[0].secret.key: Required value: must name a key of the object]"),
 		join("a path below its own", "path: ../p, sources: [{secret: {name: s, key: k}}]", `sources[0].join.path: Invalid value: "../p": must not contain ".."`),
 		{
 			"a joined file and a key at one path", "[{join: {path: e, sources: [{secret: {name: s, key: k}}]}}, {secret: {name: s, items: [{key: k, path: e}]}}]",

@@ -77,7 +77,7 @@ func CheckUser(n int64) error {
 
 // Validate returns an error for a spec with too many objects or with conflicting paths: two equal paths, or a file below another file.
 // Paths of keys without items are not checked, because there a later source wins. A later path within one of the pod's own volumes wins
-// too, as for the kubelet.
+// too, as for the kubelet, and so does the path of a canary.
 func (s *Spec) Validate() error {
 	var d decoder
 	if uses := s.objects(); len(uses) > MaxReferences {
@@ -85,6 +85,7 @@ func (s *Spec) Validate() error {
 		err.Detail = fmt.Sprintf("a volume may name at most %d ConfigMaps and Secrets, each counted once; show the others in another volume", MaxReferences)
 		d.add(err)
 	}
+	s.checkCanaries(&d)
 	files := map[string]place{}
 	var all []located
 	for at, path := range s.paths() {
@@ -96,7 +97,7 @@ func (s *Spec) Validate() error {
 			d.add(field.Invalid(at.field(), shorten(path), fmt.Sprintf("must have at most %d bytes, with the directory of the source and a key in it", maxPathLength)))
 		}
 		all = append(all, located{path, at})
-		if other, found := files[path]; found && at.item != allKeys && at.conflicts(other) {
+		if other, found := files[path]; found && at.item != allKeys && at.conflicts(other) && !at.replaces(other) {
 			d.add(field.Invalid(at.field(), shorten(path), "conflicting duplicate paths: also the path of "+other.field().String()))
 			continue
 		}
@@ -147,6 +148,11 @@ type place struct {
 // with all.
 func (p place) conflicts(other place) bool {
 	return p.source == nil || p.source.Volume == "" || p.source.Volume != other.source.Volume
+}
+
+// replaces reports whether a path is that of a canary, which wins over an equal path of another object.
+func (p place) replaces(other place) bool {
+	return p.source.isCanary() && !other.source.isCanary() && !other.source.Versions
 }
 
 func (p place) field() *field.Path {

@@ -10,8 +10,8 @@ type Reference struct {
 	Ref Ref
 	// Key is "" if all keys are meant.
 	Key string
-	// Optional means that the object or the key may be missing.
-	Optional bool
+	// Optional means that the object or the key may be missing. Canary is that of Projection.
+	Optional, Canary bool
 	// Field is the field in which the pod's author names it.
 	Field string
 }
@@ -21,7 +21,7 @@ type Reference struct {
 func (s *Source) References() []Reference {
 	switch {
 	case s.Projection != nil:
-		return []Reference{{Ref: s.Projection.Ref, Optional: s.Projection.Optional, Field: s.Field}}
+		return []Reference{{Ref: s.Projection.Ref, Optional: s.Projection.Optional, Canary: s.Projection.Canary, Field: s.Field}}
 	case s.Env != nil:
 		return s.Env.References()
 	case s.Expand != nil:
@@ -34,7 +34,7 @@ func (s *Source) References() []Reference {
 func (e *Env) References() []Reference {
 	var uses []Reference
 	for _, from := range e.From {
-		uses = append(uses, Reference{Ref: from.Ref, Optional: from.Optional, Field: from.Field})
+		uses = append(uses, Reference{Ref: from.Ref, Optional: from.Optional, Canary: from.Canary, Field: from.Field})
 	}
 	for _, v := range e.Vars {
 		if v.Key != nil && v.Value == "" {

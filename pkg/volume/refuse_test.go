@@ -131,7 +131,7 @@ func refusedSourcesCases() []refusedSources {
 	const (
 		knownKinds  = "unknown field; known are configMap, env, expand, join, podEnv, secret, versions, volume"
 		oneKind     = "must have one of configMap, env, expand, join, podEnv, secret, versions, volume"
-		knownFields = "unknown field; known are items, name, namespace, optional, path"
+		knownFields = "unknown field; known are canary, items, name, namespace, optional, path"
 		knownItem   = "unknown field; known are key, mode, path, user"
 	)
 	secret := func(name, fields, want string) refusedSources {

@@ -42,12 +42,13 @@ type source struct {
 	Versions  *versions   `json:"versions"`
 }
 
-// projection has the fields of core/v1 ConfigMapProjection and SecretProjection, plus namespace and path.
+// projection has the fields of core/v1 ConfigMapProjection and SecretProjection, plus namespace, path and canary.
 type projection struct {
 	Name      string            `json:"name"`
 	Path      *string           `json:"path"`
 	Namespace *string           `json:"namespace"`
-	Optional  bool              `json:"optional"`
+	Optional  *bool             `json:"optional"`
+	Canary    bool              `json:"canary"`
 	Items     []json.RawMessage `json:"items"`
 }
 
@@ -117,7 +118,8 @@ type envFrom struct {
 type objectRef struct {
 	Name      string  `json:"name"`
 	Namespace *string `json:"namespace"`
-	Optional  bool    `json:"optional"`
+	Optional  *bool   `json:"optional"`
+	Canary    bool    `json:"canary"`
 }
 
 // envVar is core/v1 EnvVar, plus escape.
@@ -140,7 +142,8 @@ type valueFrom struct {
 type keyRef struct {
 	Name      string  `json:"name"`
 	Namespace *string `json:"namespace"`
-	Optional  bool    `json:"optional"`
+	Optional  *bool   `json:"optional"`
+	Canary    bool    `json:"canary"`
 	Key       string  `json:"key"`
 }
 

@@ -137,6 +137,8 @@ type Projection struct {
 	Items []Item
 	// Optional means that the object or a key may be missing. It never forgives a refusal.
 	Optional bool
+	// Canary means that the object exists only for the pods in its share. It is then Optional, and the source follows all others without it.
+	Canary bool
 	// DefaultMode is that of the pod's own volume that names the object; see Spec.DefaultMode.
 	DefaultMode *fs.FileMode
 	// DefaultUser is that of the same volume: the owner of files for which neither an item nor Spec.UID sets one.
@@ -183,8 +185,8 @@ type Env struct {
 type EnvFrom struct {
 	Prefix string
 	Ref    Ref
-	// Optional means that the object may be missing.
-	Optional bool
+	// Optional means that the object may be missing. Canary is that of Projection. Its variables win over those without it.
+	Optional, Canary bool
 	// Field is the field in which the author wrote it: sources[0].env.envFrom[1].configMapRef.
 	Field string
 }

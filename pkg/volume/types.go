@@ -66,6 +66,8 @@ const (
 	RolloutAnnotation = "refvol.dev/rollout"
 	// RevisionAnnotation names the revision to which an object's data belong, such as a commit. See Revision.
 	RevisionAnnotation = "refvol.dev/revision"
+	// CanaryAnnotation says for which share of the pods an object exists that their volumes name as a canary. See Object.CanaryShare.
+	CanaryAnnotation = "refvol.dev/canary"
 )
 
 // Object is a snapshot of a ConfigMap or a Secret, reduced to what a volume can show. It must not be changed, so goroutines may share it.
@@ -76,9 +78,10 @@ type Object struct {
 	Version
 	// Immutable is the object's field immutable: its data never changes.
 	Immutable bool
-	// Rollout and Revision are the values of the object's annotations, or "". A long value is cut off, because it cannot be valid.
+	// Rollout, Revision and Canary are the values of the object's annotations, or "". A long value is cut off, because it cannot be valid.
 	Rollout  string
 	Revision Revision
+	Canary   string
 	// Data has the field data of both kinds. The tags keep it and BinaryData out of JSON, also for types whose own methods hide
 	// MarshalJSON.
 	Data map[string][]byte `json:"-"`

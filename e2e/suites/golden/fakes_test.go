@@ -56,7 +56,7 @@ func (o *objects) GetObject(_ volume.Pod, ref volume.Ref) (*volume.Object, error
 	if found == nil {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: ref.Kind.Resource()}, ref.Name)
 	}
-	object := &volume.Object{Ref: ref, Version: found.version(), Data: map[string][]byte{}, BinaryData: found.BinaryData}
+	object := &volume.Object{Ref: ref, Version: found.version(), Canary: found.Canary, Data: map[string][]byte{}, BinaryData: found.BinaryData}
 	for key, value := range found.Data {
 		object.Data[key] = []byte(value)
 	}

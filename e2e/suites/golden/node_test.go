@@ -106,8 +106,12 @@ func (n *node) shows(s state, condition publisher.Condition, refused ...string) 
 		if object == nil || slices.Contains(refused, name) {
 			continue
 		}
-		if got := v.Shown[refOf(name)]; got != object.version() {
-			return fmt.Errorf("%s is shown at %v, want %v; the volume is %s: %s", name, got, object.version(), v.Condition, v.Reason)
+		got, other := v.Shown[refOf(name)], v.Absent[refOf(name)]
+		if object.Canary == "0%" {
+			got, other = other, got
+		}
+		if got != object.version() || other.UID != "" {
+			return fmt.Errorf("%s is shown or absent at %v and %v, want %v; the volume is %s: %s", name, got, other, object.version(), v.Condition, v.Reason)
 		}
 	}
 	if condition != "" && v.Condition != condition {

@@ -48,6 +48,8 @@ type object struct {
 	ResourceVersion string            `json:"resourceVersion"`
 	Data            map[string]string `json:"data,omitempty"`
 	BinaryData      map[string][]byte `json:"binaryData,omitempty"`
+	// Canary is the annotation of a canary. With 0% the volume shows nothing of it.
+	Canary string `json:"canary,omitempty"`
 }
 
 func (o *object) version() volume.Version {

@@ -1,0 +1,210 @@
+package publisher
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
+)
+
+const withCanary = `[{versions: {path: versions.json}}, {configMap: {name: app}}, {configMap: {name: app-canary, canary: true}}, {env: {path: e, envFrom: [{configMapRef: {name: app-canary, canary: true}}, {configMapRef: {name: app}}]}}]`
+
+var appCanary = configMap("app-canary")
+
+// putCanary is put with the annotation of a canary; "" is none.
+func (e *env) putCanary(share string, pairs ...string) {
+	e.Helper()
+	e.objects.mu.Lock()
+	e.objects.canaries[appCanary] = share
+	e.objects.mu.Unlock()
+	e.objects.put(appCanary, pairs...)
+	e.settle()
+}
+
+// wantSome compares some files; "" is an empty or missing one.
+func (e *env) wantSome(r Request, pairs ...string) {
+	e.Helper()
+	files := e.mounts.files(r.Target)
+	for i := 0; i < len(pairs); i += 2 {
+		if files[pairs[i]] != pairs[i+1] {
+			e.Errorf("%s is %q, want %q", pairs[i], files[pairs[i]], pairs[i+1])
+		}
+	}
+}
+
+// recordOf returns the whole record of a volume.
+func (e *env) recordOf(r Request) record.Record {
+	e.Helper()
+	root, err := os.OpenRoot(e.mounts.directory(r.Target))
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer root.Close()
+	text, err := writer.Record(root, e.opts.AttributePrefix)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return record.Decode(text, []volume.Ref{configMap("app"), appCanary})
+}
+
+// TestCanary: a canary exists only for the pods in its share: in a new volume, in a running one, after a restart and in a lost mount. Its keys
+// and variables win while it exists.
+func TestCanary(t *testing.T) {
+	inBubble(t, func(e *env) {
+		r := e.request("v1", "sources", withCanary)
+		out, in := shares(r)
+		stable := func() {
+			e.Helper()
+			e.wantSome(r, "a", "1", "b", "1", "e", "a=1\nb=1\n")
+			if got := e.recordOf(r); got.Shown[appCanary].UID != "" || len(got.Absent) > 1 {
+				e.Errorf("the record says %v", got)
+			}
+			e.wantCondition(ConditionCurrent)
+		}
+		replaced := func() {
+			e.Helper()
+			e.wantSome(r, "a", "canary", "b", "1", "e", "a=canary\nb=1\n")
+			if got := e.recordOf(r); got.Shown[appCanary].UID == "" || len(got.Absent) > 0 {
+				e.Errorf("the record says %v", got)
+			}
+			e.wantCondition(ConditionCurrent)
+		}
+		e.objects.put(configMap("app"), "a", "1", "b", "1")
+		e.putCanary(out, "a", "canary")
+		e.publish(r)
+		stable()
+		e.putCanary(in, "a", "canary")
+		replaced()
+		e.restart()
+		e.settle()
+		replaced()
+		e.mounts.vanish(r.Target)
+		e.publish(r)
+		replaced()
+		e.putCanary(out, "a", "canary")
+		stable()
+		e.restart()
+		e.settle()
+		stable()
+		e.putCanary("100%", "a", "canary")
+		replaced()
+		e.putCanary("", "a", "canary") // a request that drops the annotation
+		stable()
+		e.putCanary("100%", "a", "canary")
+		e.objects.remove(appCanary)
+		e.settle()
+		stable()
+		if got := e.recordOf(r); len(got.Absent) > 0 {
+			t.Errorf("after its end the record says %v", got)
+		}
+		e.wantEvents()
+		e.unpublish(r)
+	})
+}
+
+// TestInvalidCanary: an invalid share, and an immutable canary, count as 0%, and are reported once for all pods of the node.
+func TestInvalidCanary(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.putCanary("100%", "a", "canary")
+		r, other := e.request("v1", "sources", withCanary), e.request("v2", "sources", withCanary)
+		e.publish(r)
+		e.publish(other)
+		e.putCanary("ten", "a", "canary")
+		e.wantSome(r, "a", "1")
+		e.wantSome(other, "a", "1")
+		e.putCanary("ten", "a", "canary-2")
+		e.wantEvents(`InvalidCanary: ConfigMap "shop/app-canary" is a canary for no pod: the annotation refvol.dev/canary is "ten", which is not a percentage such as 10%`)
+		e.unpublish(other)
+		e.wantCondition(ConditionCurrent)
+		e.putCanary("-1%", "a", "canary")
+		e.wantEvents(`"-1%"`)
+		e.putCanary("100%", "a", "canary")
+		e.wantSome(r, "a", "canary")
+		immutable := *e.objects.get(appCanary)
+		immutable.Immutable = true
+		e.objects.set(appCanary, func() { e.objects.objects[appCanary] = &immutable })
+		e.settle()
+		e.wantSome(r, "a", "1")
+		e.wantEvents("the object is immutable, so its share could not change")
+	})
+}
+
+// TestOlderCanary: after a restart, an older answer does not show a canary again that had gone.
+func TestOlderCanary(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.putCanary("100%", "a", "canary")
+		older := e.objects.get(appCanary)
+		r := e.request("v1", "sources", withCanary)
+		e.publish(r)
+		e.putCanary("0%", "a", "canary")
+		newest := e.objects.get(appCanary)
+		e.wantSome(r, "a", "1")
+		e.halt()
+		e.objects.set(appCanary, func() { e.objects.objects[appCanary] = older })
+		e.restart()
+		e.settle()
+		e.wantSome(r, "a", "1")
+		e.wantCondition(eventVolumeUpdateFailed, "older than what the files show")
+		e.objects.set(appCanary, func() { e.objects.objects[appCanary] = newest })
+		e.settle()
+		e.wantCondition(ConditionCurrent)
+
+		e.objects.failWith(appCanary, errors.New("no answer")) // unknown: a change of another object must not lose what is known of the canary
+		e.restart()
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantSome(r, "a", "2")
+		if got := e.recordOf(r).Absent[appCanary]; got != newest.Version {
+			t.Errorf("the record says %v of the canary, want %v", got, newest.Version)
+		}
+	})
+}
+
+// TestCanaryWithSpread: it appears at the pod's moment, and disappears at once. The annotation of held versions does not count.
+func TestCanaryWithSpread(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.objects.mu.Lock()
+		e.objects.rollouts[appCanary] = "0%"
+		e.objects.mu.Unlock()
+		e.putCanary("0%", "a", "canary")
+		r := e.request("v1", "sources", withCanary, "spread", "5m")
+		e.publish(r)
+		before := e.recordOf(r).Absent[appCanary]
+		e.putCanary("100%", "a", "canary")
+		e.wantSome(r, "a", "1")
+		e.wantCondition(ConditionSpreading)
+		if got := e.recordOf(r).Absent[appCanary]; got != before {
+			t.Errorf("while it waits, the record says %v, want %v", got, before)
+		}
+		after(2 * testSpread)
+		e.wantSome(r, "a", "canary")
+		e.putCanary("100%", "a", "canary-2")
+		after(2 * testSpread)
+		e.wantSome(r, "a", "canary-2")
+		e.putCanary("0%", "a", "canary-2")
+		e.wantSome(r, "a", "1")
+		e.wantCondition(ConditionCurrent)
+	})
+}
+
+// TestPromotion: the values go to the stable object while the canary hides it, and then the canary goes: no content changes.
+func TestPromotion(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.putCanary("100%", "a", "2")
+		r := e.request("v1", "sources", "[{configMap: {name: app}}, {configMap: {name: app-canary, canary: true}}]")
+		e.publish(r)
+		e.objects.put(configMap("app"), "a", "2")
+		e.settle()
+		e.wantShown(configMap("app"), e.objects.get(configMap("app")).Version)
+		e.objects.remove(appCanary)
+		e.settle()
+		e.wantFiles(r, "a", "2")
+	})
+}
