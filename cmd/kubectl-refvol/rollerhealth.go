@@ -2,116 +2,105 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
-	"github.com/refvol/refvol/pkg/fleet"
+	"github.com/refvol/refvol/pkg/health"
 )
 
-// healthPause is the shortest pause between two checks of the pods' health.
-const healthPause = 2 * time.Second
+const (
+	// healthPause is the shortest pause between two looks at the pods. surveyPause is the shortest pause between two questions to all plugins
+	// while a step is watched.
+	healthPause = 2 * time.Second
+	surveyPause = 20 * time.Second
+)
 
-// patient is a taker whose health is watched once it has the change.
-type patient struct {
-	// before is the pod's health before it had the change.
-	before fleet.Health
-	// took means that its volumes show the versions. If they already did when the pod was first seen, before is not reliable: the pod is
-	// new (isNew), or has had the change from an earlier run (earlier).
-	took, isNew, earlier bool
+// stopError says that too many pods are unhealthy.
+type stopError struct {
+	verdict health.Verdict
 }
 
-// watchHealth returns nil if the pods that have the change stay well for a while.
-func (r *roller) watchHealth(ctx context.Context, to int) error {
-	count := 0
-	for i := range r.takers {
-		if p := r.patients[r.takers[i].UID]; p != nil && p.took {
-			count++
-		}
+func (e *stopError) Error() string {
+	return fmt.Sprintf("unhealthy pods that have the change: %d", len(e.verdict.Unhealthy))
+}
+
+// judge returns a stopError if more pods are unhealthy than --max-unhealthy.
+func (r *roller) judge() error {
+	v := r.watch.Verdict(r.last.at)
+	if len(v.Unhealthy) > r.maxUnhealthy.of(v.Takers) {
+		return &stopError{v}
 	}
-	r.say("%s: %s: watching %d pods for %s", r.names(), share(to), count, r.every)
-	for end, took := time.Now().Add(r.every), time.Duration(0); ; {
-		pause(ctx, min(max(healthPause, took), time.Until(end)))
+	return nil
+}
+
+// observe returns nil if the pods that have the change are well for --every. If more than half of them are replaced meanwhile, the time begins
+// anew. It waits for pods of which it is not known yet whether they are well.
+func (r *roller) observe(ctx context.Context, to int) error {
+	r.watch.Begin()
+	began := time.Now()
+	limit := began.Add(r.every + r.timeout)
+	v := r.watch.Verdict(r.last.at)
+	if v.Takers == 0 {
+		r.calls.say("%s: %s: no pod that was well before has the change", r.names(), share(to))
+	} else {
+		r.calls.say("%s: %s: watching %d pods for %s", r.names(), share(to), v.Takers, r.every)
+	}
+	for {
+		pause(ctx, min(max(healthPause, r.last.took), max(time.Until(began.Add(r.every)), healthPause/2)))
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		began := time.Now()
-		last := !began.Before(end)
-		err := errors.Join(r.checkUnchanged(ctx), r.examine(ctx, last))
-		took = time.Since(began)
+		err := r.lookAgain(ctx)
+		now := time.Now()
 		switch {
 		case err != nil && isAnswer(err):
 			return err
-		case err != nil && last:
+		case err != nil && now.After(limit):
 			return fmt.Errorf("%s: stays at %s: whether the pods are well isn't known: %w", r.names(), share(to), err)
 		case err != nil:
-			r.warn(err)
-		case last:
+			r.calls.warn(err)
+			continue
+		}
+		if err := r.judge(); err != nil {
+			return err
+		}
+		switch v := r.watch.Verdict(r.last.at); {
+		case v.Lost && now.After(limit):
+			return fmt.Errorf("%s: stays at %s: whether the change is good isn't known: again and again, more than half of the pods that have it are replaced: run the command again", r.names(), share(to))
+		case v.Lost:
+			r.calls.say("%s: %s: more than half of the pods that have the change are replaced, or their nodes are not ready: watching anew", r.names(), share(to))
+			if err := r.lookWithRetry(ctx); err != nil { // the new pods
+				return err
+			}
+			r.watch.Begin()
+			began = now
+		case now.Sub(began) >= r.every && len(v.Undecided) == 0:
 			return nil
 		}
 	}
 }
 
-// examine stores the health of takers that are seen for the first time. It fails if one that has the change is worse than before. end means
-// the end of a step.
-func (r *roller) examine(ctx context.Context, end bool) error {
-	takers, namespaces := map[string]*fleet.Taker{}, map[string]bool{}
-	for i := range r.takers {
-		takers[r.takers[i].UID], namespaces[r.takers[i].Namespace] = &r.takers[i], true
+// stopped does what --on-failure says, and returns the command's error.
+func (r *roller) stopped(ctx context.Context, stop *stopError) error {
+	r.calls.say("%s: these pods have the change, and are unhealthy:", r.names())
+	for _, f := range stop.verdict.Unhealthy {
+		r.calls.say("  pod %s %s (since %s)", f.Name, f.What, f.Since.UTC().Format(time.RFC3339))
 	}
-	var worse []string
-	for namespace := range namespaces {
-		pods, err := r.pods(ctx, namespace)
-		if err != nil {
+	if !r.now[0].isCanary {
+		return &statusError{fmt.Errorf("%s: stopped: %w. The share stays, so that these pods can take a revert. Write the old values back, and then run: %s. "+
+			"Pods that have started meanwhile keep the bad values until then", r.names(), stop, r.commandTo(100)), no}
+	}
+	if r.onFailure == keepCanary {
+		return &statusError{fmt.Errorf("%s: stopped: %w. The share stays. To take the canary back, run: %s", r.names(), stop, r.commandTo(0)), no}
+	}
+	ctx, cancel := r.deadline(ctx)
+	defer cancel()
+	for i := range r.objects {
+		if err := r.set(ctx, i, share(0), nil); err != nil && isAnswer(err) {
 			return err
-		}
-		for i := range pods {
-			pod := &pods[i]
-			if taker := takers[fleet.UIDOf(pod)]; taker != nil {
-				r.spread = max(r.spread, fleet.LongestSpread(pod, r.driver))
-				if what := r.examinePod(taker, pod, end); what != "" {
-					worse = append(worse, fmt.Sprintf("  pod %s/%s %s", pod.Namespace, pod.Name, what))
-				}
-			}
+		} else if err != nil {
+			return fmt.Errorf("%s: stopped: %w, and the canary could not be taken back: run: %s: %w", r.names(), stop, r.commandTo(0), err)
 		}
 	}
-	if len(worse) == 0 {
-		return nil
-	}
-	slices.Sort(worse)
-	r.say("%s: these pods have taken the change, and are unhealthy since then:", r.names())
-	for _, text := range worse {
-		r.say("%s", text)
-	}
-	return &statusError{fmt.Errorf("%s: stopped: pods that became unhealthy: %d. The share stays, so that a revert reaches them at once. Write the old values back, then run: %s",
-		r.names(), len(worse), r.commandTo(100)), no}
-}
-
-// examinePod says in what respect a pod is worse, or returns "".
-func (r *roller) examinePod(taker *fleet.Taker, pod *corev1.Pod, end bool) string {
-	now := fleet.HealthOf(pod)
-	p := r.patients[taker.UID]
-	if p == nil {
-		p = &patient{before: now, took: taker.Current, isNew: taker.Current}
-		r.patients[taker.UID] = p
-		return ""
-	}
-	p.took = p.took || taker.Current
-	if !p.took {
-		return ""
-	}
-	if now.Ready && !p.before.Ready {
-		p.before = now
-	}
-	if what := p.before.Regression(pod, r.allowRestarts, end); what != "" {
-		return what
-	}
-	// Such a pod may have been well with the old version. With --to, the user may continue in order to repair it.
-	if end && !r.byHand && (p.earlier && !now.Ready || p.isNew && now.IsFailing()) {
-		return fleet.NotReadyReason(pod)
-	}
-	return ""
+	return &statusError{fmt.Errorf("%s: stopped, and taken back to 0%%: %w", r.names(), stop), no}
 }

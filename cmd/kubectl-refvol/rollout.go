@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/refvol/refvol/pkg/status"
@@ -25,32 +27,80 @@ type rolloutOptions struct {
 	timeout       time.Duration
 	opened        bool
 	allowRestarts int32
+	maxUnhealthy  tolerance
+	unreadyFor    time.Duration
+	onFailure     string
+	// given are the flags of the command line that say which cluster and which plugins are meant.
+	given []string
+}
+
+// The values of --on-failure.
+const (
+	revertCanary = "revert"
+	keepCanary   = "keep"
+)
+
+// tolerance is a number or a percentage of unhealthy pods. It implements pflag.Value.
+type tolerance struct{ count, percent int }
+
+// of returns how many of some pods may be unhealthy.
+func (t *tolerance) of(pods int) int { return t.count + pods*t.percent/100 }
+
+// String returns the form of the command line.
+func (t *tolerance) String() string {
+	if t.percent > 0 {
+		return share(t.percent)
+	}
+	return strconv.Itoa(t.count)
+}
+
+// Type names the value in the help.
+func (*tolerance) Type() string { return "N|P%" }
+
+// Set parses a number or a percentage.
+func (t *tolerance) Set(text string) error {
+	percent, isShare := volume.ParseShare(text)
+	count, err := strconv.Atoi(text)
+	switch {
+	case isShare && text != "":
+		*t = tolerance{percent: percent}
+	case err == nil && count >= 0:
+		*t = tolerance{count: count}
+	default:
+		return fmt.Errorf("%q is neither a number of pods nor a share from 0%% to 100%%", text)
+	}
+	return nil
 }
 
 func newRolloutCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
 	opts := &rolloutOptions{
 		cluster: newClusterOptions(flags), steps: []string{"1%", "10%", "50%", "100%"}, every: 2 * time.Minute, timeout: 5 * time.Minute,
+		unreadyFor: 10 * time.Second, onFailure: revertCanary,
 	}
 	cmd := &cobra.Command{
 		Use:   "rollout (TYPE/NAME ... | TYPE NAME ...)",
 		Short: "Give a change to more and more pods, as long as they stay well",
-		Long: `Raises the annotation refvol.dev/rollout of ConfigMaps and Secrets step by step. Pods above its share
-keep the files that they have. Write the change with the annotation at 0% first, in one request.
+		Long: `Raises the share of a canary object (annotation refvol.dev/canary), or of the pods that take a held
+version (refvol.dev/rollout), step by step. Write a held version with the annotation at 0%, in one
+request. A canary object begins without a share, or with a small one.
 
-Each step waits until every volume that may take the version shows it, and was opened with --opened.
-Then it watches the pods that have taken it for --every. If one is not ready any more, or has restarted
-more often than before the step, the command lists such pods and stops. The share stays where it is, so
-that a revert reaches these pods at once: write the old values back, then run the command with --to 100%.
+Each step waits until every volume that may take the change shows it, and was opened with --opened.
+Then it watches the pods that have the change for --every. A pod is unhealthy if it has restarted more
+often than --allow-restarts since it took the change, is not ready any more for --unready-for, or is not
+ready after --timeout. Pods that are deleted, drained or replaced count by what they did before. If
+more pods are unhealthy than --max-unhealthy, the command lists them and stops: a canary is set to 0%
+(--on-failure=keep leaves it), and a held version stays: write the old values back, and then run the
+command with --to 100%.
 
 A step is a share, or the number of pods that it reaches at least. A share without a pod is raised to the
-lowest one that has a pod.
-At the end the annotation is put back to what it was. A run that was interrupted goes on when the command
-is run again.
+lowest one that has a pod. For held versions the annotation is put back at the end. A run that was
+interrupted goes on when the command is run again.
 
 It reads and writes metadata only, and needs get and patch of the objects.
 
 Exits with status 0 if all steps were done, 1 if it stopped, also because somebody else changed an object,
-2 if that is not known or the command line is wrong, and 3 if no volume names an object.`,
+2 if that is not known or the command line is wrong, and 3 if no volume names an object or there is
+nothing to do.`,
 		Example: `  # Hold the object, change it, and give the change to all pods
   kubectl refvol rollout configmap/app -n shop --to 0%
   kubectl apply -n shop -f app.yaml
@@ -60,9 +110,13 @@ Exits with status 0 if all steps were done, 1 if it stopped, also because somebo
   kubectl refvol rollout configmap/app -n shop --steps 1,50%,100% --every 10m
 
   # After a bad value was reverted
-  kubectl refvol rollout configmap/app -n shop --to 100%`,
+  kubectl refvol rollout configmap/app -n shop --to 100%
+
+  # A canary object, of whose pods one in ten may fail
+  kubectl refvol rollout configmap/app-canary -n shop --max-unhealthy 10%`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.given = givenFlags(cmd)
 			return opts.run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -75,6 +129,9 @@ Exits with status 0 if all steps were done, 1 if it stopped, also because somebo
 	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "how long to wait for the volumes of each step; at least their longest spread")
 	fs.BoolVar(&opts.opened, "opened", opts.opened, "wait until the files have been opened, too")
 	fs.Int32Var(&opts.allowRestarts, "allow-restarts", opts.allowRestarts, "how often each pod may restart because of the change")
+	fs.Var(&opts.maxUnhealthy, "max-unhealthy", "how many pods that have the change may be unhealthy, or which share of them")
+	fs.DurationVar(&opts.unreadyFor, "unready-for", opts.unreadyFor, "how long a pod must be not ready until it counts as unhealthy")
+	fs.StringVar(&opts.onFailure, "on-failure", opts.onFailure, "what happens to a canary object if pods are unhealthy: revert sets 0%, keep leaves the share")
 	cmd.MarkFlagsMutuallyExclusive("to", "steps")
 	return cmd
 }
@@ -112,6 +169,10 @@ func (o *rolloutOptions) parse() ([]rolloutStep, error) {
 		return nil, fmt.Errorf("--timeout: %s is not positive", o.timeout)
 	case o.allowRestarts < 0:
 		return nil, fmt.Errorf("--allow-restarts: %d is negative", o.allowRestarts)
+	case o.unreadyFor < 0:
+		return nil, fmt.Errorf("--unready-for: %s is negative", o.unreadyFor)
+	case o.onFailure != revertCanary && o.onFailure != keepCanary:
+		return nil, fmt.Errorf("--on-failure: Unsupported value: %q: must be %s or %s", o.onFailure, revertCanary, keepCanary)
 	case o.to != "":
 		step, err := parseStep(o.to)
 		if err != nil {
@@ -159,10 +220,11 @@ func (o *rolloutOptions) run(ctx context.Context, args []string, stdout, stderr 
 	}
 	warn := say(stderr)
 	r := &roller{
-		objects: objects, driver: o.cluster.driver, byHand: o.to != "", opened: o.opened, allowRestarts: o.allowRestarts,
-		every: o.every, timeout: o.timeout,
-		state: c.rollout, set: c.setRollout, survey: c.fleet().Collect, pods: c.podsOf,
-		say: say(stdout), warn: func(err error) { warn("Warning: %v: trying again", err) },
+		rolloutOptions: *o, objects: objects, byHand: o.to != "",
+		calls: rolloutCalls{
+			state: c.rollout, set: c.setRollout, survey: c.fleet().Collect, pods: c.podsOf,
+			say: say(stdout), warn: func(err error) { warn("Warning: %v: trying again", err) },
+		},
 	}
 	return r.roll(ctx, steps)
 }
@@ -178,5 +240,17 @@ func (r *roller) names() string {
 
 // commandTo returns the command line that sets the objects to a share.
 func (r *roller) commandTo(percent int) string {
-	return fmt.Sprintf("kubectl refvol rollout %s -n %s --to %s", r.names(), r.objects[0].Namespace, share(percent))
+	words := slices.Concat([]string{"kubectl refvol rollout", r.names(), "-n", r.objects[0].Namespace, "--to", share(percent)}, r.given)
+	return strings.Join(words, " ")
+}
+
+// givenFlags returns the flags of a command line that say which cluster and which plugins are meant, so that a printed command means the same.
+func givenFlags(cmd *cobra.Command) (given []string) {
+	names := []string{"kubeconfig", "context", "cluster", "user", "server", "plugin-namespace", "plugin-selector", "driver-name", "status-port"}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if slices.Contains(names, f.Name) {
+			given = append(given, fmt.Sprintf("--%s=%s", f.Name, f.Value))
+		}
+	})
+	return given
 }

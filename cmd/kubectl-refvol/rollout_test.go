@@ -49,12 +49,17 @@ type fakeRollout struct {
 	old, pinned bool
 	// stuck has pods whose volumes never take a version.
 	stuck map[string]bool
+	// isCanary means that the object app is a canary: pods outside of its share show nothing of it.
+	isCanary bool
 	// sick changes a pod some time after it has taken data.
 	sick func(f *fakeRollout, name string, pod *fakePod)
 	// fails has errors for the next surveys.
 	fails []error
 	sets  []string
 	out   []string
+	// failSets are the changes that fail, by their number from 1. true means that the change is made, and only its answer is lost.
+	failSets map[int]bool
+	setCalls int
 }
 
 // newFakeRollout returns pods whose volumes show objects with the data old. The objects have the data new and the annotation 0%.
@@ -100,6 +105,10 @@ func (f *fakeRollout) settle() {
 			if f.old {
 				percent = 100
 			}
+			if f.isCanary && volume.RolloutPlace(types.UID(name)) > percent && time.Since(o.at) >= f.lag {
+				p.data[of], p.version[of] = "", o.state.ResourceVersion
+				continue
+			}
 			if time.Since(o.at) < f.lag || f.stuck[name] || f.pinned || p.data[of] != o.data && volume.RolloutPlace(types.UID(name)) > percent {
 				continue
 			}
@@ -130,8 +139,14 @@ func (f *fakeRollout) report() *status.Report {
 	for name, p := range f.pods {
 		v := status.Volume{Name: "v", Pod: status.Pod{Namespace: "shop", Name: name, UID: name}, Condition: "Current", Bytes: 1}
 		for of, o := range f.objects {
-			v.Objects = append(v.Objects, status.VolumeObject{Object: &status.Object{Kind: "ConfigMap", Namespace: "shop", Name: of}, Shown: &status.Version{UID: "u", ResourceVersion: p.version[of]}})
-			if p.version[of] != o.state.ResourceVersion {
+			version, shown := &status.Version{UID: "u", ResourceVersion: p.version[of]}, status.VolumeObject{Object: &status.Object{Kind: "ConfigMap", Namespace: "shop", Name: of}}
+			if f.isCanary && p.data[of] == "" {
+				shown.Absent = version
+			} else {
+				shown.Shown = version
+			}
+			v.Objects = append(v.Objects, shown)
+			if p.version[of] != o.state.ResourceVersion && !f.isCanary {
 				v.Condition = "Held"
 			}
 		}
@@ -150,7 +165,7 @@ func (f *fakeRollout) list() (pods []corev1.Pod) {
 		if p.ready {
 			is = corev1.ConditionTrue
 		}
-		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)}, Status: corev1.PodStatus{
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{
 			Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: is}},
 			ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Ready: p.ready, RestartCount: p.restarts}},
 		}}
@@ -170,8 +185,10 @@ func (f *fakeRollout) roller() *roller {
 		objects = append(objects, fleet.Object{Kind: "ConfigMap", Namespace: "shop", Name: name})
 	}
 	slices.SortFunc(objects, func(a, b fleet.Object) int { return strings.Compare(a.Name, b.Name) })
-	return &roller{
-		objects: objects, driver: driverName, every: time.Minute, timeout: time.Minute,
+	r := &roller{rolloutOptions: rolloutOptions{
+		cluster: &clusterOptions{driver: driverName}, every: time.Minute, timeout: time.Minute, unreadyFor: 10 * time.Second, onFailure: revertCanary,
+	}, objects: objects}
+	r.calls = rolloutCalls{
 		state: func(_ context.Context, object fleet.Object) (*rolloutState, error) {
 			if f.objects[object.Name] == nil {
 				return nil, nil //nolint:nilnil // It is gone.
@@ -181,12 +198,20 @@ func (f *fakeRollout) roller() *roller {
 		},
 		set: func(_ context.Context, object fleet.Object, from *rolloutState, share string, after *string) (*rolloutState, error) {
 			o := f.objects[object.Name]
-			if from.Version != o.state.Version {
+			if o == nil || from.Version != o.state.Version {
 				return nil, changedError(object)
 			}
+			f.setCalls++
+			isMade, fails := f.failSets[f.setCalls]
+			if fails && !isMade {
+				return nil, errFault
+			}
 			f.change(object.Name, o.data, share)
-			o.state.after = after
+			o.state.after, o.state.isCanary = after, o.state.isCanary || from.isCanary
 			f.sets = append(f.sets, share)
+			if fails {
+				return nil, errFault
+			}
 			s := o.state
 			return &s, nil
 		},
@@ -203,16 +228,25 @@ func (f *fakeRollout) roller() *roller {
 		say:  func(format string, args ...any) { f.out = append(f.out, fmt.Sprintf(format, args...)) },
 		warn: func(err error) { f.out = append(f.out, "warning: "+err.Error()) },
 	}
+	return r
 }
 
 // roll runs the command with flags.
 func (f *fakeRollout) roll(ctx context.Context, t *testing.T, flags ...string) error {
 	t.Helper()
-	opts := &rolloutOptions{steps: []string{"10%", "50%", "100%"}, every: time.Minute, timeout: time.Minute}
+	opts := &rolloutOptions{steps: []string{"10%", "50%", "100%"}, every: time.Minute, timeout: time.Minute, onFailure: revertCanary}
 	r := f.roller()
 	for _, flag := range flags {
 		if text, ok := strings.CutPrefix(flag, "--to="); ok {
 			opts.to, r.byHand = text, true
+		}
+		if text, ok := strings.CutPrefix(flag, "--max-unhealthy="); ok {
+			if err := r.maxUnhealthy.Set(text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if text, ok := strings.CutPrefix(flag, "--on-failure="); ok {
+			r.onFailure = text
 		}
 		if text, ok := strings.CutPrefix(flag, "--steps="); ok {
 			opts.steps = strings.Split(text, ",")
@@ -261,7 +295,7 @@ func TestRollout(t *testing.T) {
 			f.sick = notReady(20 * time.Second)
 			err := f.roll(t.Context(), t)
 			bad := f.with("app", "new")
-			want := fmt.Sprintf("configmap/app: stopped: pods that became unhealthy: %d. The share stays, so that a revert reaches them at once. Write the old values back, then run: kubectl refvol rollout configmap/app -n shop --to 100%%", len(bad))
+			want := fmt.Sprintf("configmap/app: stopped: unhealthy pods that have the change: %d. The share stays, so that these pods can take a revert. Write the old values back, and then run: kubectl refvol rollout configmap/app -n shop --to 100%%. Pods that have started meanwhile keep the bad values until then", len(bad))
 			if err == nil || exitStatus(err) != no || err.Error() != want || len(bad) == 0 || len(bad) > 6 || fmt.Sprint(f.sets) != "[10%]" {
 				t.Errorf("%v, %q have it, %q; want %s", err, bad, f.sets, want)
 			}
@@ -318,7 +352,7 @@ func TestRollout(t *testing.T) {
 			if err := f.roll(t.Context(), t, "--steps=10%,20%,30%,40%,100%"); exitStatus(err) != no {
 				t.Error(err)
 			}
-			f.wantPrinted(t, "pod shop/late is not ready")
+			f.wantPrinted(t, "pod shop/late restarted 3 times")
 		},
 		"an interrupted run goes on": func(t *testing.T) {
 			f := newFakeRollout(20, "app")
@@ -345,7 +379,7 @@ func TestRollout(t *testing.T) {
 			f := newFakeRollout(20, "app")
 			f.later(30*time.Second, func() { f.change("app", f.objects["app"].data, "0%") }) // as a GitOps tool does
 			err := f.roll(t.Context(), t)
-			if exitStatus(err) != no || err.Error() != "configmap/app in namespace shop: somebody else has changed or deleted it: look at the change, and at what its refvol.dev/rollout says now, then run the command again" {
+			if exitStatus(err) != no || err.Error() != "configmap/app in namespace shop: somebody else has changed or deleted it: look at the change, and at what its annotations say now, then run the command again" {
 				t.Error(err)
 			}
 		},
@@ -381,7 +415,7 @@ func TestRollout(t *testing.T) {
 			if err := f.roll(t.Context(), t, "--steps=1%,2%,100%"); err != nil || len(f.sets) != 3 {
 				t.Error(err, f.sets)
 			}
-			f.wantPrinted(t, "configmap/app: no pod has a place up to 1%: raised to "+f.sets[0])
+			f.wantPrinted(t, "configmap/app: no pod that is well has a place up to 1%: raised to "+f.sets[0])
 			f.wantPrinted(t, "configmap/app: 2% has no more pods than the step before: left out")
 		},
 		"several objects": func(t *testing.T) {
@@ -500,9 +534,9 @@ func TestRolloutOfSlowPlugins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRollout(20, "app")
 		r := f.roller()
-		survey := r.survey
-		r.survey = func(ctx context.Context, objects ...fleet.Object) (*fleet.Survey, error) {
-			if pause(ctx, 40*time.Second); ctx.Err() != nil {
+		survey := r.calls.survey
+		r.calls.survey = func(ctx context.Context, objects ...fleet.Object) (*fleet.Survey, error) {
+			if pause(ctx, 70*time.Second); ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
 			return survey(ctx, objects...)

@@ -28,21 +28,31 @@ const (
 type rolloutState struct {
 	status.Version
 
-	// share is the annotation, or "". after is the other annotation, or nil.
+	// isCanary means that the object is a canary, whose annotation is volume.CanaryAnnotation. Otherwise that is volume.RolloutAnnotation.
+	isCanary bool
+	// share is the annotation, or "". after is the other annotation of held versions, or nil.
 	share string
 	after *string
 }
 
 // percent returns the effective share.
 func (s *rolloutState) percent() int {
+	if s.isCanary {
+		percent, _ := (&volume.Object{Canary: s.share}).CanaryShare()
+		return percent
+	}
 	percent, _ := volume.ParseShare(s.share)
 	return percent
 }
 
+// hasAfter reports whether after is a value.
+func (s *rolloutState) hasAfter(after *string) bool {
+	return (s.after == nil) == (after == nil) && (after == nil || *s.after == *after)
+}
+
 // changedError says that the object has changed since the command's last change.
 func changedError(object fleet.Object) error {
-	return &statusError{fmt.Errorf("%s: somebody else has changed or deleted it: look at the change, and at what its %s says now, then run the command again",
-		object, volume.RolloutAnnotation), no}
+	return &statusError{fmt.Errorf("%s: somebody else has changed or deleted it: look at the change, and at what its annotations say now, then run the command again", object), no}
 }
 
 // rollout returns an object's state, or nil if the object doesn't exist. It requests metadata only, without values.
@@ -60,7 +70,10 @@ func (c *cluster) rollout(ctx context.Context, object fleet.Object) (*rolloutSta
 // setRollout changes the annotations, unless the object has changed since the state from. The answer has metadata only.
 func (c *cluster) setRollout(ctx context.Context, object fleet.Object, from *rolloutState, to string, after *string) (*rolloutState, error) {
 	annotations := map[string]*string{volume.RolloutAnnotation: &to, afterAnnotation: after}
-	if to == "" {
+	switch {
+	case from.isCanary:
+		annotations = map[string]*string{volume.CanaryAnnotation: &to}
+	case to == "":
 		annotations[volume.RolloutAnnotation] = nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
@@ -90,6 +103,9 @@ func stateOf(found *metav1.PartialObjectMetadata) *rolloutState {
 	}
 	if after, ok := found.Annotations[afterAnnotation]; ok {
 		state.after = &after
+	}
+	if share, isCanary := found.Annotations[volume.CanaryAnnotation]; isCanary {
+		state.share, state.after, state.isCanary = share, nil, true
 	}
 	return state
 }

@@ -115,15 +115,18 @@ func describeOthers(text *strings.Builder, v *fleet.Result) {
 
 // list writes a line with the first few names, if there are any.
 func list(text *strings.Builder, heading string, names []string) {
-	const few = 5
-	n := len(names)
-	if n == 0 {
-		return
+	if len(names) > 0 {
+		fmt.Fprintf(text, "%s: %s.\n", heading, few(names))
 	}
-	if n > few {
-		names = append(names[:few:few], fmt.Sprintf("and %d more", n-few))
+}
+
+// few joins the first few names, and says how many more there are.
+func few(names []string) string {
+	const most = 5
+	if more := len(names) - most; more > 0 {
+		names = append(names[:most:most], fmt.Sprintf("and %d more", more))
 	}
-	fmt.Fprintf(text, "%s: %s.\n", heading, strings.Join(names, ", "))
+	return strings.Join(names, ", ")
 }
 
 // blockers returns one line about what prevents success.

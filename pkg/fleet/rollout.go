@@ -71,89 +71,59 @@ func (s *Survey) WithoutRollout(object Object) (nodes []string) {
 	return nodes
 }
 
-// LaggardsOf returns the laggards that a step of a rollout waits for. It leaves out Pinned volumes, and pods that don't take the version in
-// this step.
-func (v *Result) LaggardsOf(takes func(status.Pod) bool) []OutdatedVolume {
+// IsCanary reports whether a volume names an object as a canary that does not exist for its pod.
+func (s *Survey) IsCanary(object Object) bool {
+	return slices.ContainsFunc(s.Nodes, func(n Node) bool {
+		return n.Report != nil && slices.ContainsFunc(n.Report.Volumes, func(v status.Volume) bool {
+			return slices.ContainsFunc(v.Objects, func(o status.VolumeObject) bool { return o.Absent != nil && Object(o.Key()) == object })
+		})
+	})
+}
+
+// LaggardsOf returns the laggards that a step of a rollout waits for. It leaves out Pinned volumes, pods that don't take the version in this
+// step, and nodes that don't answer and have no pod that takes it. takes reports whether the pod with a UID does.
+func (v *Result) LaggardsOf(survey *Survey, isCanary bool, takes func(uid string) bool) []OutdatedVolume {
 	return slices.DeleteFunc(slices.Clone(v.Laggards), func(l OutdatedVolume) bool {
-		switch l.Reason {
-		case Pinned:
+		switch {
+		case l.Reason == Pinned:
 			return true
-		case Held, Spreading, Outdated: // Outdated: the plugin has not received the version yet
-			return l.Pod != nil && !takes(*l.Pod)
-		default:
-			return false
+		case l.Pod == nil:
+			i := slices.IndexFunc(survey.Nodes, func(n Node) bool { return n.Name == l.Node })
+			return i >= 0 && !slices.ContainsFunc(survey.Nodes[i].Pods, func(p Pod) bool { return takes(string(p.UID)) })
+		case l.Reason == Held, l.Reason == Spreading, l.Reason == Outdated, isCanary && l.Reason == NotShown: // the plugin may not have received the version yet
+			return !takes(l.Pod.UID)
 		}
+		return false
 	})
 }
 
 // notifyContainer is the name of the sidecar that the component restart adds (docs/apply.md).
 const notifyContainer = "refvol-notify"
 
-// Health is a pod's health at one moment.
-type Health struct {
-	Ready bool
-	// restarts has those of each container of the application, by name.
-	restarts map[string]int32
-}
-
-// HealthOf returns a pod's present health.
-func HealthOf(pod *corev1.Pod) Health {
-	h := Health{Ready: isReady(pod), restarts: map[string]int32{}}
+// Restarts returns the restarts of each container of a pod's application, by name.
+func Restarts(pod *corev1.Pod) map[string]int32 {
+	restarts := map[string]int32{}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if c.Name != notifyContainer { // while the kubelet has old variables, it restarts alone
-			h.restarts[c.Name] = c.RestartCount
+			restarts[c.Name] = c.RestartCount
 		}
 	}
-	return h
+	return restarts
 }
 
-// since returns how often the pod has restarted since before. A restart in place, which restarts all containers, counts once.
-func (h Health) since(before Health) (most int32) {
-	for name, restarts := range h.restarts {
-		most = max(most, restarts-before.restarts[name])
-	}
-	return most
+// IsReady reports whether a pod is ready.
+func IsReady(pod *corev1.Pod) bool { return isReady(pod) }
+
+// IsDisrupted reports whether something is about to end a pod: a drain, a preemption, or a node that is lost.
+func IsDisrupted(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
+	})
 }
 
-// IsFailing reports whether the pod has restarted and is not ready.
-func (h Health) IsFailing() bool { return !h.Ready && h.since(Health{}) > 0 }
-
-// Regression says in what respect a pod is worse than before, or returns "". It ignores pods that are deleted, have succeeded, or were
-// failing before. A pod may restart up to restarts times, but must be ready at the end.
-func (h Health) Regression(pod *corev1.Pod, restarts int32, end bool) string {
-	now := HealthOf(pod)
-	restarted := now.since(h)
-	switch {
-	case pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || h.IsFailing():
-		return ""
-	case pod.Status.Phase == corev1.PodFailed:
-		return "failed" + notReadyText(pod)
-	case restarted > restarts:
-		return "restarted " + times(restarted) + notReadyText(pod)
-	case h.Ready && !now.Ready && (restarts == 0 || end):
-		return "is not ready any more" + notReadyText(pod)
-	}
-	return ""
-}
-
-// NotReadyReason says why a pod is not ready, or returns "" if it is ready.
-func NotReadyReason(pod *corev1.Pod) string {
-	if isReady(pod) {
-		return ""
-	}
-	return "is not ready" + notReadyText(pod)
-}
-
-func times(n int32) string {
-	if n == 1 {
-		return "once"
-	}
-	return fmt.Sprintf("%d times", n)
-}
-
-// notReadyText names the containers that are not ready, with the kubelet's reasons. It leaves out the containers' own messages, because a
+// NotReadyText names the containers that are not ready, with the kubelet's reasons. It leaves out the containers' own messages, because a
 // program may write a value into them.
-func notReadyText(pod *corev1.Pod) (text string) {
+func NotReadyText(pod *corev1.Pod) (text string) {
 	for i := range pod.Status.ContainerStatuses {
 		c := &pod.Status.ContainerStatuses[i]
 		ended := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated)
@@ -170,11 +140,14 @@ func notReadyText(pod *corev1.Pod) (text string) {
 	return text
 }
 
-// LongestSpread returns the longest attribute spread of a pod's volumes of a driver.
+// longestSpread is the longest value of the attribute spread. A longer one is refused, and its pod does not start.
+const longestSpread = time.Hour
+
+// LongestSpread returns the longest valid attribute spread of a pod's volumes of a driver.
 func LongestSpread(pod *corev1.Pod, driver string) (longest time.Duration) {
 	for i := range pod.Spec.Volumes {
 		if csi := pod.Spec.Volumes[i].CSI; csi != nil && csi.Driver == driver {
-			if spread, err := time.ParseDuration(csi.VolumeAttributes["spread"]); err == nil {
+			if spread, err := time.ParseDuration(csi.VolumeAttributes["spread"]); err == nil && spread <= longestSpread {
 				longest = max(longest, spread)
 			}
 		}

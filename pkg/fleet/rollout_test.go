@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -55,73 +54,55 @@ func TestWithoutRollout(t *testing.T) {
 	}
 }
 
-// TestStepWaits: a step waits for the volumes of its pods, and for nodes about which nothing is known.
+// TestStepWaits: a step waits for the volumes of its pods, and for nodes that don't answer and have such a pod.
 func TestStepWaits(t *testing.T) {
-	result := Evaluate(Object{Kind: "Secret", Namespace: "shop", Name: "db"}, false, &current, &current, &Survey{Nodes: []Node{
+	survey := &Survey{Nodes: []Node{
 		reports(volumeOf("in", "Held", &older), volumeOf("out", "Held", &older), volumeOf("out", "Current", &older), volumeOf("out", "Spreading", &older),
 			volumeOf("in", "Pinned", &older), volumeOf("out", "Unknown", nil)),
-		{Name: "lost", Problem: &Problem{Reason: Unreachable}},
-	}})
-	var got []string
-	for _, l := range result.LaggardsOf(func(pod status.Pod) bool { return pod.Name == "in" }) {
-		got = append(got, string(l.Reason))
+		{Name: "lost", Problem: &Problem{Reason: Unreachable}, Pods: []Pod{{UID: "uid-out"}, {UID: "uid-in"}}},
+		{Name: "lost without one", Problem: &Problem{Reason: Unreachable}, Pods: []Pod{{UID: "uid-out"}}},
+	}}
+	result := Evaluate(Object{Kind: "Secret", Namespace: "shop", Name: "db"}, false, &current, &current, survey)
+	for isCanary, want := range map[bool][]string{false: {"Held", "NotShown", "Unreachable"}, true: {"Held", "Unreachable"}} {
+		var got []string
+		for _, l := range result.LaggardsOf(survey, isCanary, func(uid string) bool { return uid == "uid-in" }) {
+			got = append(got, string(l.Reason))
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("canary %t: got %q, want %q", isCanary, got, want)
+		}
 	}
-	slices.Sort(got)
-	if want := []string{"Held", "NotShown", "Unreachable"}; !slices.Equal(got, want) {
+}
+
+// TestIsCanary: an object is a canary if a volume says that it does not exist for its pod.
+func TestIsCanary(t *testing.T) {
+	object := Object{Kind: "Secret", Namespace: "shop", Name: "db"}
+	for want, v := range map[bool]status.Volume{true: absent(volumeOf("a", "Current", nil), older), false: volumeOf("a", "Current", nil)} {
+		if got := (&Survey{Nodes: []Node{{Name: "none"}, reports(v)}}).IsCanary(object); got != want {
+			t.Errorf("got %t, want %t", got, want)
+		}
+	}
+}
+
+// TestSigns: what a pod's status says about its health. The sidecar's restarts don't count, and no text of a program is repeated.
+func TestSigns(t *testing.T) {
+	pod := &corev1.Pod{Status: corev1.PodStatus{
+		InitContainerStatuses: []corev1.ContainerStatus{{Name: "refvol-notify", RestartCount: 9}, {Name: "init", RestartCount: 1}},
+		ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "main", RestartCount: 4,
+			State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "a value"}},
+			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 3, Message: "a value"}},
+		}, {Name: "second"}, {Name: "third", Ready: true}},
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}, {Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}},
+	}}
+	if got := fmt.Sprint(Restarts(pod)); got != "map[init:1 main:4 second:0 third:0]" {
+		t.Error(got)
+	}
+	if got, want := NotReadyText(pod), "; container main: CrashLoopBackOff; container main ended: Error, exit code 3; container second is not ready"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-}
-
-func healthPod(ready bool, restarts int32, change func(*corev1.Pod)) *corev1.Pod {
-	pod := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Ready: ready, RestartCount: restarts}}}}
-	if ready {
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	}
-	if change != nil {
-		change(pod)
-	}
-	return pod
-}
-
-func TestWorse(t *testing.T) {
-	well := HealthOf(healthPod(true, 2, nil))
-	withSidecar := func(restarts int32) func(*corev1.Pod) {
-		return func(pod *corev1.Pod) {
-			pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "refvol-notify", RestartCount: restarts}}
-		}
-	}
-	crashes := func(pod *corev1.Pod) {
-		c := &pod.Status.ContainerStatuses[0]
-		c.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "a value"}
-		c.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 3, Message: "a value"}
-	}
-	for name, test := range map[string]struct {
-		before  Health
-		pod     *corev1.Pod
-		allowed int32
-		end     bool
-		want    string
-	}{
-		"as before":                    {well, healthPod(true, 2, nil), 0, true, ""},
-		"not ready":                    {well, healthPod(false, 2, nil), 0, false, "is not ready any more; container main is not ready"},
-		"restarted":                    {well, healthPod(true, 3, nil), 0, false, "restarted once"},
-		"crashes":                      {well, healthPod(false, 4, crashes), 0, false, "restarted 2 times; container main: CrashLoopBackOff; container main ended: Error, exit code 3"},
-		"may restart":                  {well, healthPod(false, 3, nil), 1, false, ""},
-		"may restart, and is not up":   {well, healthPod(false, 3, nil), 1, true, "is not ready any more; container main is not ready"},
-		"may restart once":             {well, healthPod(true, 4, nil), 1, false, "restarted 2 times"},
-		"may restart in place":         {HealthOf(healthPod(true, 2, withSidecar(1))), healthPod(true, 3, withSidecar(2)), 1, true, ""},
-		"the sidecar tries again":      {HealthOf(healthPod(true, 2, withSidecar(1))), healthPod(true, 3, withSidecar(5)), 1, true, ""},
-		"one container restarts twice": {HealthOf(healthPod(true, 2, withSidecar(9))), healthPod(true, 4, withSidecar(9)), 1, true, "restarted 2 times"},
-		"was not ready":                {Health{}, healthPod(false, 0, nil), 0, true, ""},
-		"was not ready, and restarted": {Health{}, healthPod(false, 1, nil), 0, true, "restarted once; container main is not ready"},
-		"was failing":                  {HealthOf(healthPod(false, 2, nil)), healthPod(false, 3, crashes), 0, true, ""},
-		"is deleted":                   {well, healthPod(false, 3, func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{} }), 0, true, ""},
-		"has succeeded":                {well, healthPod(false, 2, func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), 0, true, ""},
-		"failed":                       {well, healthPod(false, 2, func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }), 0, true, "failed; container main is not ready"},
-	} {
-		if got := test.before.Regression(test.pod, test.allowed, test.end); got != test.want {
-			t.Errorf("%s: %q, want %q", name, got, test.want)
-		}
+	if !IsDisrupted(pod) || IsReady(pod) || IsDisrupted(&corev1.Pod{}) {
+		t.Error("it is disrupted and not ready")
 	}
 }
 
@@ -132,6 +113,7 @@ func TestLongestSpread(t *testing.T) {
 		{Driver: "csi.refvol.dev", VolumeAttributes: map[string]string{"spread": "1m"}},
 		{Driver: "csi.refvol.dev", VolumeAttributes: map[string]string{"spread": "5m"}},
 		{Driver: "csi.refvol.dev", VolumeAttributes: map[string]string{"spread": "long"}},
+		{Driver: "csi.refvol.dev", VolumeAttributes: map[string]string{"spread": "6h"}}, // no plugin publishes it
 		{Driver: "csi.example.com", VolumeAttributes: map[string]string{"spread": "1h"}},
 	} {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{CSI: v}})

@@ -109,9 +109,11 @@ func use(pod *corev1.Pod, driver string) (Pod, bool) {
 	return use, len(use.Volumes) > 0
 }
 
-// uid returns a pod's UID. For a mirror pod it is that of the static pod, which the kubelet stores in this annotation.
+// uid returns a pod's UID. For a mirror pod it is that of the static pod, which the kubelet stores in this annotation. Anybody may write the
+// annotation, but the kubelet also makes the node the pod's owner.
 func uid(pod *corev1.Pod) types.UID {
-	if static, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
+	static, isSet := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	if isSet && slices.ContainsFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "Node" && o.Name == pod.Spec.NodeName }) {
 		return types.UID(static)
 	}
 	return pod.UID

@@ -53,7 +53,9 @@ func TestUsing(t *testing.T) {
 	unscheduled.Spec.NodeName = ""
 	starting, initializing := podWith("starts", corev1.PodPending, driver, driver), podWith("initializes", corev1.PodPending, driver)
 	starting.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main"}}
+	starting.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "of another pod"} // anybody may write that
 	initializing.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "static"}
+	initializing.OwnerReferences = []metav1.OwnerReference{{Kind: "Node", Name: initializing.Spec.NodeName}}
 	initializing.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", ContainerID: "containerd://1"}}
 	accepted, placed := podWith("accepted", corev1.PodPending, driver), podWith("placed", corev1.PodPending, driver)
 	accepted.Status.StartTime = &metav1.Time{}
