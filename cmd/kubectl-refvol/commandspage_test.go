@@ -20,9 +20,11 @@ func TestCommandsPage(t *testing.T) {
 	root := newRootCommand()
 	commands := []helppage.Command{{Line: root.CommandPath(), Help: help(t, root)}}
 	for _, cmd := range root.Commands() {
-		if cmd.IsAvailableCommand() {
-			own, _, _ := strings.Cut(help(t, cmd), "\nGlobal Flags:")
-			commands = append(commands, helppage.Command{Line: cmd.CommandPath(), Help: own})
+		for _, cmd := range append([]*cobra.Command{cmd}, cmd.Commands()...) {
+			if cmd.IsAvailableCommand() {
+				own, _, _ := strings.Cut(help(t, cmd), "\nGlobal Flags:")
+				commands = append(commands, helppage.Command{Line: cmd.CommandPath(), Help: own})
+			}
 		}
 	}
 	commands[0].Line = "kubectl refvol"

@@ -133,6 +133,7 @@ nothing to do.`,
 	fs.DurationVar(&opts.unreadyFor, "unready-for", opts.unreadyFor, "how long a pod must be not ready until it counts as unhealthy")
 	fs.StringVar(&opts.onFailure, "on-failure", opts.onFailure, "what happens to a canary object if pods are unhealthy: revert sets 0%, keep leaves the share")
 	cmd.MarkFlagsMutuallyExclusive("to", "steps")
+	cmd.AddCommand(append(newPauseCommands(flags), newRolloutStatusCommand(flags))...)
 	return cmd
 }
 

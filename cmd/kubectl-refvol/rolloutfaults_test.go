@@ -198,6 +198,12 @@ func TestRolloutOfACanary(t *testing.T) {
 				t.Error(err, f.summary())
 			}
 		},
+		"paused by somebody": func(t *testing.T, f *fakeRollout) {
+			f.later(30*time.Second, func() { f.objects["app"].state.isPaused = true; f.change("app", "new", "10%") })
+			if err := f.roll(t.Context(), t); exitStatus(err) != no || !strings.Contains(err.Error(), "paused by its annotation refvol.dev/rollout-paused: the share stays") || fmt.Sprint(f.sets) != "[10%]" {
+				t.Error(err, f.summary())
+			}
+		},
 		"interrupted": func(t *testing.T, f *fakeRollout) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

@@ -45,7 +45,10 @@ func (r *roller) checkUnchanged(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if state == nil || state.Version != r.now[i].Version {
+		switch {
+		case state != nil && state.isPaused && !r.byHand:
+			return r.pausedError(object)
+		case state == nil || state.Version != r.now[i].Version:
 			return changedError(object)
 		}
 	}

@@ -33,6 +33,8 @@ type rolloutState struct {
 	// share is the annotation, or "". after is the other annotation of held versions, or nil.
 	share string
 	after *string
+	// isPaused means that no rollout may go on.
+	isPaused bool
 }
 
 // percent returns the effective share.
@@ -99,7 +101,7 @@ func (c *cluster) objects(object fleet.Object) metadata.ResourceInterface {
 func stateOf(found *metav1.PartialObjectMetadata) *rolloutState {
 	state := &rolloutState{
 		Version: status.Version{UID: string(found.UID), ResourceVersion: found.ResourceVersion},
-		share:   found.Annotations[volume.RolloutAnnotation],
+		share:   found.Annotations[volume.RolloutAnnotation], isPaused: found.Annotations[pausedAnnotation] == "true",
 	}
 	if after, ok := found.Annotations[afterAnnotation]; ok {
 		state.after = &after

@@ -251,7 +251,7 @@ func (v *Result) volume(node string, volume *status.Volume) {
 	}
 	v.Volumes++
 	switch shown := object.Shown; {
-	case shown != nil && shown.Is(*v.Current):
+	case volume.Shows(object, *v.Current):
 		v.Showing++
 		v.opened(volume, object, lag)
 	case shown == nil && object.Absent != nil && object.Absent.Is(*v.Current):

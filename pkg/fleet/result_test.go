@@ -48,6 +48,13 @@ func withdrawn(v status.Volume) status.Volume {
 	return mounted(saying(v, "it is refused"))
 }
 
+func immutable(v status.Volume) status.Volume {
+	object := *v.Objects[3].Object
+	object.Immutable = true
+	v.Objects[3].Object = &object
+	return v
+}
+
 // absent makes the object a canary that does not exist for the pod, at a version.
 func absent(v status.Volume, at status.Version) status.Volume {
 	v.Objects[3].Absent = &at
@@ -112,6 +119,10 @@ func TestEvaluate(t *testing.T) {
 		"a canary for other pods": {
 			nodes: []Node{reports(absent(volumeOf("a", "Current", nil), current), volumeOf("b", "Current", &current), absent(volumeOf("c", "Current", nil), older))},
 			want:  []string{"c - NotShown the files are not known to show it: present"}, showing: 1, volumes: 3,
+		},
+		"immutable, and only a label has moved": {
+			nodes: []Node{reports(immutable(volumeOf("a", "Current", &older)), immutable(volumeOf("b", "VolumeUpdateFailed", &older)), immutable(volumeOf("c", "Current", &earlier)))},
+			want:  []string{"b 7 Outdated it shows another version", "c 8 Outdated it shows an earlier object of this name"}, showing: 1, volumes: 3,
 		},
 		"withdrawn from all": {nodes: []Node{reports(withdrawn(volumeOf("a", "RefForbidden", nil)))}, withdrawn: 1},
 		"withdrawn, while another object can't be shown": {

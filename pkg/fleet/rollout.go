@@ -42,7 +42,7 @@ func (s *Survey) Takers(versions map[Object]status.Version) []Taker {
 					t = &Taker{Pod: v.Pod, Current: true}
 					takers[v.Pod.UID] = t
 				}
-				t.Current = t.Current && o.Shown != nil && o.Shown.Is(version)
+				t.Current = t.Current && v.Shows(&o, version)
 				if !slices.Contains(t.Objects, object) {
 					t.Objects = append(t.Objects, object)
 				}

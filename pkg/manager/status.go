@@ -33,6 +33,8 @@ type ObjectStatus struct {
 	State   ObjectState
 	// Version is the version of the last known state; zero if the object is absent or unknown.
 	Version volume.Version
+	// Immutable means that this state is immutable. Its data is then that of all later versions with the same UID.
+	Immutable bool
 	// Canary says what the annotation volume.CanaryAnnotation of that state means, such as 10%. It is "" without the annotation.
 	Canary string
 	// Err says why the state is unknown or denied; otherwise it is nil.
@@ -94,7 +96,7 @@ func (it *item) status() ObjectStatus {
 		s.State = Present
 	}
 	if last.object != nil {
-		s.Version = last.object.Version
+		s.Version, s.Immutable = last.object.Version, last.object.Immutable
 		if last.object.Canary != "" {
 			s.Canary = last.object.CanaryText()
 		}

@@ -141,7 +141,7 @@ func (v *reportedVolume) addReceipts(out *status.VolumeObject, ref volume.Ref) {
 func (o *object) report() *status.Object {
 	out := &status.Object{
 		Kind: string(o.Ref.Kind), Namespace: o.Ref.Namespace, Name: o.Ref.Name,
-		State: string(o.State), Followed: o.Watched, OlderAnswer: o.olderAnswer(), Canary: cut(o.Canary, maxPath),
+		State: string(o.State), Followed: o.Watched, OlderAnswer: o.olderAnswer(), Immutable: o.Immutable, Canary: cut(o.Canary, maxPath),
 	}
 	if o.Account != (volume.ServiceAccount{}) {
 		out.ServiceAccount = o.Account.String()

@@ -117,6 +117,8 @@ type Object struct {
 	// OlderAnswer is the API server's answer if it is older than what a volume shows, for example after a restore of etcd. Otherwise it is
 	// nil.
 	OlderAnswer *OlderAnswer `json:"olderAnswer,omitempty"`
+	// Immutable means that the plugin knows the object as immutable. It then asks for no later version, whose data would be the same.
+	Immutable bool `json:"immutable,omitempty"`
 	// Canary is the share of the pods for which the object exists in volumes that name it as a canary, such as 10%. If the annotation
 	// refvol.dev/canary does not count, it is 0% and says why. It is "" for an object without the annotation.
 	Canary string `json:"canary,omitempty"`
@@ -147,6 +149,11 @@ type VolumeObject struct {
 	Unopened      []string   `json:"unopened,omitempty"`
 	UnopenedCount int        `json:"unopenedCount,omitempty"`
 	ShownSince    *time.Time `json:"shownSince,omitempty"`
+}
+
+// Shows reports whether the volume shows the data of an object's version. An immutable object has the same data in all later versions.
+func (v *Volume) Shows(o *VolumeObject, version Version) bool {
+	return o.Shown != nil && (o.Shown.Is(version) || o.Immutable && o.Shown.UID == version.UID && v.Condition == "Current")
 }
 
 // Version is one version of an object.

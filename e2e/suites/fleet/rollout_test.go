@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1apply "k8s.io/client-go/applyconfigurations/core/v1"
@@ -190,6 +191,30 @@ func (h *holders) mayPatch() {
 	})
 }
 
+// mayList gives the caller the right that rollout status needs.
+func (h *holders) mayList() {
+	h.w.t.Helper()
+	rbac, meta := shared.Client().RbacV1(), metav1.ObjectMeta{Name: "list"}
+	_, err := rbac.Roles(h.w.namespace).Create(h.w.t.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: []string{"list"},
+	}}}, metav1.CreateOptions{})
+	if err != nil {
+		h.w.t.Fatal(err)
+	}
+	_, err = rbac.RoleBindings(h.w.namespace).Create(h.w.t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: meta, Subjects: caller(), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "list"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		h.w.t.Fatal(err)
+	}
+	harness.Eventually(h.w.t, time.Minute, func() error {
+		if r := h.w.run("rollout", "status", "-n", h.w.namespace); r.status != 0 {
+			return errors.New(r.stderr)
+		}
+		return nil
+	})
+}
+
 // TestRollout rolls a Secret out to the pods of two nodes, with the rights of an operator and an API server that is real: once well,
 // and once with a pod that crashes.
 func TestRollout(t *testing.T) {
@@ -221,7 +246,9 @@ func TestRollout(t *testing.T) {
 		t.Errorf("got %v of %q, want %v", annotations, managers, want)
 	}
 
+	var failed *corev1.Pod
 	h.fail = func(pod *corev1.Pod) {
+		failed = pod
 		pod.Status.Conditions[0].Status = corev1.ConditionFalse
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 			Name: "main", RestartCount: 1, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
@@ -233,12 +260,16 @@ func TestRollout(t *testing.T) {
 	h.set("bad "+leak.Value, "0%")
 	// Of the lowest place, the plugins may not have shown it in each pod when the first one fails.
 	if r := h.rollout("--steps=1,100%", "--every=20s"); r.status != 1 || h.with("bad") == 0 || h.with("bad") > h.ofLowestPlace() ||
-		!strings.Contains(r.stdout, " restarted once; container main: CrashLoopBackOff\n") || !strings.Contains(r.stderr, "--to 100%") {
+		!strings.Contains(r.stdout, " restarted once; container main: CrashLoopBackOff (since ") || !strings.Contains(r.stderr, "--to 100%") {
 		t.Errorf("%+v, in %d pods", r, h.with("bad"))
 	}
 	annotations, _ = h.secret()
 	if annotations[volume.RolloutAnnotation] == "0%" || annotations[volume.RolloutAnnotation+"-after"] != "0%" {
 		t.Errorf("after the stop: %v", annotations)
+	}
+	failed.Status.Conditions[0].Status, failed.Status.ContainerStatuses = corev1.ConditionTrue, nil // as after the revert
+	if err := shared.PutPod(t.Context(), failed); err != nil {
+		t.Fatal(err)
 	}
 	h.set("good "+leak.Value, annotations[volume.RolloutAnnotation])
 	if r := h.rollout("--to=100%", "--every=1s"); r.status != 0 || h.with("good") != 12 {
@@ -246,6 +277,53 @@ func TestRollout(t *testing.T) {
 	}
 	if annotations, _ = h.secret(); !maps.Equal(annotations, map[string]string{volume.RolloutAnnotation: "0%"}) {
 		t.Errorf("after the revert: %v", annotations)
+	}
+}
+
+// TestRolloutPauses: a paused object is not rolled out, whoever tries, until it is resumed. An abort takes a canary back, and pauses a held
+// version.
+func TestRolloutPauses(t *testing.T) {
+	h := newHolders(t)
+	h.mayPatch()
+	h.set("good "+leak.Value, "0%")
+	sub := func(name, says string) {
+		t.Helper()
+		if r := h.w.run("rollout", name, "secret/db", "-n", h.w.namespace); r.status != 0 || !strings.Contains(r.stdout, says) {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	isPaused := func() {
+		t.Helper()
+		if r := h.rollout("--steps=100%", "--every=1s"); r.status != 1 || !strings.Contains(r.stderr, "paused by its annotation refvol.dev/rollout-paused") || h.with("good") != 0 {
+			t.Errorf("%+v, in %d pods", r, h.with("good"))
+		}
+	}
+	sub("pause", "paused")
+	isPaused()
+	h.mayList()
+	if r := h.w.run("rollout", "status", "-n", h.w.namespace); r.status != 0 || !strings.Contains(strings.Join(strings.Fields(r.stdout), " "), "secret/db held version 0% yes 0 12 0 -") {
+		t.Errorf("%+v", r)
+	}
+	if r := h.w.run("rollout", "status", "-n", h.w.namespace, "-o", "jsonpath={.items[0].name} {.items[0].others}"); r.status != 0 || r.stdout != "db 12" {
+		t.Errorf("%+v", r)
+	}
+	sub("resume", "no longer paused")
+	sub("abort", "paused: to take the change back, write the old values")
+	isPaused()
+	sub("resume", "no longer paused")
+	if r := h.rollout("--steps=100%", "--every=1s"); r.status != 0 || h.with("good") != 12 {
+		t.Errorf("resumed: %+v, in %d pods", r, h.with("good"))
+	}
+	canary := fmt.Sprintf(`{"metadata":{"annotations":{%q:"50%%"}}}`, volume.CanaryAnnotation)
+	if _, err := shared.Client().CoreV1().Secrets(h.w.namespace).Patch(t.Context(), "db", types.MergePatchType, []byte(canary), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	sub("abort", "taken back: no pod shows the canary")
+	if annotations, _ := h.secret(); annotations[volume.CanaryAnnotation] != "0%" {
+		t.Errorf("after the abort: %v", annotations)
+	}
+	if r := h.w.run("rollout", "abort", "secret/none", "-n", h.w.namespace); r.status == 0 {
+		t.Errorf("an abort of nothing: %+v", r)
 	}
 }
 

@@ -72,8 +72,9 @@ func stagedChanges() map[string]stagedChange {
 func TestStaged(t *testing.T) {
 	install(t, "staged")
 	core := shared.Client().CoreV1()
+	labelled := map[string]string{"refvol.dev/staged": "true"}
 	meta := func(name, share string) metav1.ObjectMeta {
-		m := metav1.ObjectMeta{GenerateName: name, Labels: map[string]string{"refvol.dev/staged": "true"}}
+		m := metav1.ObjectMeta{GenerateName: name}
 		if share != "" {
 			m.Annotations = map[string]string{rolloutAnnotation: share}
 		}
@@ -81,11 +82,15 @@ func TestStaged(t *testing.T) {
 	}
 	configMap := func(share, patch string, change func(*corev1.ConfigMap)) error {
 		object := &corev1.ConfigMap{ObjectMeta: meta("staged-", share), Data: map[string]string{"key": "old"}, BinaryData: map[string][]byte{"binary": []byte("old")}}
-		if change != nil {
-			change(object)
-		}
 		made, err := core.ConfigMaps(consumer).Create(t.Context(), object, metav1.CreateOptions{})
 		if err != nil {
+			t.Fatal(err)
+		}
+		made.Labels = labelled // the label alone is allowed
+		if change != nil {
+			change(made)
+		}
+		if _, err := core.ConfigMaps(consumer).Update(t.Context(), made, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		_, err = core.ConfigMaps(consumer).Patch(t.Context(), made.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -94,6 +99,10 @@ func TestStaged(t *testing.T) {
 	secret := func(share, patch string) error {
 		made, err := core.Secrets(consumer).Create(t.Context(), &corev1.Secret{ObjectMeta: meta("staged-", share), StringData: map[string]string{"key": "old"}}, metav1.CreateOptions{})
 		if err != nil {
+			t.Fatal(err)
+		}
+		made.Labels = labelled
+		if _, err := core.Secrets(consumer).Update(t.Context(), made, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		_, err = core.Secrets(consumer).Patch(t.Context(), made.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -118,6 +127,26 @@ func TestStaged(t *testing.T) {
 	t.Run("stringData", func(t *testing.T) {
 		wantRefusal(t, secret("", `{"stringData":{"key":"new"}}`), stagedPolicy)
 		wantRefusal(t, secret("", `{"stringData":{"key":"old"}}`))
+	})
+	t.Run("new objects", func(t *testing.T) {
+		create := func(share string, immutable bool) error {
+			object := &corev1.ConfigMap{ObjectMeta: meta("new-", share), Immutable: &immutable, Data: map[string]string{"key": "new"}}
+			object.Labels = labelled
+			made, err := core.ConfigMaps(consumer).Create(t.Context(), object, metav1.CreateOptions{})
+			if err != nil {
+				return err
+			}
+			return core.ConfigMaps(consumer).Delete(t.Context(), made.Name, metav1.DeleteOptions{})
+		}
+		wantRefusal(t, create("0%", false))
+		wantRefusal(t, create("", false), stagedPolicy, "it has none")
+		wantRefusal(t, create("50%", false), stagedPolicy, "it has 50%")
+		wantRefusal(t, create("0%", true), stagedPolicy, "an immutable object reaches all pods, whatever its annotation refvol.dev/rollout says")
+	})
+	t.Run("an object becomes immutable", func(t *testing.T) {
+		wantRefusal(t, configMap("0%", `{"immutable":true}`, nil), stagedPolicy, "an immutable object reaches all pods")
+		wantRefusal(t, configMap("", `{"immutable":true}`, nil))
+		wantRefusal(t, configMap("0%", `{"immutable":true,"metadata":{"annotations":null}}`, nil))
 	})
 	t.Run("other objects", func(t *testing.T) {
 		for _, labels := range []map[string]string{nil, {"refvol.dev/staged": "false"}, {"a": "b"}} {
