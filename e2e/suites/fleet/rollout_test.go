@@ -304,7 +304,7 @@ func TestRolloutPauses(t *testing.T) {
 	if r := h.w.run("rollout", "status", "-n", h.w.namespace); r.status != 0 || !strings.Contains(strings.Join(strings.Fields(r.stdout), " "), "secret/db held version 0% yes 0 12 0 -") {
 		t.Errorf("%+v", r)
 	}
-	if r := h.w.run("rollout", "status", "-n", h.w.namespace, "-o", "jsonpath={.items[0].name} {.items[0].others}"); r.status != 0 || r.stdout != "db 12" {
+	if r := h.w.run("rollout", "status", "-n", h.w.namespace, "-o", "jsonpath={.items[0].name} {.items[0].others}"); r.status != 0 || strings.TrimSpace(r.stdout) != "db 12" {
 		t.Errorf("%+v", r)
 	}
 	sub("resume", "no longer paused")
