@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.." || exit
 
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
-packages=(access authz apiclient check csi envfile events fleet loglimit manager metrics mount opened payload permissions pod publisher-a publisher-b question receipts record report requests room stage status taint volume writer-a writer-b)
+packages=(access authz apiclient check csi envfile events fleet health loglimit manager metrics mount opened payload permissions pod publisher-a publisher-b question receipts record report requests room stage status taint volume writer-a writer-b)
 parts=(unit random simulation integration integration-alone integration-faults integration-schedules suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
@@ -35,6 +35,7 @@ random() {
     REFVOL_SEEDS=300 tools/sandbox.sh go test "${flags[@]}" -run FuzzSequences ./pkg/writer &&
     REFVOL_SEEDS=50 tools/sandbox.sh go -C e2e test "${flags[@]}" ./suites/envfile &&
     REFVOL_SEEDS=50 go -C deploy test "${flags[@]}" . &&
+    REFVOL_SEEDS=1-5000 go -C cmd/kubectl-refvol test "${flags[@]}" -run TestRolloutModel . &&
     REFVOL_LONG=1 go test "${flags[@]}" -run TestMemory ./pkg/report
 }
 

@@ -30,6 +30,11 @@ type roller struct {
 	// last is the last look, or nil. watch has seen all looks.
 	last  *look
 	watch *health.Watch
+	// number is that of the step, from 1. checkFails is when the command of --check began to fail, or zero. cannotTell means that events can't be
+	// written.
+	number     int
+	checkFails time.Time
+	cannotTell bool
 }
 
 // rolloutCalls are what a roller asks of the cluster, and how it tells what it does.
@@ -41,8 +46,11 @@ type rolloutCalls struct {
 	survey func(context.Context, ...fleet.Object) (*fleet.Survey, error)
 	// pods lists the pods of a namespace.
 	pods func(ctx context.Context, namespace string) ([]corev1.Pod, error)
-	say  func(format string, args ...any)
-	warn func(error)
+	// event writes an event on an object. check runs the command of --check with some more variables.
+	event func(ctx context.Context, object fleet.Object, version status.Version, reason, text string) error
+	check func(ctx context.Context, env []string) error
+	say   func(format string, args ...any)
+	warn  func(error)
 }
 
 // roll returns nil when the last step has succeeded.
@@ -62,14 +70,18 @@ func (r *roller) takeSteps(ctx context.Context, steps []rolloutStep) error {
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
+	if !r.byHand {
+		r.tell(ctx, eventStarted, "%s gives it to more and more pods; its share is %s", rolloutManager, share(r.now[0].percent()))
+	}
 	last := 0
 	for i, step := range steps {
-		to := r.raise(step)
+		r.number = i + 1
+		to := max(r.raise(step), r.present(step))
 		if i > 0 && to <= last {
 			r.calls.say("%s: %s has no more pods than the step before: left out", r.names(), step)
 			continue
 		}
-		if step.pods == 0 && to > step.percent {
+		if step.pods == 0 && to > step.percent && to > r.present(step) {
 			r.calls.say("%s: no pod that is well has a place up to %s: raised to %s", r.names(), step, share(to))
 		}
 		if err := r.step(ctx, to); err != nil {
@@ -130,6 +142,12 @@ func (r *roller) checkStates() error {
 		return &usageError{fmt.Errorf("%s has the annotation %s, and not all objects have: roll out canary objects by themselves", r.objects[i], volume.CanaryAnnotation)}
 	}
 	for i, state := range r.now {
+		switch {
+		case r.last.survey.IsImmutable(r.objects[i]):
+			return &statusError{fmt.Errorf("%s is immutable: no plugin asks for its annotation. Write the values to an object that is not", r.objects[i]), no}
+		case state.isCanary && state.isHeld:
+			return &statusError{fmt.Errorf("%s has both annotations, %s and %s: remove one of them", r.objects[i], volume.CanaryAnnotation, volume.RolloutAnnotation), no}
+		}
 		if _, isShare := volume.ParseShare(state.share); !isShare && !r.byHand && !state.isCanary {
 			return &statusError{fmt.Errorf("%s: %s is %q, which is not a share, so all changes are held: set it with %s",
 				r.objects[i], volume.RolloutAnnotation, state.share, r.commandTo(0)), no}
@@ -165,6 +183,18 @@ func (r *roller) raise(step rolloutStep) (percent int) {
 		}
 	}
 	return percent
+}
+
+// present returns the share that all objects have already: an interrupted run continues there. With --to it is 0.
+func (r *roller) present(step rolloutStep) int {
+	if r.byHand || step == (rolloutStep{}) {
+		return 0
+	}
+	least := 100
+	for _, state := range r.now {
+		least = min(least, state.percent())
+	}
+	return least
 }
 
 func place(pod status.Pod) int { return volume.RolloutPlace(types.UID(pod.UID)) }
@@ -277,7 +307,9 @@ func (r *roller) laggards(to int) (waits []fleet.OutdatedVolume, text string) {
 	showing, volumes := 0, 0
 	for i, result := range r.last.results {
 		percent := max(to, r.now[i].percent())
-		takes := func(uid string) bool { return place(status.Pod{UID: uid}) <= percent }
+		takes := func(uid string) bool {
+			return place(status.Pod{UID: uid}) <= percent || r.now[i].isCanary && to == 0 // it must go everywhere
+		}
 		waits = append(waits, result.LaggardsOf(r.last.survey, r.now[i].isCanary, takes)...)
 		showing, volumes = showing+result.Showing, volumes+result.Volumes
 	}
@@ -302,6 +334,9 @@ func (r *roller) finish(ctx context.Context) error {
 	defer cancel()
 	for i, object := range r.objects {
 		now := r.now[i]
+		if i == 0 {
+			r.tell(ctx, eventDone, "all pods have the change, and are well")
+		}
 		switch {
 		case now.isCanary:
 			r.calls.say("%s: done, all pods show the canary. To promote it, write its values to the stable object, wait with kubectl refvol converged, and delete it", object)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -36,17 +37,17 @@ func (r *roller) judge() error {
 // observe returns nil if the pods that have the change are well for --every. If more than half of them are replaced meanwhile, the time begins
 // anew. It waits for pods of which it is not known yet whether they are well.
 func (r *roller) observe(ctx context.Context, to int) error {
-	r.watch.Begin()
-	began := time.Now()
+	known, began := r.watch.Begin(), time.Now()
 	limit := began.Add(r.every + r.timeout)
 	v := r.watch.Verdict(r.last.at)
+	isLost := v.Takers > 0 && known == 0
 	if v.Takers == 0 {
 		r.calls.say("%s: %s: no pod that was well before has the change", r.names(), share(to))
 	} else {
 		r.calls.say("%s: %s: watching %d pods for %s", r.names(), share(to), v.Takers, r.every)
 	}
 	for {
-		pause(ctx, min(max(healthPause, r.last.took), max(time.Until(began.Add(r.every)), healthPause/2)))
+		pause(ctx, max(healthPause, r.last.took))
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -61,19 +62,33 @@ func (r *roller) observe(ctx context.Context, to int) error {
 			r.calls.warn(err)
 			continue
 		}
-		if err := r.judge(); err != nil {
-			return err
-		}
-		switch v := r.watch.Verdict(r.last.at); {
-		case v.Lost && now.After(limit):
-			return fmt.Errorf("%s: stays at %s: whether the change is good isn't known: again and again, more than half of the pods that have it are replaced: run the command again", r.names(), share(to))
-		case v.Lost:
-			r.calls.say("%s: %s: more than half of the pods that have the change are replaced, or their nodes are not ready: watching anew", r.names(), share(to))
-			if err := r.lookWithRetry(ctx); err != nil { // the new pods
+		if r.judge() != nil { // ask again which nodes are ready before anything is taken back
+			if err := r.look(ctx); err != nil {
+				r.calls.warn(err)
+				continue
+			}
+			if err := r.judge(); err != nil {
 				return err
 			}
-			r.watch.Begin()
-			began = now
+		}
+		if err := r.runCheck(ctx, to); err != nil {
+			return err
+		}
+		v := r.watch.Verdict(r.last.at)
+		isLost = isLost || v.Lost
+		switch {
+		case now.After(limit) && (isLost || len(v.Undecided) > 0):
+			return fmt.Errorf("%s: stays at %s: whether the change is good isn't known: pods that have it are replaced again and again, or are on nodes that are not ready, or start again and again (%s): run the command again",
+				r.names(), share(to), few(v.Undecided))
+		case isLost:
+			if v.Lost {
+				r.calls.say("%s: %s: more than half of the pods that have the change are replaced, drained, or on nodes that are not ready: watching anew", r.names(), share(to))
+				if err := r.look(ctx); err != nil { // the new pods
+					r.calls.warn(err)
+					continue
+				}
+			}
+			began, isLost = now, r.watch.Begin() == 0
 		case now.Sub(began) >= r.every && len(v.Undecided) == 0:
 			return nil
 		}
@@ -86,6 +101,9 @@ func (r *roller) stopped(ctx context.Context, stop *stopError) error {
 	for _, f := range stop.verdict.Unhealthy {
 		r.calls.say("  pod %s %s (since %s)", f.Name, f.What, f.Since.UTC().Format(time.RFC3339))
 	}
+	if !r.now[0].isCanary || r.onFailure == keepCanary {
+		r.tell(ctx, eventStopped, "%v; the share stays at %s", stop, share(r.now[0].percent()))
+	}
 	if !r.now[0].isCanary {
 		return &statusError{fmt.Errorf("%s: stopped: %w. The share stays, so that these pods can take a revert. Write the old values back, and then run: %s. "+
 			"Pods that have started meanwhile keep the bad values until then", r.names(), stop, r.commandTo(100)), no}
@@ -95,12 +113,36 @@ func (r *roller) stopped(ctx context.Context, stop *stopError) error {
 	}
 	ctx, cancel := r.deadline(ctx)
 	defer cancel()
+	var errs []error
 	for i := range r.objects {
-		if err := r.set(ctx, i, share(0), nil); err != nil && isAnswer(err) {
-			return err
-		} else if err != nil {
-			return fmt.Errorf("%s: stopped: %w, and the canary could not be taken back: run: %s: %w", r.names(), stop, r.commandTo(0), err)
-		}
+		errs = append(errs, r.takeBack(ctx, i))
 	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%s: stopped: %w, and a canary could not be taken back: run: %s: %w", r.names(), stop, r.commandTo(0), err)
+	}
+	r.tell(ctx, eventReverted, "%v; the share is 0%% again", stop)
 	return &statusError{fmt.Errorf("%s: stopped, and taken back to 0%%: %w", r.names(), stop), no}
+}
+
+// takeBack sets a canary to 0%, whatever else was changed of it meanwhile. It tries until ctx ends. A canary that is gone needs nothing.
+func (r *roller) takeBack(ctx context.Context, i int) error {
+	for {
+		state, err := r.calls.state(ctx, r.objects[i])
+		switch {
+		case err != nil:
+		case state == nil, state.isCanary && state.percent() == 0:
+			return nil
+		default:
+			state.isCanary = true
+			if state, err = r.calls.set(ctx, r.objects[i], state, share(0), nil); err == nil {
+				r.now[i] = state
+				return nil
+			}
+		}
+		if isRefusal(err) || ctx.Err() != nil {
+			return err
+		}
+		r.calls.warn(err)
+		pause(ctx, healthPause)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -30,6 +31,7 @@ type rolloutOptions struct {
 	maxUnhealthy  tolerance
 	unreadyFor    time.Duration
 	onFailure     string
+	check         string
 	// given are the flags of the command line that say which cluster and which plugins are meant.
 	given []string
 }
@@ -87,7 +89,8 @@ request. A canary object begins without a share, or with a small one.
 Each step waits until every volume that may take the change shows it, and was opened with --opened.
 Then it watches the pods that have the change for --every. A pod is unhealthy if it has restarted more
 often than --allow-restarts since it took the change, is not ready any more for --unready-for, or is not
-ready after --timeout. Pods that are deleted, drained or replaced count by what they did before. If
+ready after --timeout. Pods that are deleted or replaced count by what they did before, and those that are
+drained, or on a node that is not ready, don't count. If
 more pods are unhealthy than --max-unhealthy, the command lists them and stops: a canary is set to 0%
 (--on-failure=keep leaves it), and a held version stays: write the old values back, and then run the
 command with --to 100%.
@@ -132,6 +135,7 @@ nothing to do.`,
 	fs.Var(&opts.maxUnhealthy, "max-unhealthy", "how many pods that have the change may be unhealthy, or which share of them")
 	fs.DurationVar(&opts.unreadyFor, "unready-for", opts.unreadyFor, "how long a pod must be not ready until it counts as unhealthy")
 	fs.StringVar(&opts.onFailure, "on-failure", opts.onFailure, "what happens to a canary object if pods are unhealthy: revert sets 0%, keep leaves the share")
+	fs.StringVar(&opts.check, "check", opts.check, "a command for sh that is run at each look of a step; if it fails for --unready-for, the change is bad")
 	cmd.MarkFlagsMutuallyExclusive("to", "steps")
 	cmd.AddCommand(append(newPauseCommands(flags), newRolloutStatusCommand(flags))...)
 	return cmd
@@ -223,8 +227,9 @@ func (o *rolloutOptions) run(ctx context.Context, args []string, stdout, stderr 
 	r := &roller{
 		rolloutOptions: *o, objects: objects, byHand: o.to != "",
 		calls: rolloutCalls{
-			state: c.rollout, set: c.setRollout, survey: c.fleet().Collect, pods: c.podsOf,
-			say: say(stdout), warn: func(err error) { warn("Warning: %v: trying again", err) },
+			state: c.rollout, set: c.setRollout, survey: c.fleet().Collect, pods: c.podsOf, event: c.event,
+			check: func(ctx context.Context, env []string) error { return runShell(ctx, o.check, env, stderr) },
+			say:   say(stdout), warn: func(err error) { warn("Warning: %v: trying again", err) },
 		},
 	}
 	return r.roll(ctx, steps)
@@ -245,12 +250,25 @@ func (r *roller) commandTo(percent int) string {
 	return strings.Join(words, " ")
 }
 
+// quoted returns a word of a command line for a shell.
+func quoted(word string) string {
+	if strings.ContainsFunc(word, func(c rune) bool {
+		return !strings.ContainsRune("-_./:=,@%+", c) && !unicode.IsLetter(c) && !unicode.IsDigit(c)
+	}) {
+		return "'" + strings.ReplaceAll(word, "'", `'\\''`) + "'"
+	}
+	return word
+}
+
 // givenFlags returns the flags of a command line that say which cluster and which plugins are meant, so that a printed command means the same.
 func givenFlags(cmd *cobra.Command) (given []string) {
-	names := []string{"kubeconfig", "context", "cluster", "user", "server", "plugin-namespace", "plugin-selector", "driver-name", "status-port"}
+	names := []string{
+		"kubeconfig", "context", "cluster", "user", "server", "as", "plugin-namespace", "plugin-selector", "driver-name", "status-port",
+		"timeout", "opened", "allow-restarts",
+	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if slices.Contains(names, f.Name) {
-			given = append(given, fmt.Sprintf("--%s=%s", f.Name, f.Value))
+			given = append(given, fmt.Sprintf("--%s=%s", f.Name, quoted(f.Value.String())))
 		}
 	})
 	return given

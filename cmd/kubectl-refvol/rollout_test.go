@@ -31,7 +31,7 @@ type fakeObject struct {
 type fakePod struct {
 	// data and version are what it shows of each object. took is when it took the last data.
 	data, version map[string]string
-	took          time.Time
+	took, created time.Time
 	ready         bool
 	restarts      int32
 	spread        string
@@ -39,8 +39,11 @@ type fakePod struct {
 
 // fakeRollout is a cluster with one node, whose volumes take changes as the plugin shows them.
 type fakeRollout struct {
-	// events are later events. Each function returns true when it has happened.
-	events  []func() bool
+	// laters are later events. Each function returns true when it has happened.
+	laters []func() bool
+	// events are those on objects. check is the command of --check.
+	events  []string
+	check   func(env []string) error
 	objects map[string]*fakeObject
 	pods    map[string]*fakePod
 	// lag is how long the plugin takes to show a version.
@@ -49,6 +52,8 @@ type fakeRollout struct {
 	old, pinned bool
 	// stuck has pods whose volumes never take a version.
 	stuck map[string]bool
+	// twoNodes means that half of the pods are on the node m, and isLost that this node is not ready.
+	twoNodes, isLost bool
 	// isCanary means that the object app is a canary: pods outside of its share show nothing of it.
 	isCanary bool
 	// sick changes a pod some time after it has taken data.
@@ -59,7 +64,10 @@ type fakeRollout struct {
 	out   []string
 	// failSets are the changes that fail, by their number from 1. true means that the change is made, and only its answer is lost.
 	failSets map[int]bool
-	setCalls int
+	// conflictSets are the changes before which somebody else touches the object.
+	conflictSets map[int]bool
+	setCalls     int
+	isImmutable  bool
 }
 
 // newFakeRollout returns pods whose volumes show objects with the data old. The objects have the data new and the annotation 0%.
@@ -87,7 +95,7 @@ func (f *fakeRollout) change(name, data, share string) {
 // later makes something happen at the first look after a time.
 func (f *fakeRollout) later(d time.Duration, do func()) {
 	at := time.Now().Add(d)
-	f.events = append(f.events, func() bool {
+	f.laters = append(f.laters, func() bool {
 		if time.Now().Before(at) {
 			return false
 		}
@@ -98,7 +106,7 @@ func (f *fakeRollout) later(d time.Duration, do func()) {
 
 // settle makes the plugin show what it may show now.
 func (f *fakeRollout) settle() {
-	f.events = slices.DeleteFunc(f.events, func(happens func() bool) bool { return happens() })
+	f.laters = slices.DeleteFunc(f.laters, func(happens func() bool) bool { return happens() })
 	for name, p := range f.pods {
 		for of, o := range f.objects {
 			percent := o.state.percent()
@@ -134,9 +142,38 @@ func (f *fakeRollout) with(object, data string) (names []string) {
 	return names
 }
 
-func (f *fakeRollout) report() *status.Report {
+// nodeOf returns the node of a pod: n, or m if half of the pods are there.
+func (f *fakeRollout) nodeOf(name string) string {
+	if f.twoNodes && volume.RolloutPlace(types.UID("node of "+name)) > 50 {
+		return "m"
+	}
+	return "n"
+}
+
+// nodes returns the nodes. One that is lost is not ready, and does not answer.
+func (f *fakeRollout) nodes() []fleet.Node {
+	all := []fleet.Node{{Name: "n", Report: f.report("n")}}
+	if !f.twoNodes {
+		return all
+	}
+	m := fleet.Node{Name: "m", Report: f.report("m")}
+	if f.isLost {
+		m.Report, m.Problem = nil, &fleet.Problem{Reason: fleet.NodeNotReady}
+		for name := range f.pods {
+			if f.nodeOf(name) == "m" {
+				m.Pods = append(m.Pods, fleet.Pod{Namespace: "shop", Name: name, UID: types.UID(name), Node: "m", Started: true})
+			}
+		}
+	}
+	return append(all, m)
+}
+
+func (f *fakeRollout) report(node string) *status.Report {
 	report := &status.Report{Header: status.Header{KnowsRollout: !f.old}}
 	for name, p := range f.pods {
+		if f.nodeOf(name) != node {
+			continue
+		}
 		v := status.Volume{Name: "v", Pod: status.Pod{Namespace: "shop", Name: name, UID: name}, Condition: "Current", Bytes: 1}
 		for of, o := range f.objects {
 			version, shown := &status.Version{UID: "u", ResourceVersion: p.version[of]}, status.VolumeObject{Object: &status.Object{Kind: "ConfigMap", Namespace: "shop", Name: of}}
@@ -155,6 +192,9 @@ func (f *fakeRollout) report() *status.Report {
 		}
 		report.Volumes = append(report.Volumes, v)
 	}
+	if f.isImmutable {
+		report.Objects = []*status.Object{{Kind: "ConfigMap", Namespace: "shop", Name: "app", Immutable: true}}
+	}
 	return report
 }
 
@@ -165,7 +205,7 @@ func (f *fakeRollout) list() (pods []corev1.Pod) {
 		if p.ready {
 			is = corev1.ConditionTrue
 		}
-		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(p.created)}, Spec: corev1.PodSpec{NodeName: f.nodeOf(name)}, Status: corev1.PodStatus{
 			Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: is}},
 			ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Ready: p.ready, RestartCount: p.restarts}},
 		}}
@@ -198,10 +238,13 @@ func (f *fakeRollout) roller() *roller {
 		},
 		set: func(_ context.Context, object fleet.Object, from *rolloutState, share string, after *string) (*rolloutState, error) {
 			o := f.objects[object.Name]
+			f.setCalls++
+			if o != nil && f.conflictSets[f.setCalls] {
+				f.change(object.Name, o.data, o.state.share)
+			}
 			if o == nil || from.Version != o.state.Version {
 				return nil, changedError(object)
 			}
-			f.setCalls++
 			isMade, fails := f.failSets[f.setCalls]
 			if fails && !isMade {
 				return nil, errFault
@@ -222,11 +265,16 @@ func (f *fakeRollout) roller() *roller {
 				return nil, err
 			}
 			f.settle()
-			return &fleet.Survey{Nodes: []fleet.Node{{Name: "n", Report: f.report()}}}, nil
+			return &fleet.Survey{Nodes: f.nodes()}, nil
 		},
 		pods: func(context.Context, string) ([]corev1.Pod, error) { return f.list(), nil },
-		say:  func(format string, args ...any) { f.out = append(f.out, fmt.Sprintf(format, args...)) },
-		warn: func(err error) { f.out = append(f.out, "warning: "+err.Error()) },
+		event: func(_ context.Context, object fleet.Object, _ status.Version, reason, text string) error {
+			f.events = append(f.events, object.Name+" "+reason+": "+text)
+			return nil
+		},
+		check: func(_ context.Context, env []string) error { return f.check(env) },
+		say:   func(format string, args ...any) { f.out = append(f.out, fmt.Sprintf(format, args...)) },
+		warn:  func(err error) { f.out = append(f.out, "warning: "+err.Error()) },
 	}
 	return r
 }
@@ -244,6 +292,9 @@ func (f *fakeRollout) roll(ctx context.Context, t *testing.T, flags ...string) e
 			if err := r.maxUnhealthy.Set(text); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if text, ok := strings.CutPrefix(flag, "--check="); ok {
+			r.rolloutOptions.check = text
 		}
 		if text, ok := strings.CutPrefix(flag, "--on-failure="); ok {
 			r.onFailure = text
@@ -347,7 +398,7 @@ func TestRollout(t *testing.T) {
 		"a new pod that fails stops": func(t *testing.T) {
 			f := newFakeRollout(20, "app")
 			f.later(70*time.Second, func() { // in the second step
-				f.pods["late"] = &fakePod{data: map[string]string{"app": "new"}, version: map[string]string{"app": "13"}, restarts: 3}
+				f.pods["late"] = &fakePod{data: map[string]string{"app": "new"}, version: map[string]string{"app": "13"}, restarts: 3, created: time.Now()}
 			})
 			if err := f.roll(t.Context(), t, "--steps=10%,20%,30%,40%,100%"); exitStatus(err) != no {
 				t.Error(err)

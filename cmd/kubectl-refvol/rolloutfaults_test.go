@@ -44,7 +44,7 @@ func TestRolloutJudges(t *testing.T) {
 				if p.data["app"] == "new" && time.Since(p.took) > 5*time.Second {
 					delete(f.pods, name)
 					n++
-					f.pods[fmt.Sprint(name, "-", n)] = &fakePod{data: map[string]string{"app": "new"}, version: map[string]string{"app": p.version["app"]}, took: time.Now()}
+					f.pods[fmt.Sprint(name, "-", n)] = &fakePod{data: map[string]string{"app": "new"}, version: map[string]string{"app": p.version["app"]}, took: time.Now(), created: time.Now()}
 				}
 			}
 			if err := f.roll(t.Context(), t); exitStatus(err) != no && exitStatus(err) != unknown || strings.Contains(fmt.Sprint(f.sets), "50%") {
@@ -54,7 +54,7 @@ func TestRolloutJudges(t *testing.T) {
 		"new pods that are never ready": func(t *testing.T, f *fakeRollout) {
 			f.later(20*time.Second, func() {
 				for i := range 5 {
-					f.pods[fmt.Sprint("late-", i)] = &fakePod{data: map[string]string{"app": "new"}, version: map[string]string{"app": "12"}}
+					f.pods[fmt.Sprint("late-", i)] = &fakePod{data: map[string]string{"app": "new"}, version: map[string]string{"app": "12"}, created: time.Now()}
 				}
 			})
 			if err := f.roll(t.Context(), t, "--steps=10%,20%,30%,40%,50%,100%"); exitStatus(err) != no {
@@ -80,13 +80,13 @@ func TestRolloutJudges(t *testing.T) {
 			f.later(30*time.Second, func() {
 				for i, name := range f.with("app", "new") {
 					delete(f.pods, name)
-					f.pods[fmt.Sprint("drained-", i)] = &fakePod{data: map[string]string{"app": "new"}, version: map[string]string{"app": "12"}, ready: true, took: time.Now()}
+					f.pods[fmt.Sprint("drained-", i)] = &fakePod{data: map[string]string{"app": "new"}, version: map[string]string{"app": "12"}, ready: true, took: time.Now(), created: time.Now()}
 				}
 			})
 			if err := f.roll(t.Context(), t); err != nil {
 				t.Error(err, f.summary())
 			}
-			f.wantPrinted(t, "more than half of the pods that have the change are replaced, or their nodes are not ready: watching anew")
+			f.wantPrinted(t, "more than half of the pods that have the change are replaced, drained, or on nodes that are not ready: watching anew")
 		},
 		"unhealthy pods that are tolerated": func(t *testing.T, f *fakeRollout) {
 			f.sick = func(f *fakeRollout, name string, p *fakePod) { p.ready = name != "pod-3" && name != "pod-7" }
@@ -147,12 +147,18 @@ func TestRolloutOfACanary(t *testing.T) {
 				t.Error(err, f.summary())
 			}
 			f.wantPrinted(t, "done, all pods show the canary. To promote it, write its values to the stable object")
+			if got := fmt.Sprint(f.events); got != "[app RolloutStarted: refvol-rollout gives it to more and more pods; its share is 0% app RolloutDone: all pods have the change, and are well]" {
+				t.Error(got)
+			}
 		},
 		"a bad one is taken back": func(t *testing.T, f *fakeRollout) {
 			f.sick = failing
 			err := f.roll(t.Context(), t)
 			if exitStatus(err) != no || fmt.Sprint(f.sets) != "[10% 0%]" || !strings.HasPrefix(err.Error(), "configmap/app: stopped, and taken back to 0%: unhealthy pods that have the change: ") {
 				t.Error(err, f.summary())
+			}
+			if len(f.events) != 2 || !strings.Contains(f.events[1], "RolloutReverted: unhealthy pods that have the change: ") {
+				t.Error(f.events)
 			}
 		},
 		"a bad one is kept": func(t *testing.T, f *fakeRollout) {
@@ -165,6 +171,30 @@ func TestRolloutOfACanary(t *testing.T) {
 		"taking it back fails at first": func(t *testing.T, f *fakeRollout) {
 			f.sick, f.failSets = failing, map[int]bool{2: false, 3: true}
 			if err := f.roll(t.Context(), t); exitStatus(err) != no || fmt.Sprint(f.sets) != "[10% 0%]" {
+				t.Error(err, f.summary())
+			}
+		},
+		"somebody changes it while it is taken back": func(t *testing.T, f *fakeRollout) {
+			f.sick, f.conflictSets = failing, map[int]bool{2: true, 3: true}
+			if err := f.roll(t.Context(), t); exitStatus(err) != no || fmt.Sprint(f.sets) != "[10% 0%]" {
+				t.Error(err, f.summary())
+			}
+		},
+		"an interrupted one goes on": func(t *testing.T, f *fakeRollout) {
+			f.change("app", "new", "50%")
+			if err := f.roll(t.Context(), t); err != nil || fmt.Sprint(f.sets) != "[100%]" {
+				t.Error(err, f.summary())
+			}
+		},
+		"both annotations": func(t *testing.T, f *fakeRollout) {
+			f.objects["app"].state.isHeld = true
+			if err := f.roll(t.Context(), t); exitStatus(err) != no || !strings.Contains(err.Error(), "has both annotations") {
+				t.Error(err, f.summary())
+			}
+		},
+		"immutable": func(t *testing.T, f *fakeRollout) {
+			f.isImmutable = true
+			if err := f.roll(t.Context(), t); exitStatus(err) != no || !strings.Contains(err.Error(), "is immutable") || len(f.sets) > 0 {
 				t.Error(err, f.summary())
 			}
 		},
@@ -204,6 +234,32 @@ func TestRolloutOfACanary(t *testing.T) {
 				t.Error(err, f.summary())
 			}
 		},
+		"a check that fails": func(t *testing.T, f *fakeRollout) {
+			var seen []string
+			f.check = func(env []string) error {
+				if seen = env; fmt.Sprint(f.sets) == "[10% 50%]" {
+					return errFault
+				}
+				return nil
+			}
+			err := f.roll(t.Context(), t, "--check=x")
+			if exitStatus(err) != no || fmt.Sprint(f.sets) != "[10% 50% 0%]" || fmt.Sprint(seen) != "[REFVOL_SHARE=50% REFVOL_STEP=2 REFVOL_OBJECTS=configmap/app REFVOL_NAMESPACE=shop]" {
+				t.Error(err, f.summary(), seen)
+			}
+			f.wantPrinted(t, "pod (--check) the command fails: fault")
+		},
+		"a check that fails once": func(t *testing.T, f *fakeRollout) {
+			n := 0
+			f.check = func([]string) error {
+				if n++; n%4 == 0 {
+					return errFault
+				}
+				return nil
+			}
+			if err := f.roll(t.Context(), t, "--check=x"); err != nil {
+				t.Error(err, f.summary())
+			}
+		},
 		"interrupted": func(t *testing.T, f *fakeRollout) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -237,5 +293,16 @@ func TestNextCommand(t *testing.T) {
 	r.given = []string{"--context=prod", "--plugin-namespace=system"}
 	if got, want := r.commandTo(0), "kubectl refvol rollout configmap/app -n shop --to 0% --context=prod --plugin-namespace=system"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestRunShell: the command gets the variables, and its exit status counts.
+func TestRunShell(t *testing.T) {
+	var out strings.Builder
+	if err := runShell(t.Context(), `echo "$REFVOL_SHARE"; exit 3`, []string{"REFVOL_SHARE=10%"}, &out); err == nil || !strings.Contains(err.Error(), "exit status 3") || out.String() != "10%\n" {
+		t.Error(err, out.String())
+	}
+	if err := runShell(t.Context(), "true", nil, &out); err != nil {
+		t.Error(err)
 	}
 }

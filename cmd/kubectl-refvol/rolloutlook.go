@@ -92,7 +92,11 @@ func (r *roller) look(ctx context.Context) error {
 	}
 	takers := survey.Takers(versions)
 	for i := range takers {
-		next.takers[takers[i].UID] = &takers[i]
+		t := &takers[i]
+		if was := next.takers[t.UID]; was != nil && was.Current && t.Shows { // a plugin learns late that only the annotation has changed
+			t.Current = true
+		}
+		next.takers[t.UID] = t
 	}
 	if err := r.lookAtPods(ctx, next); err != nil {
 		return err
@@ -104,7 +108,11 @@ func (r *roller) look(ctx context.Context) error {
 
 // lookAgain looks at the pods. If the last answers of the plugins are old, or no pod is known to have the change, it asks the plugins again.
 func (r *roller) lookAgain(ctx context.Context) error {
-	if time.Since(r.last.surveyedAt) >= max(surveyPause, 4*r.last.took) || r.watch.Verdict(r.last.at).Takers == 0 {
+	age := max(surveyPause, 4*r.last.took)
+	if r.watch.Verdict(r.last.at).Takers == 0 {
+		age /= 4
+	}
+	if time.Since(r.last.surveyedAt) >= age {
 		return r.look(ctx)
 	}
 	if err := r.checkUnchanged(ctx); err != nil {
@@ -120,6 +128,7 @@ func (r *roller) lookAtPods(ctx context.Context, l *look) error {
 		namespaces[t.Namespace] = true
 	}
 	var signs []health.Sign
+	there := map[string]bool{}
 	for namespace := range namespaces {
 		pods, err := r.calls.pods(ctx, namespace)
 		if err != nil {
@@ -129,12 +138,11 @@ func (r *roller) lookAtPods(ctx context.Context, l *look) error {
 			if taker := l.takers[fleet.UIDOf(&pods[i])]; taker != nil {
 				l.spread = max(l.spread, fleet.LongestSpread(&pods[i], r.cluster.driver))
 				signs = append(signs, sign(&pods[i], taker, l.survey))
+				there[taker.UID] = true
 			}
 		}
 	}
-	maps.DeleteFunc(l.takers, func(uid string, _ *fleet.Taker) bool {
-		return !slices.ContainsFunc(signs, func(s health.Sign) bool { return s.UID == uid })
-	})
+	maps.DeleteFunc(l.takers, func(uid string, _ *fleet.Taker) bool { return !there[uid] })
 	l.at = time.Now()
 	r.watch.Look(l.at, signs)
 	return nil
@@ -144,10 +152,10 @@ func (r *roller) lookAtPods(ctx context.Context, l *look) error {
 func sign(pod *corev1.Pod, taker *fleet.Taker, survey *fleet.Survey) health.Sign {
 	node := slices.IndexFunc(survey.Nodes, func(n fleet.Node) bool { return n.Name == pod.Spec.NodeName })
 	return health.Sign{
-		UID: taker.UID, Name: pod.Namespace + "/" + pod.Name, Has: taker.Current,
+		UID: taker.UID, Name: pod.Namespace + "/" + pod.Name, Created: pod.CreationTimestamp.Time, Has: taker.Current,
 		Ready: fleet.IsReady(pod), Failed: pod.Status.Phase == corev1.PodFailed, Restarts: fleet.Restarts(pod),
-		Leaves:  pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || fleet.IsDisrupted(pod),
-		Unknown: node >= 0 && survey.Nodes[node].Problem != nil && survey.Nodes[node].Problem.Reason == fleet.NodeNotReady,
+		Leaves:  pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded,
+		Unknown: fleet.IsDisrupted(pod) || node >= 0 && survey.Nodes[node].Problem != nil && survey.Nodes[node].Problem.Reason == fleet.NodeNotReady,
 		Text:    fleet.NotReadyText(pod),
 	}
 }

@@ -46,6 +46,7 @@ func newFleetModel(seed uint64) *fleetModel {
 	} else {
 		m.fakeRollout = newFakeRollout(pods, "app")
 	}
+	m.twoNodes = m.IntN(3) == 0
 	m.isBad, m.quiet = m.IntN(2) == 0, m.IntN(4) == 0
 	m.fails = []string{"not ready", "crashes", "is replaced after a crash", "never ready"}[m.IntN(4)]
 	m.delay = time.Duration(3+m.IntN(40)) * time.Second
@@ -90,7 +91,7 @@ func (m *fleetModel) replace(name string, ready bool) {
 	if o == nil {
 		return
 	}
-	p := &fakePod{data: map[string]string{"app": o.data}, version: map[string]string{"app": o.state.ResourceVersion}, ready: ready, took: time.Now()}
+	p := &fakePod{data: map[string]string{"app": o.data}, version: map[string]string{"app": o.state.ResourceVersion}, ready: ready, took: time.Now(), created: time.Now()}
 	if m.isCanary && volume.RolloutPlace(types.UID(next)) > o.state.percent() {
 		p.data["app"] = ""
 	}
@@ -102,6 +103,9 @@ func (m *fleetModel) happens() {
 	if m.quiet {
 		return
 	}
+	if m.twoNodes && !m.isLost && m.IntN(60) == 0 {
+		m.loseNode(time.Duration(20+m.IntN(120)) * time.Second)
+	}
 	for _, name := range slices.Sorted(maps.Keys(m.pods)) {
 		p := m.pods[name]
 		switch n := m.IntN(1500); {
@@ -112,6 +116,18 @@ func (m *fleetModel) happens() {
 			m.later(6*time.Second, func() { p.ready = true })
 		}
 	}
+}
+
+// loseNode makes the node m not ready for a while. Its pods count as not ready until the kubelet is back.
+func (m *fleetModel) loseNode(length time.Duration) {
+	m.isLost = true
+	for name, p := range m.pods {
+		if was := p.ready; m.nodeOf(name) == "m" && was {
+			p.ready = false
+			m.later(length+4*time.Second, func() { p.ready = true })
+		}
+	}
+	m.later(length, func() { m.isLost = false })
 }
 
 // request returns an error now and then, but not forever.

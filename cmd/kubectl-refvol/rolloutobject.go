@@ -33,6 +33,8 @@ type rolloutState struct {
 	// share is the annotation, or "". after is the other annotation of held versions, or nil.
 	share string
 	after *string
+	// isHeld means that volume.RolloutAnnotation is there.
+	isHeld bool
 	// isPaused means that no rollout may go on.
 	isPaused bool
 }
@@ -106,6 +108,7 @@ func stateOf(found *metav1.PartialObjectMetadata) *rolloutState {
 	if after, ok := found.Annotations[afterAnnotation]; ok {
 		state.after = &after
 	}
+	_, state.isHeld = found.Annotations[volume.RolloutAnnotation]
 	if share, isCanary := found.Annotations[volume.CanaryAnnotation]; isCanary {
 		state.share, state.after, state.isCanary = share, nil, true
 	}

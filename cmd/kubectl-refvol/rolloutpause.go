@@ -55,11 +55,11 @@ one begins. The share stays.`, "  kubectl refvol rollout pause configmap/app-can
 				return map[string]*string{pausedAnnotation: nil}, "no longer paused"
 			}),
 		command("abort", "Take a canary object back, or pause a held version", `Sets a canary object to 0%, so that all pods show the stable values again. A held version can't be taken back by an
-annotation: it is paused. Write the old values back, and then run rollout --to 100%.`,
+annotation: it is paused. Write the old values back, and then run rollout --to 100%, which a pause does not stop.`,
 			"  kubectl refvol rollout abort configmap/app-canary -n shop",
 			func(s *rolloutState) (map[string]*string, string) {
 				if !s.isCanary {
-					return map[string]*string{pausedAnnotation: &yes}, "paused: to take the change back, write the old values, resume, and run kubectl refvol rollout --to 100%"
+					return map[string]*string{pausedAnnotation: &yes}, "paused: to take the change back, write the old values, run kubectl refvol rollout --to 100%, and then resume"
 				}
 				none := share(0)
 				return map[string]*string{volume.CanaryAnnotation: &none}, "taken back: no pod shows the canary"
@@ -87,9 +87,10 @@ func changeObjects(ctx context.Context, opts *clusterOptions, args []string, out
 				}
 				break
 			}
-			if pause(ctx, healthPause); isAnswer(err) || ctx.Err() != nil {
+			if isAnswer(err) || isFinal(err) || ctx.Err() != nil {
 				return err
 			}
+			pause(ctx, healthPause)
 		}
 	}
 	return nil

@@ -254,7 +254,7 @@ func (v *Result) volume(node string, volume *status.Volume) {
 	case volume.Shows(object, *v.Current):
 		v.Showing++
 		v.opened(volume, object, lag)
-	case shown == nil && object.Absent != nil && object.Absent.Is(*v.Current):
+	case shown == nil && object.Absent != nil && (object.Absent.Is(*v.Current) || object.Immutable && object.Absent.UID == v.Current.UID):
 		v.NotForPod++
 	case shown == nil && volume.Condition == conditionPublishing:
 		lag(nil, Publishing, because("the volume is being published", volume.Reason))

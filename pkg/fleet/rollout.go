@@ -18,8 +18,8 @@ type Taker struct {
 
 	// Objects are the objects that the volumes name.
 	Objects []Object
-	// Current means that the volumes show the requested versions.
-	Current bool
+	// Current means that the volumes show the requested versions. Shows means that they show some version of each object.
+	Current, Shows bool
 }
 
 // Takers returns the pods with volumes that name one of some objects, by UID. Pinned volumes don't count, because they take no changes.
@@ -39,10 +39,10 @@ func (s *Survey) Takers(versions map[Object]status.Version) []Taker {
 				}
 				t := takers[v.Pod.UID]
 				if t == nil {
-					t = &Taker{Pod: v.Pod, Current: true}
+					t = &Taker{Pod: v.Pod, Current: true, Shows: true}
 					takers[v.Pod.UID] = t
 				}
-				t.Current = t.Current && v.Shows(&o, version)
+				t.Current, t.Shows = t.Current && v.Shows(&o, version), t.Shows && o.Shown != nil
 				if !slices.Contains(t.Objects, object) {
 					t.Objects = append(t.Objects, object)
 				}
@@ -69,6 +69,13 @@ func (s *Survey) WithoutRollout(object Object) (nodes []string) {
 		}
 	}
 	return nodes
+}
+
+// IsImmutable reports whether a plugin knows an object as immutable. It then hears of no annotation.
+func (s *Survey) IsImmutable(object Object) bool {
+	return slices.ContainsFunc(s.Nodes, func(n Node) bool {
+		return n.Report != nil && slices.ContainsFunc(n.Report.Objects, func(o *status.Object) bool { return o.Immutable && Object(o.Key()) == object })
+	})
 }
 
 // IsCanary reports whether a volume names an object as a canary that does not exist for its pod.

@@ -25,14 +25,15 @@ type Limits struct {
 type Sign struct {
 	// UID identifies the pod. Name is its namespace and name.
 	UID, Name string
-	// Has means that the pod shows the change.
-	Has bool
+	// Created is when the pod was created. Has means that it shows the change.
+	Created time.Time
+	Has     bool
 	// Ready, Failed and Restarts are in the pod's status. Restarts has the restarts of each container of the application, by name.
 	Ready, Failed bool
 	Restarts      map[string]int32
-	// Leaves means that the pod is being deleted or disrupted. From then on, only what it did before counts.
+	// Leaves means that the pod is being deleted. From then on, only what it did before counts.
 	Leaves bool
-	// Unknown means that the pod's node is not ready, so that the status may be old.
+	// Unknown means that the pod is being drained, or that its node is not ready. What happens to it meanwhile does not count.
 	Unknown bool
 	// Text says what ails the containers, or is "".
 	Text string
@@ -63,8 +64,8 @@ type Watch struct {
 	pods   map[string]*patient
 	// began are the pods that had the change at Begin, by UID.
 	began map[string]bool
-	// looks is the number of looks.
-	looks int
+	// first is the time of the first look.
+	first time.Time
 }
 
 // patient is what is known about one pod.
@@ -74,10 +75,11 @@ type patient struct {
 	// tookAt is when a look first found the change in the pod, or zero. restarts are those of the look before.
 	tookAt   time.Time
 	restarts map[string]int32
-	// isLeftOut means that the pod was not ready, and did not have the change, at the first look, and has not been ready since.
+	// isLeftOut means that the pod was not ready, and did not have the change, when it was first seen, and has not been ready since. Like isOld,
+	// only a pod can be that is older than the first look.
 	isLeftOut bool
-	// isOld means that it had the change and was not ready at the first look, after an earlier run of the command. Its restarts count once it was
-	// ready, because a restart may be what heals it.
+	// isOld means that it had the change and was not ready when it was first seen, after an earlier run of the command. The restarts of such pods
+	// count once they were ready, because a restart may be what heals them.
 	isOld bool
 	// wasReady means that a look has found it ready. unreadySince is zero while it is ready.
 	wasReady     bool
@@ -93,6 +95,9 @@ func New(limits Limits) *Watch { return &Watch{limits: limits, pods: map[string]
 
 // Look takes what a look at a time says about all pods that may take the change. A pod that is missing is gone.
 func (w *Watch) Look(now time.Time, all []Sign) {
+	if w.first.IsZero() {
+		w.first = now
+	}
 	there := map[string]bool{}
 	for i := range all {
 		sign := &all[i]
@@ -102,7 +107,7 @@ func (w *Watch) Look(now time.Time, all []Sign) {
 		case p == nil && sign.Leaves:
 		case p == nil:
 			p = &patient{}
-			if w.looks == 0 {
+			if !sign.Created.After(w.first) { // otherwise all its restarts come after the change
 				p.isLeftOut, p.isOld, p.restarts = !sign.Ready && !sign.Has, !sign.Ready && sign.Has, sign.Restarts
 			}
 			w.pods[sign.UID] = p
@@ -116,24 +121,24 @@ func (w *Watch) Look(now time.Time, all []Sign) {
 			w.leave(p, now)
 		}
 	}
-	w.looks++
 }
 
 // look takes what a look says about one pod.
 func (w *Watch) look(p *patient, sign *Sign, now time.Time) {
 	switch {
 	case sign.Leaves:
+		p.Restarts = sign.Restarts
 		w.leave(p, now)
 		return
 	case sign.Unknown:
-		p.UID, p.Name, p.Unknown = sign.UID, sign.Name, true
+		p.UID, p.Name, p.Unknown, p.unreadySince = sign.UID, sign.Name, true, time.Time{}
 		return
 	case !sign.Has: // also if the change was taken back
 		p.tookAt, p.found, p.restarts = time.Time{}, nil, sign.Restarts
 	case p.tookAt.IsZero():
 		p.tookAt = now
 	}
-	if p.Sign = *sign; p.isOld && !p.wasReady {
+	if p.Sign = *sign; (p.isOld || p.isLeftOut) && !p.wasReady {
 		p.restarts = sign.Restarts
 	}
 	if sign.Ready {
@@ -214,14 +219,15 @@ func (w *Watch) LeftOut() (names []string) {
 	return names
 }
 
-// Begin begins to count the pods that leave, of those that have the change now.
-func (w *Watch) Begin() {
+// Begin begins to count the pods that leave, of those that have the change now and are known. It returns their number.
+func (w *Watch) Begin() int {
 	w.began = map[string]bool{}
 	for uid, p := range w.pods {
-		if !p.tookAt.IsZero() && !p.hasLeft && !p.Unknown {
+		if !p.tookAt.IsZero() && !p.hasLeft && !p.Unknown && !p.isLeftOut {
 			w.began[uid] = true
 		}
 	}
+	return len(w.began)
 }
 
 // Verdict returns what is known at a time, which must not be before the last look.

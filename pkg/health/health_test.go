@@ -37,7 +37,8 @@ func signOf(uid, words string) Sign {
 	return s
 }
 
-// TestVerdict: each case has one look every five seconds. "" is a look without the pod.
+// TestVerdict: each case has one look every five seconds. "" is a look without the pod. If it is the first one, the pod is created later. With "-"
+// it is only seen later.
 func TestVerdict(t *testing.T) {
 	limits := Limits{Unready: 10 * time.Second, Start: time.Minute}
 	allows := Limits{Restarts: 1, Unready: 10 * time.Second, Start: time.Minute}
@@ -68,6 +69,12 @@ func TestVerdict(t *testing.T) {
 		"new, and never ready":                     {limits, append([]string{""}, long("has", 14)...), "was never ready"},
 		"new, and not ready yet":                   {limits, append([]string{""}, long("has", 5)...), "undecided"},
 		"restarted":                                {limits, []string{"ready", "has ready", "has ready 1"}, "restarted once"},
+		"seen late, with old restarts":             {limits, []string{"-", "has ready 3", "has ready 3"}, ""},
+		"seen late, and left out":                  {limits, append([]string{"-", "7"}, long("has 9", 20)...), ""},
+		"left out, and healed by a restart":        {limits, []string{"7", "has 8", "has 9 ready", "has 9 ready"}, ""},
+		"left out, healed and restarted":           {limits, []string{"7", "has 8", "has 9 ready", "has 10 ready"}, "restarted once"},
+		"back from a lost node":                    {limits, []string{"ready", "has ready", "has", "has unknown", "has unknown", "has unknown", "has", "has ready"}, ""},
+		"crashed as it leaves":                     {limits, []string{"ready", "has ready", "has leaves 1"}, "restarted once"},
 		"restarted between the looks":              {limits, []string{"ready 3", "has ready 5"}, "restarted 2 times"},
 		"restarted before":                         {limits, []string{"ready", "ready 4", "has ready 4"}, ""},
 		"restarted before the command":             {limits, []string{"has ready 4", "has ready 4"}, ""},
@@ -88,8 +95,12 @@ func TestVerdict(t *testing.T) {
 		w, now := New(test.limits), noon
 		for _, look := range test.looks {
 			var all []Sign
-			if look != "" {
-				all = append(all, a(look))
+			if look != "" && look != "-" {
+				s := a(look)
+				if test.looks[0] == "" {
+					s.Created = noon.Add(7 * time.Second)
+				}
+				all = append(all, s)
 			}
 			now = now.Add(5 * time.Second)
 			w.Look(now, all)

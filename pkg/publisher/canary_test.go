@@ -208,3 +208,35 @@ func TestPromotion(t *testing.T) {
 		e.wantFiles(r, "a", "2")
 	})
 }
+
+// TestCanaryGoesWhileOthersAreUnknown: the files of a canary stay until it is known what its keys hide. A newer absence is recorded meanwhile.
+func TestCanaryGoesWhileOthersAreUnknown(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1", "b", "1")
+		e.putCanary("100%", "a", "canary")
+		r := e.request("v1", "sources", "[{configMap: {name: app}}, {configMap: {name: app-canary, canary: true}}]")
+		e.publish(r)
+		e.halt()
+		e.objects.failWith(configMap("app"), errors.New("no answer"))
+		e.putCanary("0%", "a", "canary")
+		e.restart()
+		e.settle()
+		e.wantSome(r, "a", "canary", "b", "1")
+		e.objects.failWith(configMap("app"), nil)
+		e.objects.put(configMap("app"), "a", "2", "b", "2")
+		e.settle()
+		e.wantSome(r, "a", "2", "b", "2")
+		e.wantCondition(ConditionCurrent)
+
+		e.halt()
+		e.objects.failWith(configMap("app"), errors.New("no answer"))
+		e.putCanary("0%", "a", "canary-2")
+		e.restart()
+		e.settle()
+		e.putCanary("0%", "a", "canary-3")
+		if got, want := e.recordOf(r).Absent[appCanary], e.objects.get(appCanary).Version; got != want {
+			t.Errorf("the record says %v, want %v", got, want)
+		}
+		e.wantSome(r, "a", "2", "b", "2")
+	})
+}

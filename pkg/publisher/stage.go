@@ -37,6 +37,8 @@ func (v *vol) stage(ctx context.Context, got *answers, before staged) (*answers,
 	case len(split) > 0:
 		v.keepSet(got, change, split)
 		return nil, nil
+	case len(got.unknownRefs) > 0 && v.losesCanary(got): // what its keys hide may not be known
+		return nil, nil
 	}
 	now := time.Now()
 	waits := change.Waits(now)
@@ -61,7 +63,19 @@ func (v *vol) isNewsKnown(got *answers) bool {
 		return false
 	}
 	return !v.files.verified || !maps.Equal(v.files.withdrawn, got.refused) ||
-		slices.ContainsFunc(refs, func(ref volume.Ref) bool { return !got.unknownRefs[ref] && got.at[ref] != v.files.Shown[ref] })
+		slices.ContainsFunc(refs, func(ref volume.Ref) bool {
+			return !got.unknownRefs[ref] && (got.at[ref] != v.files.Shown[ref] || got.absent[ref] != v.files.Absent[ref])
+		})
+}
+
+// losesCanary reports whether the files show a canary that they must not show any more.
+func (v *vol) losesCanary(got *answers) bool {
+	for ref := range v.binding.spec.canaries {
+		if v.files.has(ref) && got.at[ref].UID == "" && !got.unknownRefs[ref] && !got.refused[ref] {
+			return true
+		}
+	}
+	return false
 }
 
 // decide does the work of stage that needs the files.

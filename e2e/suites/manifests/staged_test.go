@@ -146,6 +146,9 @@ func TestStaged(t *testing.T) {
 	t.Run("an object becomes immutable", func(t *testing.T) {
 		wantRefusal(t, configMap("0%", `{"immutable":true}`, nil), stagedPolicy, "an immutable object reaches all pods")
 		wantRefusal(t, configMap("", `{"immutable":true}`, nil))
+		immutable := func(c *corev1.ConfigMap) { c.Immutable = new(true) }
+		wantRefusal(t, configMap("", `{"metadata":{"annotations":{"refvol.dev/rollout":"0%"}}}`, immutable), stagedPolicy, "an immutable object reaches all pods")
+		wantRefusal(t, configMap("", `{"metadata":{"labels":{"a":"b"}}}`, immutable))
 		wantRefusal(t, configMap("0%", `{"immutable":true,"metadata":{"annotations":null}}`, nil))
 	})
 	t.Run("other objects", func(t *testing.T) {
