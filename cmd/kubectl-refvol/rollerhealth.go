@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,8 +79,8 @@ func (r *roller) observe(ctx context.Context, to int) error {
 		isLost = isLost || v.Lost
 		switch {
 		case now.After(limit) && (isLost || len(v.Undecided) > 0):
-			return fmt.Errorf("%s: stays at %s: whether the change is good isn't known: pods that have it are replaced again and again, or are on nodes that are not ready, or start again and again (%s): run the command again",
-				r.names(), share(to), few(v.Undecided))
+			return fmt.Errorf("%s: stays at %s: whether the change is good isn't known: the pods that have it are replaced again and again, or are on nodes that are not ready, or are not ready (%s): run the command again",
+				r.names(), share(to), cmp.Or(few(v.Undecided), "none is known"))
 		case isLost:
 			if v.Lost {
 				r.calls.say("%s: %s: more than half of the pods that have the change are replaced, drained, or on nodes that are not ready: watching anew", r.names(), share(to))
