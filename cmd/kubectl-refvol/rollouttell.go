@@ -60,11 +60,14 @@ func (r *roller) runCheck(ctx context.Context, to int) error {
 	if r.check == "" {
 		return nil
 	}
-	err := r.calls.check(ctx, []string{
+	problem := ""
+	if err := r.calls.check(ctx, []string{
 		"REFVOL_SHARE=" + share(to), fmt.Sprint("REFVOL_STEP=", r.number), "REFVOL_OBJECTS=" + r.names(), "REFVOL_NAMESPACE=" + r.objects[0].Namespace,
-	})
+	}); err != nil && ctx.Err() == nil {
+		problem = "the command fails: " + err.Error()
+	}
 	switch {
-	case err == nil || ctx.Err() != nil:
+	case problem == "":
 		r.checkFails = time.Time{}
 		return nil
 	case r.checkFails.IsZero():
@@ -73,14 +76,14 @@ func (r *roller) runCheck(ctx context.Context, to int) error {
 	if time.Since(r.checkFails) < r.unreadyFor {
 		return nil
 	}
-	return &stopError{health.Verdict{Unhealthy: []health.Finding{{Name: "(--check)", What: "the command fails: " + err.Error(), Since: r.checkFails}}}}
+	return &stopError{health.Verdict{Unhealthy: []health.Finding{{Name: "(--check)", What: problem, Since: r.checkFails}}}}
 }
 
 // runShell runs a command with more variables. What it prints goes to out.
 func runShell(ctx context.Context, command string, env []string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "sh", "-c", command)
+	cmd := exec.CommandContext(ctx, "sh", "-c", command) //nolint:gosec // It is the command line of the user.
 	cmd.Env, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = append(os.Environ(), env...), out, out, time.Second
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("sh -c: %w", err)
