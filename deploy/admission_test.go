@@ -30,7 +30,7 @@ func TestPolicies(t *testing.T) {
 		{"live", "MutatingAdmissionPolicy refvol-live-update", update, "pods", admissionv1.Ignore},
 		{"restart", "MutatingAdmissionPolicy refvol-restart", create, "pods", admissionv1.Ignore},
 		{"live-node-selector", "MutatingAdmissionPolicy refvol-live-node-selector", append(create, update...), "pods", admissionv1.Ignore},
-		{"staged", "ValidatingAdmissionPolicy refvol-staged", update, "configmaps secrets", admissionv1.Fail},
+		{"staged", "ValidatingAdmissionPolicy refvol-staged", append(create, update...), "configmaps secrets", admissionv1.Fail},
 	} {
 		want := &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
 			RuleWithOperations: admissionv1.RuleWithOperations{
