@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/fleet"
+	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -165,8 +166,16 @@ func (m *fleetModel) model() *roller {
 		}
 		return state, setErr
 	}
+	r.calls.event = func(ctx context.Context, object fleet.Object, version status.Version, reason, text string) error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return calls.event(ctx, object, version, reason, text)
+	}
 	r.calls.survey = func(ctx context.Context, objects ...fleet.Object) (*fleet.Survey, error) {
-		pause(ctx, time.Duration(m.IntN(3000))*time.Millisecond)
+		m.mu.Lock()
+		takes := time.Duration(m.IntN(3000)) * time.Millisecond
+		m.mu.Unlock()
+		pause(ctx, takes)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if err := m.request(); err != nil {
