@@ -226,9 +226,10 @@ func runModel(t *testing.T, seed uint64, ends map[string]int) {
 	if isTwice {
 		other := m.model()
 		other.calls.say, other.calls.warn = func(string, ...any) {}, func(error) {}
+		later := time.Duration(10+len(m.pods)) * time.Second
 		go func() {
 			defer close(second)
-			pause(ctx, time.Duration(10+len(m.pods))*time.Second)
+			pause(ctx, later)
 			_ = other.roll(ctx, []rolloutStep{{percent: 10}, {percent: 50}, {percent: 100}})
 		}()
 	} else {
