@@ -13,11 +13,10 @@ import (
 )
 
 // failing makes pods with the change restart again and again.
-func failing(f *fakeRollout, _ string, p *fakePod) {
+func failing(_ *fakeRollout, _ string, p *fakePod) {
 	if p.data["app"] == "new" && time.Since(p.took) > time.Second {
 		p.ready, p.restarts = false, 1+int32(time.Since(p.took).Seconds())/20
 	}
-	_ = f
 }
 
 func (f *fakeRollout) summary() string {

@@ -2,12 +2,7 @@ package publisher
 
 import (
 	"errors"
-	"os"
 	"testing"
-
-	"github.com/refvol/refvol/pkg/record"
-	"github.com/refvol/refvol/pkg/volume"
-	"github.com/refvol/refvol/pkg/writer"
 )
 
 const withCanary = `[{versions: {path: versions.json}}, {configMap: {name: app}}, {configMap: {name: app-canary, canary: true}}, {env: {path: e, envFrom: [{configMapRef: {name: app-canary, canary: true}}, {configMapRef: {name: app}}]}}]`
@@ -33,21 +28,6 @@ func (e *env) wantSome(r Request, pairs ...string) {
 			e.Errorf("%s is %q, want %q", pairs[i], files[pairs[i]], pairs[i+1])
 		}
 	}
-}
-
-// recordOf returns the whole record of a volume.
-func (e *env) recordOf(r Request) record.Record {
-	e.Helper()
-	root, err := os.OpenRoot(e.mounts.directory(r.Target))
-	if err != nil {
-		e.Fatal(err)
-	}
-	defer root.Close()
-	text, err := writer.Record(root, e.opts.AttributePrefix)
-	if err != nil {
-		e.Fatal(err)
-	}
-	return record.Decode(text, []volume.Ref{configMap("app"), appCanary})
 }
 
 // TestCanary: a canary exists only for the pods in its share: in a new volume, in a running one, after a restart and in a lost mount. Its keys

@@ -372,7 +372,18 @@ func (e *env) recorded(r Request) record.Versions {
 	return e.recordedIn(e.mounts.directory(r.Target), r)
 }
 
+// recordOf returns the volume's whole record.
+func (e *env) recordOf(r Request) record.Record {
+	e.Helper()
+	return e.recordIn(e.mounts.directory(r.Target), r)
+}
+
 func (e *env) recordedIn(dir string, r Request) record.Versions {
+	e.Helper()
+	return e.recordIn(dir, r).Shown
+}
+
+func (e *env) recordIn(dir string, r Request) record.Record {
 	e.Helper()
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -383,7 +394,7 @@ func (e *env) recordedIn(dir string, r Request) record.Versions {
 	if err != nil {
 		e.Fatal(err)
 	}
-	return record.Decode(text, e.lookup(r.VolumeID).vol.binding.spec.refs).Shown
+	return record.Decode(text, e.lookup(r.VolumeID).vol.binding.spec.refs)
 }
 
 // restartUnread is like restart, but the API server has no pods, so that only a publish shows what was requested.
