@@ -30,6 +30,9 @@ type roller struct {
 	// last is the last look, or nil. watch has seen all looks.
 	last  *look
 	watch *health.Watch
+	// stable are the objects that volumes show beside a canary, at their first versions. 0% takes none of their changes back. nil means that the
+	// version isn't known.
+	stable map[fleet.Object]*status.Version
 	// number is that of the step, from 1. checkFails is when the command of --check began to fail, or zero. cannotTell means that events can't be
 	// written.
 	number     int
@@ -44,7 +47,7 @@ type rolloutCalls struct {
 	state  func(context.Context, fleet.Object) (*rolloutState, error)
 	set    func(ctx context.Context, object fleet.Object, from *rolloutState, share string, after *string) (*rolloutState, error)
 	survey func(context.Context, ...fleet.Object) (*fleet.Survey, error)
-	// pods lists the pods of a namespace.
+	// pods returns the pods of a namespace.
 	pods func(ctx context.Context, namespace string) ([]corev1.Pod, error)
 	// event writes an event on an object. check runs the command of --check with some more variables.
 	event func(ctx context.Context, object fleet.Object, version status.Version, reason, text string) error
@@ -114,8 +117,8 @@ func (r *roller) begin(ctx context.Context) error {
 	if err := r.lookWithRetry(deadline); err != nil {
 		return err
 	}
-	for i, object := range r.objects {
-		r.now[i].isCanary = r.now[i].isCanary || r.last.survey.IsCanary(object)
+	if err := r.findCanaries(deadline); err != nil {
+		return err
 	}
 	if err := r.checkStates(); err != nil {
 		return err

@@ -109,6 +109,7 @@ func (r *roller) stopped(ctx context.Context, stop *stopError) error {
 		return &statusError{fmt.Errorf("%s: stopped: %w. The share stays, so that these pods can take a revert. Write the old values back, and then run: %s. "+
 			"Pods that have started meanwhile keep the bad values until then", r.names(), stop, r.commandTo(100)), no}
 	}
+	defer r.sayStable(ctx)
 	if r.onFailure == keepCanary {
 		return &statusError{fmt.Errorf("%s: stopped: %w. The share stays. To take the canary back, run: %s", r.names(), stop, r.commandTo(0)), no}
 	}

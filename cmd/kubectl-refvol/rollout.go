@@ -218,6 +218,12 @@ func (o *rolloutOptions) run(ctx context.Context, args []string, stdout, stderr 
 	if err != nil {
 		return err
 	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	pods, err := c.watchPods(ctx)
+	if err != nil {
+		return err
+	}
 	say := func(w io.Writer) func(string, ...any) {
 		return func(format string, args ...any) {
 			_ = status.WriteLines(w, fmt.Sprintf(format, args...)+"\n") // the end counts, not this text
@@ -227,7 +233,7 @@ func (o *rolloutOptions) run(ctx context.Context, args []string, stdout, stderr 
 	r := &roller{
 		rolloutOptions: *o, objects: objects, byHand: o.to != "",
 		calls: rolloutCalls{
-			state: c.rollout, set: c.setRollout, survey: c.fleet().Collect, pods: c.podsOf, event: c.event,
+			state: c.rollout, set: c.setRollout, survey: c.fleet().Collect, pods: pods, event: c.event,
 			check: func(ctx context.Context, env []string) error { return runShell(ctx, o.check, env, stderr) },
 			say:   say(stdout), warn: func(err error) { warn("Warning: %v: trying again", err) },
 		},

@@ -68,6 +68,8 @@ type fakeRollout struct {
 	conflictSets map[int]bool
 	setCalls     int
 	isImmutable  bool
+	// stable is the state of the object that volumes show beside a canary, or nil if it can't be read.
+	stable *rolloutState
 }
 
 // newFakeRollout returns pods whose volumes show objects with the data old. The objects have the data new and the annotation 0%.
@@ -209,11 +211,14 @@ func (f *fakeRollout) list() (pods []corev1.Pod) {
 			Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: is}},
 			ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Ready: p.ready, RestartCount: p.restarts}},
 		}}
-		if p.spread != "" {
-			pod.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
-				Driver: driverName, VolumeAttributes: map[string]string{"spread": p.spread},
-			}}}}
+		attributes := map[string]string{"configMap": "app"}
+		if f.isCanary {
+			attributes = map[string]string{"sources": "[{configMap: {name: stable}}, {configMap: {name: app, canary: true}}]"}
 		}
+		if p.spread != "" {
+			attributes["spread"] = p.spread
+		}
+		pod.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: driverName, VolumeAttributes: attributes}}}}
 		pods = append(pods, pod)
 	}
 	return pods
@@ -230,7 +235,13 @@ func (f *fakeRollout) roller() *roller {
 	}, objects: objects}
 	r.calls = rolloutCalls{
 		state: func(_ context.Context, object fleet.Object) (*rolloutState, error) {
-			if f.objects[object.Name] == nil {
+			switch {
+			case object.Name == "stable" && f.stable == nil:
+				return nil, errFault
+			case object.Name == "stable":
+				s := *f.stable
+				return &s, nil
+			case f.objects[object.Name] == nil:
 				return nil, nil //nolint:nilnil // It is gone.
 			}
 			s := f.objects[object.Name].state

@@ -4,12 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/refvol/refvol/pkg/fleet"
+	"github.com/refvol/refvol/pkg/status"
 )
 
 // failing makes pods with the change restart again and again.
@@ -160,6 +166,27 @@ func TestRolloutOfACanary(t *testing.T) {
 				t.Error(f.events)
 			}
 		},
+		"the stable object changes meanwhile": func(t *testing.T, f *fakeRollout) {
+			f.sick, f.stable = failing, &rolloutState{Version: status.Version{UID: "s", ResourceVersion: "5"}}
+			f.later(2*time.Second, func() { f.stable.ResourceVersion = "6" })
+			if err := f.roll(t.Context(), t); exitStatus(err) != no {
+				t.Error(err, f.summary())
+			}
+			f.wantPrinted(t, "configmap/stable in namespace shop has changed since the command began: the share does not take that back")
+		},
+		"the stable object stays": func(t *testing.T, f *fakeRollout) {
+			f.sick, f.stable = failing, &rolloutState{Version: status.Version{UID: "s", ResourceVersion: "5"}}
+			if err := f.roll(t.Context(), t); exitStatus(err) != no || strings.Contains(strings.Join(f.out, "\n"), "configmap/stable") {
+				t.Error(err, f.out)
+			}
+		},
+		"the stable object can't be read": func(t *testing.T, f *fakeRollout) {
+			f.sick = failing
+			if err := f.roll(t.Context(), t); exitStatus(err) != no {
+				t.Error(err, f.summary())
+			}
+			f.wantPrinted(t, "whether configmap/stable in namespace shop has changed since the command began isn't known")
+		},
 		"a bad one is kept": func(t *testing.T, f *fakeRollout) {
 			f.sick = failing
 			err := f.roll(t.Context(), t, "--on-failure=keep")
@@ -271,6 +298,28 @@ func TestRolloutOfACanary(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { test(t, newFakeCanary(20)) })
 		})
+	}
+}
+
+// TestCanaryUses: what a pod's volumes name as canaries, and beside them, in files and in env files.
+func TestCanaryUses(t *testing.T) {
+	pod := func(driver, sources string) corev1.Pod {
+		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{{}, {VolumeSource: corev1.VolumeSource{
+			CSI: &corev1.CSIVolumeSource{Driver: driver, VolumeAttributes: map[string]string{"sources": sources}},
+		}}}}}
+	}
+	got := canaryUses([]corev1.Pod{
+		pod(driverName, "[{configMap: {name: app}}, {secret: {name: new, canary: true}}]"),
+		pod(driverName, "[{env: {path: .env, envFrom: [{configMapRef: {name: vars}}, {configMapRef: {name: more, canary: true}}]}}]"),
+		pod("another", "[{configMap: {name: other, canary: true}}]"),
+		pod(driverName, "[{configMap: {name: bad}, canary: true}]"),
+	}, driverName)
+	want := map[fleet.Object][]fleet.Object{
+		{Kind: "Secret", Namespace: "shop", Name: "new"}:     {{Kind: "ConfigMap", Namespace: "shop", Name: "app"}},
+		{Kind: "ConfigMap", Namespace: "shop", Name: "more"}: {{Kind: "ConfigMap", Namespace: "shop", Name: "vars"}},
+	}
+	if !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

@@ -38,6 +38,15 @@ func (l *look) places(object fleet.Object, without func(uid string) bool) (place
 	return places
 }
 
+// namespaces returns those of the takers.
+func (l *look) namespaces() map[string]bool {
+	all := map[string]bool{}
+	for _, t := range l.takers {
+		all[t.Namespace] = true
+	}
+	return all
+}
+
 // checkUnchanged fails if somebody else has changed an object.
 func (r *roller) checkUnchanged(ctx context.Context) error {
 	for i, object := range r.objects {
@@ -121,15 +130,11 @@ func (r *roller) lookAgain(ctx context.Context) error {
 	return r.lookAtPods(ctx, r.last)
 }
 
-// lookAtPods lists the pods of the takers' namespaces, and shows the takers to the watch.
+// lookAtPods looks at the pods of the takers' namespaces, and shows the takers to the watch.
 func (r *roller) lookAtPods(ctx context.Context, l *look) error {
-	namespaces := map[string]bool{}
-	for _, t := range l.takers {
-		namespaces[t.Namespace] = true
-	}
 	var signs []health.Sign
 	there := map[string]bool{}
-	for namespace := range namespaces {
+	for namespace := range l.namespaces() {
 		pods, err := r.calls.pods(ctx, namespace)
 		if err != nil {
 			return err

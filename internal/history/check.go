@@ -128,30 +128,18 @@ func (c *checker) index() {
 	}
 }
 
-// eachSeen calls do for each look at a volume, with the look before it, which is nil for the first one and after the mount was lost.
+// eachSeen calls do for each look at a volume, with the look before it, which is nil for the first one and after the mount was lost. A mount may
+// be lost at the time of a look, so the order of the events counts.
 func (c *checker) eachSeen(do func(v *Volume, e, before *Event)) {
 	for id, looks := range c.seen {
-		lost := c.at(Lost, id)
-		var before *Event
-		for _, i := range looks {
-			e := &c.events[i]
-			if before != nil && slices.ContainsFunc(lost, func(at time.Duration) bool { return before.At <= at && at <= e.At }) {
-				before = nil
+		for n, i := range looks {
+			var before *Event
+			if n > 0 && !slices.ContainsFunc(c.events[looks[n-1]:i], func(e Event) bool { return e.Kind == Lost && e.Volume == id }) {
+				before = &c.events[looks[n-1]]
 			}
-			do(c.volumes[id], e, before)
-			before = e
+			do(c.volumes[id], &c.events[i], before)
 		}
 	}
-}
-
-// at returns the times of the events of a kind, of one volume or, for "", of all.
-func (c *checker) at(kind Kind, volume string) (times []time.Duration) {
-	for i := range c.events {
-		if e := &c.events[i]; e.Kind == kind && (volume == "" || e.Volume == volume) {
-			times = append(times, e.At)
-		}
-	}
-	return times
 }
 
 // state returns an object's state at a time. An object that was never written does not exist.

@@ -100,6 +100,11 @@ func TestProperties(t *testing.T) {
 		{"forward", nil, []Event{saw(second, v1), saw(2*second, v2)}, []Event{saw(second, v2), saw(2*second, v1)}},
 		{"forward", nil, []Event{saw(second, v2), saw(2*second, w1)}, []Event{saw(second, w1), saw(2*second, v2)}},
 		{"forward", nil, []Event{saw(second, v2), {Kind: Lost, At: 2 * second, Volume: "v"}, saw(3*second, v1)}, []Event{saw(second, v2), saw(3*second, v1)}},
+		{ // a mount that is lost at the time of a look
+			"forward", nil,
+			[]Event{saw(second, v2), {Kind: Lost, At: 2 * second, Volume: "v"}, saw(2*second, v1)},
+			[]Event{saw(second, v2), saw(2*second, v1), {Kind: Lost, At: 2 * second, Volume: "v"}},
+		},
 		{"forward", consenting, []Event{grant, saw(second, v2), revoke(2 * second), saw(3*second, v1)}, []Event{grant, saw(second, v2), saw(3*second, v1)}},
 		{
 			"kept", optional,

@@ -78,15 +78,6 @@ func (s *Survey) IsImmutable(object Object) bool {
 	})
 }
 
-// IsCanary reports whether a volume names an object as a canary that does not exist for its pod.
-func (s *Survey) IsCanary(object Object) bool {
-	return slices.ContainsFunc(s.Nodes, func(n Node) bool {
-		return n.Report != nil && slices.ContainsFunc(n.Report.Volumes, func(v status.Volume) bool {
-			return slices.ContainsFunc(v.Objects, func(o status.VolumeObject) bool { return o.Absent != nil && Object(o.Key()) == object })
-		})
-	})
-}
-
 // LaggardsOf returns the laggards that a step of a rollout waits for. It leaves out Pinned volumes, pods that don't take the version in this
 // step, and nodes that don't answer and have no pod that takes it. takes reports whether the pod with a UID does.
 func (v *Result) LaggardsOf(survey *Survey, isCanary bool, takes func(uid string) bool) []OutdatedVolume {

@@ -74,16 +74,6 @@ func TestStepWaits(t *testing.T) {
 	}
 }
 
-// TestIsCanary: an object is a canary if a volume says that it does not exist for its pod.
-func TestIsCanary(t *testing.T) {
-	object := Object{Kind: "Secret", Namespace: "shop", Name: "db"}
-	for want, v := range map[bool]status.Volume{true: absent(volumeOf("a", "Current", nil), older), false: volumeOf("a", "Current", nil)} {
-		if got := (&Survey{Nodes: []Node{{Name: "none"}, reports(v)}}).IsCanary(object); got != want {
-			t.Errorf("got %t, want %t", got, want)
-		}
-	}
-}
-
 // TestSigns: what a pod's status says about its health. The sidecar's restarts don't count, and no text of a program is repeated.
 func TestSigns(t *testing.T) {
 	pod := &corev1.Pod{Status: corev1.PodStatus{

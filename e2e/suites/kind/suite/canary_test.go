@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -148,89 +146,4 @@ func TestCanaryObject(t *testing.T) {
 	}
 	c.write("third") // and so the pods have seen the end of the canary
 	c.awaitTold("the end of the canary", func(place int) []string { return append(all(place), "third") })
-}
-
-// rollCanary rolls the canary out, and fails the test if the exit status is another.
-func (c *canaried) rollCanary(status int) {
-	c.t.Helper()
-	result := kubectlRefvol(c.t, "rollout", "configmap/settings-canary", "-n", c.name, "--steps=10%,50%,100%", "--every=20s", "--timeout=3m")
-	c.t.Logf("status %d\n%s%s", result.status, result.stdout, result.stderr)
-	if result.status != status {
-		c.t.Fatalf("status %d, want %d", result.status, status)
-	}
-}
-
-// writeCanary changes the canary's text.
-func (c *canaried) writeCanary(text string) {
-	c.t.Helper()
-	patch, err := json.Marshal(map[string]any{"data": object{"text": text}})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if _, err := c.client.CoreV1().ConfigMaps(c.name).Patch(c.t.Context(), "settings-canary", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-// TestRolloutOfACanary: a bad canary is taken back by itself, and no pod above its share has seen it. A rolling update and a drain do not stop a
-// good one.
-func TestRolloutOfACanary(t *testing.T) {
-	c := newCanaried(t, 0)
-	c.awaitTold("no pod sees the canary", func(int) []string { return []string{"first"} })
-	c.writeCanary("bad")
-	c.rollCanary(1)
-	canary, err := c.client.CoreV1().ConfigMaps(c.name).Get(t.Context(), "settings-canary", metav1.GetOptions{})
-	if err != nil || canary.Annotations[volume.CanaryAnnotation] != "0%" {
-		t.Fatalf("after a bad canary: %v, %v", canary.Annotations, err)
-	}
-	pods, err := c.client.CoreV1().Pods(c.name).List(t.Context(), metav1.ListOptions{LabelSelector: "app=canaried"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const lowest = 40 // the place of the first of 30 pods is higher in one of four million runs
-	bad := 0
-	for i := range pods.Items {
-		texts, err := c.told(t.Context(), pods.Items[i].Name)
-		switch place := volume.RolloutPlace(pods.Items[i].UID); {
-		case err != nil:
-			t.Error(err)
-		case slices.Contains(texts, "bad") && place > lowest:
-			t.Errorf("place %d has told of %q", place, texts)
-		case slices.Contains(texts, "bad"):
-			bad++
-		}
-	}
-	if bad == 0 || bad > canaryReplicas/2 {
-		t.Errorf("%d pods have told of the bad text", bad)
-	}
-
-	c.patch(`{"spec":{"template":{"metadata":{"annotations":{"update":"1"}}}}}`) // and all pods are well again
-	c.awaitTold("all pods show the old text", func(int) []string { return []string{"first"} })
-	c.writeCanary("second")
-	disturbed := make(chan error, 1)
-	go func() { disturbed <- c.disturb(t.Context()) }()
-	c.rollCanary(0)
-	if err := <-disturbed; err != nil {
-		t.Error(err)
-	}
-	c.awaitTold("the canary for all", func(int) []string { return nil })
-}
-
-// disturb evicts some pods, as a drain does, and then replaces all of them, as a rolling update does.
-func (c *canaried) disturb(ctx context.Context) error {
-	<-time.After(10 * time.Second)
-	pods, err := c.client.CoreV1().Pods(c.name).List(ctx, metav1.ListOptions{LabelSelector: "app=canaried"})
-	if err != nil {
-		return err
-	}
-	for i := range pods.Items[:5] {
-		err := c.client.CoreV1().Pods(c.name).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pods.Items[i].Name}})
-		if err != nil {
-			return fmt.Errorf("evict %s: %w", pods.Items[i].Name, err)
-		}
-	}
-	<-time.After(20 * time.Second)
-	_, err = c.client.AppsV1().Deployments(c.name).Patch(ctx, "app", types.StrategicMergePatchType,
-		[]byte(`{"spec":{"template":{"metadata":{"annotations":{"update":"2"}}}}}`), metav1.PatchOptions{})
-	return err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -196,7 +197,7 @@ func (r *rolled) stepWithout(percent int, text string, before ...string) {
 }
 
 // TestRollout: a good value reaches 60 pods of three nodes step by step, also when a plugin restarts and a node is cut off. A bad one
-// reaches the first of them, and a revert mends that. It runs with no other test, as the command looks at all nodes.
+// reaches the first of them, and pods that start meanwhile. A revert takes two steps, and a second attempt is as good as the first. It runs with no other test, as the command looks at all nodes.
 func TestRollout(t *testing.T) {
 	r := newRolled(t, 60)
 	r.awaitTold("first")
@@ -223,18 +224,57 @@ func TestRollout(t *testing.T) {
 		t.Fatalf("the bad value is in %q, and the command names none of them", bad)
 	}
 
-	r.write("third")
-	r.rollout(0, "--to=100%", "--every=2s")
+	late := r.startLate(4)
+	share, err := strconv.Atoi(strings.TrimSuffix(r.annotations()[rolloutAnnotation], "%"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.write("third") // the first of two steps: the pods of the share heal, and the new ones above it keep what they started with
+	r.awaitLast(bad, "third")
+	for _, p := range late {
+		want := "third"
+		if volume.RolloutPlace(p.UID) > share {
+			want = "bad"
+		}
+		r.awaitLast([]string{p.Name}, want)
+	}
+	r.rollout(0, "--to=100%", "--every=2s") // the second step
 	if got := r.annotations(); !maps.Equal(got, held) {
 		t.Errorf("after the revert the annotations are %v, want %v", got, held)
 	}
+	r.pods = append(r.pods, late...)
 	for _, p := range r.pods {
+		r.awaitLast([]string{p.Name}, "third") // after the back-off
 		p.awaitReady()
 	}
-	eventually(t, podTimeout, fmt.Sprintf("%q tell of the old value again", bad), func(ctx context.Context) error { // their logs may lag behind
-		for _, name := range bad {
+	r.write("fourth") // a second attempt
+	r.rollout(0, "--steps=50%,100%", "--every=2s")
+	for _, p := range r.pods {
+		r.awaitLast([]string{p.Name}, "fourth")
+	}
+}
+
+// startLate starts more pods while the ConfigMap has a bad text. They take it, whatever the share, and never become ready.
+func (r *rolled) startLate(count int) (late []*pod) {
+	r.t.Helper()
+	for i := range count {
+		spec := newPod(fmt.Sprintf("late-%02d", i), refvol("settings", attributes{"configMap": "settings"}))
+		spec.Spec.Containers[0].Args = []string{"obey", mountDir + "settings/text"}
+		late = append(late, r.create(spec))
+	}
+	for _, p := range late {
+		r.awaitLast([]string{p.Name}, "bad")
+	}
+	return late
+}
+
+// awaitLast waits until a text is the last one that pods have told of. Their logs may lag behind.
+func (r *rolled) awaitLast(names []string, text string) {
+	r.t.Helper()
+	eventually(r.t, rolloutTimeout, fmt.Sprintf("%q tell of %s", names, text), func(ctx context.Context) error {
+		for _, name := range names {
 			texts, err := r.told(ctx, name)
-			if err == nil && (len(texts) == 0 || texts[len(texts)-1] != "third") {
+			if err == nil && (len(texts) == 0 || texts[len(texts)-1] != text) {
 				err = fmt.Errorf("%s has told of %q", name, texts)
 			}
 			if err != nil {
