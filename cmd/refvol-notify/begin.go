@@ -24,26 +24,39 @@ func (n *notifier) begin(ctx context.Context, now files) error {
 			return err
 		}
 	}
-	n.state.Running, n.state.Started, n.state.Old, n.state.Because = now, false, nil, ""
+	n.state.Running, n.state.Old, n.state.Because = now, nil, ""
 	n.save(n.state)
 	return nil
+}
+
+// resume begins beside containers that run with unknown files and variables. The files that are there count, and unknown variables are replaced
+// by a restart.
+func (n *notifier) resume(now files) {
+	n.state.Running = now
+	if n.env != nil {
+		n.state.DoubtEndsAt = time.Now().Add(n.patience)
+	}
+	n.save(n.state)
 }
 
 // compare compares this process's variables with the file want. It returns an exitError to restart this container before any other
 // container starts.
 func (n *notifier) compare(ctx context.Context, now files) error {
-	names, _, is, err := n.env.differing()
+	c, err := n.env.compare()
 	if n.logOnce("can't compare the variables with the file: its next change restarts", err) {
 		return nil
 	}
-	now[n.want()] = is
-	tries := n.state.Tries
+	now[n.want()] = c.is
+	names, tries := c.differing, n.state.Tries
 	switch {
 	case len(names) == 0:
 		n.state.Tries, n.state.Newer, n.state.Equal = 0, false, true
 	case !n.env.hasMarked(n.state.Old):
 		n.state.Tries, n.state.Newer, n.state.DoubtEndsAt = 0, false, time.Now().Add(n.patience)
 		n.log.Info("variables differ from the file: waits for it", "variables", firstNames(names), "longest", n.patience)
+	case !n.state.Newer && n.state.Retried != c.is: // the kubelet may be later than --patience
+		n.state.Retried, n.state.DoubtEndsAt = c.is, time.Now().Add(longestBackoff)
+		n.log.Warn("a restart did not change the variables, which differ from the file", "variables", firstNames(names), "restartsIn", longestBackoff)
 	case !n.state.Newer:
 		n.log.Warn("a restart did not change the variables, which differ from the file: waits for the file", "variables", firstNames(names))
 	case tries < len(startDelays()):
@@ -76,14 +89,12 @@ func (n *notifier) changed(now files) []string {
 	if !isDoubtful && (n.env == nil || !slices.Contains(changed, want)) {
 		return changed
 	}
-	if n.began { // otherwise these are not the containers' variables
-		names, _, is, err := n.env.differing()
-		if err == nil && len(names) == 0 {
-			now[want] = is // the file may be newer than the look
-			n.state.Running[want], n.state.Equal, n.state.DoubtEndsAt, n.state.Tries, n.state.Newer = is, true, time.Time{}, 0, false
-			n.save(n.state)
-			return differences(n.state.Running, now)
-		}
+	c, err := n.env.compare()
+	if n.began && err == nil && len(c.differing) == 0 { // if this process has not begun with the containers, these are not their variables
+		now[want] = c.is // the file may be newer than the look
+		n.state.Running[want], n.state.Equal, n.state.DoubtEndsAt, n.state.Tries, n.state.Newer = c.is, true, time.Time{}, 0, false
+		n.save(n.state)
+		return differences(n.state.Running, now)
 	}
 	if !isDoubtful {
 		return changed
@@ -95,17 +106,9 @@ func (n *notifier) changed(now files) []string {
 	return changed
 }
 
-// confirmStart records that the containers have started.
-func (n *notifier) confirmStart() {
-	if n.state.Running != nil && !n.state.Started && n.m.isStarting() {
-		n.state.Started = true
-		n.save(n.state)
-	}
-}
-
 // apply opens the file applied once the containers have started with its variables.
 func (n *notifier) apply() {
-	if n.env != nil && n.state.Equal && n.state.Started {
+	if n.env != nil && n.state.Equal && n.m.isStarting() {
 		n.logOnce("can't open the file applied: nothing says that its variables are in use", n.env.openApplied(n.state.Running[n.want()]))
 	}
 }

@@ -28,11 +28,14 @@ func TestDiffering(t *testing.T) {
 		t.Fatal(skipped)
 	}
 	v := newVolume(t, false)
-	e := &environment{dir: v.path, lookup: func(name string) (string, bool) { value, ok := values[name]; return value, ok }}
+	e := &environment{dir: v.path, variables: values}
 	differing := func(text string) (names, all []string, err error) {
 		v.write(wantFile, text)
-		names, all, _, err = e.differing()
-		return names, all, err
+		c, err := e.compare()
+		if err != nil {
+			return nil, nil, err
+		}
+		return c.differing, c.all, err
 	}
 	if names, all, err := differing(string(text)); err != nil || len(names) > 0 || !slices.Equal(all, slices.Sorted(maps.Keys(values))) {
 		t.Errorf("of equal variables %q of %q differ: %v", names, all, err)
@@ -42,9 +45,14 @@ func TestDiffering(t *testing.T) {
 	if names, _, err := differing(string(text)); err != nil || !slices.Equal(names, []string{"2", "UID"}) {
 		t.Errorf("%q differ: %v", names, err)
 	}
-	if names, all, err := differing(""); err != nil || len(names)+len(all) > 0 {
-		t.Errorf("without variables %q of %q differ: %v", names, all, err)
+	if names, all, err := differing(""); err != nil || !slices.Equal(names, all) || !slices.Equal(all, slices.Sorted(maps.Keys(values))) {
+		t.Errorf("of variables that none gives, %q of %q differ: %v", names, all, err)
 	}
+	e.prefix = "C"
+	if _, _, err := differing("A=secret\x00"); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "A does not begin with --env-prefix=C") {
+		t.Error(err)
+	}
+	e.prefix = ""
 	for _, bad := range []string{"A='secret'\n", "A=x\x00B=secret", "secret\x00", "=secret\x00"} {
 		if _, _, err := differing(bad); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", bad, err)
@@ -55,7 +63,7 @@ func TestDiffering(t *testing.T) {
 // envPod returns a pod with an env volume whose file has VALUE. The random keys are always the same, because one mark in 256 is wrong.
 func envPod(t *testing.T, v *liveVolume, state string, args ...string) *pod {
 	cryptotest.SetGlobalRandom(t, 1)
-	return newPod(t, append(args, "--env="+v.path, "--exit-code=42", "--state="+state)...)
+	return newPod(t, append([]string{"--env-prefix=V", "--env=" + v.path, "--exit-code=42", "--state=" + state}, args...)...)
 }
 
 func (v *liveVolume) writeEnv(value string) {
@@ -170,8 +178,8 @@ func TestVariablesAreNewer(t *testing.T) {
 	}
 }
 
-// A held volume keeps older files, and the containers restart for another reason, with newer variables: one more restart shows that these
-// stay. Then nothing restarts until the file changes, and not if it has become equal.
+// A held volume keeps older files, and the containers restart for another reason, with newer variables: two more restarts show that
+// these stay. Then nothing restarts until the file changes, and not if it has become equal.
 func TestFileIsHeld(t *testing.T) {
 	v, other, state := newVolume(t, false), newVolume(t, false), t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -185,16 +193,16 @@ func TestFileIsHeld(t *testing.T) {
 		other.write("app.conf", "2")
 		p.wakeUp()
 		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
-		p.expectStarts("0 1 61")
+		p.expectStarts("0 1 61 361")
 		v.writeEnv("new")
 		p.wakeUp()
 		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
-		p.expectStarts("0 1 61")
+		p.expectStarts("0 1 61 361")
 		p.setVariable("VALUE", "newest")
 		v.writeEnv("newest")
 		p.wakeUp()
 		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
-		p.expectStarts("0 1 61 7201")
+		p.expectStarts("0 1 61 361 7201")
 	})
 }
 
@@ -301,14 +309,14 @@ func TestNoEnvFile(t *testing.T) {
 func TestAppliedOfAnotherGeneration(t *testing.T) {
 	v := newVolume(t, false)
 	v.writeEnv("one")
-	e := &environment{dir: v.path, lookup: os.LookupEnv}
-	_, _, one, err := e.differing()
+	e := newEnvironment(v.path, "V", os.Environ())
+	_, one, err := e.readWant()
 	if err != nil {
 		t.Fatal(err)
 	}
 	v.writeEnv("two")
 	seen := watchOpens(t, v.path)
-	_, _, two, err := e.differing()
+	_, two, err := e.readWant()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +339,7 @@ func TestApplied(t *testing.T) {
 	v.writeEnv("one")
 	opens := watchOpens(t, v.path)
 	t.Setenv("VALUE", "zero")
-	args := []string{"--env=" + v.path, "--exit-code=42", "--settle=0s", "--state=" + state}
+	args := []string{"--env=" + v.path, "--env-prefix=VALUE", "--exit-code=42", "--settle=0s", "--state=" + state}
 	hook := func() {
 		t.Helper()
 		if status := run(t.Context(), []string{"wait", "--state=" + state}, os.Stderr, os.Stderr); status != 0 {
@@ -346,8 +354,10 @@ func TestApplied(t *testing.T) {
 	if n := opens.of(appliedFile); n > 0 {
 		t.Fatalf("%d opens of applied", n)
 	}
-	if err := os.Remove(filepath.Join(state, stateFile)); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{filepath.Join(state, stateFile), startedIn(state)} {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
 	}
 	t.Setenv("VALUE", "one")
 	p = start(t, args...)

@@ -24,6 +24,9 @@ func TestWrongFlags(t *testing.T) {
 		"--settle=11s":                        `invalid value "11s" for flag -settle: write a time up to 10s, such as 2s`,
 		"--settle=-1s":                        `invalid value "-1s" for flag -settle: write a time up to 10s, such as 2s`,
 		"--patience=5":                        `invalid value "5" for flag -patience: write a time up to 24h, such as 6m`,
+		"--poll=10ms":                         `invalid value "10ms" for flag -poll: write a time from 100ms to 1h, such as 1s`,
+		"--env-prefix=a-b":                    `invalid value "a-b" for flag -env-prefix: write letters, digits and underscores, such as refvol_`,
+		"--env-prefix=a_":                     "--env-prefix needs --env: the directory of the volume with want and applied",
 		"--grace=2h":                          `invalid value "2h" for flag -grace: write a time up to 1h, such as 30s`,
 		"--timeout=11m":                       `invalid value "11m" for flag -timeout: write a time up to 10m, such as 30s`,
 		"--exit-code=1":                       `invalid value "1" for flag -exit-code: write a number from 3 to 125, such as 42: 1 and 2 are this program's own failures`,
@@ -47,6 +50,7 @@ func TestWrongFlags(t *testing.T) {
 		"--grace=1s":                          "--grace needs --signal: such as TERM",
 		"--signal=HUP --process=x --grace=1s": "--grace needs --exit-code: such as 42",
 		"--env=/e":                            "--env needs --exit-code: only a restart changes a process's variables",
+		"--env=/e --exit-code=42 --state=/s":  "--env needs --env-prefix: the prefix of the names in this container's env and envFrom, such as refvol_",
 		"--patience=1m":                       "--patience needs --env: the directory of the volume with want and applied",
 		"--method=GET":                        "--method needs --url: such as http://127.0.0.1:9090/-/reload",
 		"--status=204":                        "--status needs --url: such as http://127.0.0.1:9090/-/reload",
@@ -79,7 +83,7 @@ func TestRightFlags(t *testing.T) {
 		"--dir=/a --url=http://[::1]:9090/ --state=/s --settle=10s",
 		"--dir=/a --signal=SIGUSR1 --process=nginx",
 		"--dir /a --signal hup --process nginx --only *.conf --ignore a.conf",
-		"--env=/e --state=/s --exit-code=42 --patience=6m",
+		"--env=/e --env-prefix=refvol_ --state=/s --exit-code=42 --patience=6m",
 		"--dir=/a --state=/s --exit-code=125 --signal=TERM --process=app --grace=0s",
 	} {
 		mustParse(t, strings.Fields(args)...)

@@ -119,7 +119,7 @@ func (b *buffer) String() string {
 // waitFor waits until a condition holds.
 func waitFor(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(lookEvery * 2 / 3) // so that the test needs notifications, and not the looks without them
+	deadline := time.Now().Add(20 * time.Second) // so that the test needs notifications, and not the looks without them
 	for !holds() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
@@ -169,6 +169,8 @@ type pod struct {
 	fails         func() error
 	// hookFails makes the postStart hook fail, so that the kubelet starts no other container.
 	hookFails bool
+	// onStart, if not nil, is called before each process starts, with mu held.
+	onStart func()
 }
 
 func newPod(t *testing.T, args ...string) *pod {
@@ -191,6 +193,12 @@ func (p *pod) setVariable(name, value string) {
 	p.variables[name] = value
 }
 
+func (p *pod) removeVariable(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.variables, name)
+}
+
 func (p *pod) times() (acted, starts []time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,11 +210,24 @@ func (p *pod) process() *notifier {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.starts = append(p.starts, time.Since(p.began))
-	p.monitor = &monitor{wake: p.wake, starting: !p.hookFails}
+	if p.onStart != nil {
+		p.onStart()
+	}
+	p.monitor = &monitor{wake: p.wake}
+	if p.options.state != "" {
+		p.monitor.open(p.options.state)
+		if err := os.WriteFile(socketIn(p.options.state), nil, 0o600); err != nil {
+			p.Error(err)
+		}
+	}
 	n := &notifier{options: p.options, log: slog.New(slog.NewTextHandler(p.log, nil)), m: p.monitor, said: map[string]string{}}
 	variables := maps.Clone(p.variables)
 	if p.options.env != "" {
-		n.env = &environment{dir: p.options.env, lookup: func(name string) (string, bool) { value, ok := variables[name]; return value, ok }}
+		var environ []string
+		for name, value := range variables {
+			environ = append(environ, name+"="+value)
+		}
+		n.env = newEnvironment(p.options.env, p.options.envPrefix, environ)
 	}
 	n.look = func() (files, error) {
 		if p.options.env != "" {
@@ -239,10 +260,35 @@ func (p *pod) process() *notifier {
 	return n
 }
 
+// hook lets the containers start once a process is ready, as its postStart hook does.
+func (p *pod) hook(ctx context.Context, m *monitor) {
+	for {
+		m.mu.Lock()
+		if !m.readyAt.IsZero() && ctx.Err() == nil {
+			m.start()
+		}
+		isOver := m.starting
+		m.mu.Unlock()
+		if isOver {
+			signalTo(p.wake)
+			return
+		}
+		if pause(ctx, waitPause) != nil {
+			return
+		}
+	}
+}
+
 // run starts one process after another, as the kubelet does, until ctx ends.
 func (p *pod) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := p.process().run(ctx)
+		n := p.process()
+		alive, kill := context.WithCancel(ctx)
+		if !p.hookFails {
+			go p.hook(alive, n.m)
+		}
+		err := n.run(alive)
+		kill()
 		var end *exitError
 		if !errors.As(err, &end) && ctx.Err() == nil {
 			p.Error(err)

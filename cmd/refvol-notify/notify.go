@@ -11,9 +11,10 @@ import (
 
 const (
 	longestSettle = 10 * time.Second
-	// lookEvery is how often the files are read without a notification from the kernel. pollEvery replaces it if there are none.
-	lookEvery = 30 * time.Second
+	// pollEvery is how often the files are read if it is known that the kernel reports nothing, or if they can't be read.
 	pollEvery = time.Second
+	// longestRetry is the longest pause before a failed action is tried again.
+	longestRetry = 5 * time.Minute
 )
 
 // notifier acts on changes. Some of its functions are fields, so that tests can replace time and files.
@@ -47,7 +48,7 @@ func newNotifier(o *options, log *slog.Logger, m *monitor, w *watcher) *notifier
 	n.act = func(ctx context.Context) error { return act(ctx, o) }
 	n.wait = w.wait
 	if o.env != "" {
-		n.env = &environment{dir: o.env, lookup: os.LookupEnv}
+		n.env = newEnvironment(o.env, o.envPrefix, os.Environ())
 	}
 	return n
 }
@@ -67,7 +68,6 @@ func (n *notifier) run(ctx context.Context) error {
 			}
 		}
 		n.m.set(n.isPending(), n.state.counts) // also after an error: the application must be able to start
-		n.confirmStart()
 		n.apply()
 		if err := n.wait(ctx, longest); err != nil {
 			return err
@@ -77,13 +77,21 @@ func (n *notifier) run(ctx context.Context) error {
 
 // step acts on changes if it is time. It returns when to look again at the latest.
 func (n *notifier) step(ctx context.Context, now files) (time.Duration, error) {
-	hookFailed := n.exitCode != 0 && !n.state.Started && !n.began
-	if n.state.Running == nil || hookFailed {
+	switch isFirst := n.seen == nil; {
+	case !isFirst:
+	case n.exitCode != 0 && !n.m.hasStarted, n.exitCode == 0 && n.state.Running == nil:
 		if err := n.begin(ctx, now); err != nil {
 			return 0, err
 		}
+	case n.state.Running == nil && n.state.Because == "":
+		n.resume(now)
+	case n.state.Running == nil: // the restart was noted, and did not happen
+		n.state.Running = files{}
 	}
 	if n.seen == nil {
+		if n.options.state == "" {
+			n.log.Warn("without --state, a change while this container is away will not be noticed")
+		}
 		n.log.Info("watches", "dirs", firstNames(n.watched()), "files", len(now), "action", n.action())
 	}
 	n.observe(now)
@@ -91,12 +99,12 @@ func (n *notifier) step(ctx context.Context, now files) (time.Duration, error) {
 	if len(changed) == 0 {
 		n.firstAt = time.Time{}
 		if ends := n.state.DoubtEndsAt; !ends.IsZero() {
-			return min(lookEvery, time.Until(ends)), nil
+			return min(n.poll, time.Until(ends)), nil
 		}
-		return lookEvery, nil
+		return n.poll, nil
 	}
 	if wait := time.Until(n.dueAt()); wait > 0 {
-		return min(lookEvery, wait), nil
+		return min(n.poll, wait), nil
 	}
 	return 0, n.actOn(ctx, now, changed)
 }
@@ -170,22 +178,25 @@ func (n *notifier) actOn(ctx context.Context, now files, changed []string) error
 func (n *notifier) recordFailure(err error) {
 	n.state.Failed++
 	n.failures++
-	n.retryAt = time.Now().Add(backoff(time.Second, n.failures-1, 30*time.Second))
+	n.retryAt = time.Now().Add(backoff(time.Second, n.failures-1, longestRetry))
 	n.logOnce("the action failed: tries again", err)
 }
 
 // noteRestart records for the next process that the containers restart. If that fails, they must not restart.
 func (n *notifier) noteRestart(changed []string) error {
 	next := n.state
-	next.Running, next.Started, next.Because, next.Equal, next.DoubtEndsAt, next.Old = nil, false, firstNames(changed), false, time.Time{}, nil
+	next.Running, next.Because, next.Equal, next.DoubtEndsAt, next.Old = nil, firstNames(changed), false, time.Time{}, nil
 	next.InRow, next.LastAt = n.state.InRow+1, time.Now()
 	next.Done++
 	if n.env != nil && slices.Contains(changed, n.want()) {
-		if _, all, _, err := n.env.differing(); err == nil {
-			next.Old, next.Newer = n.env.mark(all), n.state.Newer || n.state.Equal
+		if c, err := n.env.compare(); err == nil {
+			next.Old, next.Newer = n.env.mark(c.all), n.state.Newer || n.state.Equal
 		}
 	}
-	return next.save(n.options.state)
+	if err := next.save(n.options.state); err != nil {
+		return err
+	}
+	return n.m.restart()
 }
 
 // logOnce logs an error, once until it changes, and reports whether there is one.

@@ -71,18 +71,83 @@ func TestRetries(t *testing.T) {
 		synctest.Wait()
 		p.set("/v/a", "2")
 		time.Sleep(100 * time.Second) //nolint:forbidigo // Fake time.
-		p.expectActed("0 1 3 7 15 31 61 91")
+		p.expectActed("0 1 3 7 15 31 63")
 		if n := strings.Count(p.log.String(), "it is down"); n != 1 {
 			t.Errorf("the log says %d times that it is down:\n%s", n, p.log)
 		}
 		p.fails = func() error { return nil }
 		p.set("/v/a", "3")
 		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
-		p.expectActed("0 1 3 7 15 31 61 91 100")
+		p.expectActed("0 1 3 7 15 31 63 100")
 		if !strings.Contains(p.log.String(), "msg=acted") {
 			t.Errorf("the log does not say that it acted:\n%s", p.log)
 		}
 	})
+}
+
+// A failed action is never forgotten: it is tried again every 5 minutes, also by the next process if there is a state.
+func TestFailedActionIsNotForgotten(t *testing.T) {
+	state := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t, "--dir=/v", "--url=http://127.0.0.1/", "--settle=0s", "--state="+state)
+		p.fails = func() error { return errors.New("it is down") }
+		stop := p.start()
+		synctest.Wait()
+		p.set("/v/a", "2")
+		<-time.After(time.Hour)
+		before, _ := p.times()
+		if n := len(before); n < 15 || before[n-1]-before[n-2] != longestRetry {
+			t.Errorf("tried at %q s", seconds(before))
+		}
+		stop()
+		p.fails = func() error { return nil }
+		defer p.start()()
+		<-time.After(time.Minute)
+		if after, _ := p.times(); len(after) != len(before)+1 {
+			t.Errorf("the next process has acted %d times\n%s", len(after)-len(before), p.log)
+		}
+	})
+}
+
+// A change while the sidecar is away is acted on if there is a state. Without one, the log says what is not known.
+func TestChangeWhileAway(t *testing.T) {
+	for name, args := range map[string][]string{"with a state": {"--state=" + t.TempDir()}, "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPod(t, append(args, "--dir=/v", "--url=http://127.0.0.1:9090/-/reload")...)
+				stop := p.start()
+				<-time.After(time.Minute)
+				stop()
+				p.set("/v/a", "2")
+				defer p.start()()
+				<-time.After(time.Hour)
+				if acted, _ := p.times(); len(acted) != len(args) {
+					t.Errorf("acted %d times\n%s", len(acted), p.log)
+				}
+				if says := strings.Contains(p.log.String(), "without --state, a change while this container is away will not be noticed"); says != (args == nil) {
+					t.Errorf("the log:\n%s", p.log)
+				}
+			})
+		})
+	}
+}
+
+// Where the kernel reports nothing, a change is found by the next look.
+func TestPoll(t *testing.T) {
+	for _, poll := range []time.Duration{time.Second, 30 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPod(t, "--dir=/v", "--url=http://127.0.0.1/", "--settle=0s", "--poll="+poll.String())
+			defer p.start()()
+			<-time.After(poll / 2)
+			p.mu.Lock()
+			p.files["/v/a"] = "2" // without a notification
+			p.mu.Unlock()
+			<-time.After(time.Hour)
+			if acted, _ := p.times(); len(acted) != 1 || acted[0] != poll {
+				t.Errorf("--poll=%s: acted at %q s", poll, seconds(acted))
+			}
+		})
+	}
 }
 
 // Restarts come 10 s after each other, then 20 s, up to 5 minutes, and after a long pause at once.

@@ -15,10 +15,12 @@ import (
 type options struct {
 	// dirs are the volumes to watch. only and ignore are patterns of paths in them.
 	dirs, only, ignore []string
-	// env is a volume with the files want and applied, or "". patience is how long they may be older than the variables.
-	env      string
-	patience time.Duration
-	settle   time.Duration
+	// env is a volume with the files want and applied, or "". patience is how long they may be older than the variables. envPrefix begins the
+	// names of all variables in want.
+	env, envPrefix string
+	patience       time.Duration
+	// poll is how often the files are read without a notification from the kernel.
+	settle, poll time.Duration
 
 	exitCode int
 	signal   syscall.Signal
@@ -42,7 +44,7 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(f
 
 func parse(args []string, stdout io.Writer) (*options, error) {
 	o := &options{
-		patience: time.Minute, settle: time.Second, grace: 30 * time.Second,
+		patience: time.Minute, settle: time.Second, poll: 30 * time.Second, grace: 30 * time.Second,
 		method: "POST", status: statusRange{200, 299}, timeout: 10 * time.Second,
 	}
 	f := flag.NewFlagSet("refvol-notify", flag.ContinueOnError)
@@ -53,8 +55,12 @@ func parse(args []string, stdout io.Writer) (*options, error) {
 	add("only", "act on these files only: a `pattern` of the path in the volume, or of the file's name; may repeat", pattern, each(&o.only, isPattern))
 	add("ignore", "don't act on these files: a `pattern`; may repeat", pattern, each(&o.ignore, isPattern))
 	add("env", "compare this container's variables with the file want of the volume at this `directory`", dir, one(&o.env, isAbsolute))
+	add("env-prefix", "with --env: the `prefix` of the names of all variables that objects give to this container, and of no others",
+		"letters, digits and underscores, such as refvol_", one(&o.envPrefix, isVariableName))
 	add("patience", "with --env: the longest `time` for which the file may be older than the variables (default 1m)", "a time up to 24h, such as 6m", span(&o.patience, 24*time.Hour))
 	add("settle", "act once nothing has changed for this `time` (default 1s)", "a time up to 10s, such as 2s", span(&o.settle, longestSettle))
+	add("poll", "look at this interval, a `time`, where the kernel reports no changes (default 30s)", "a time from 100ms to 1h, such as 1s",
+		func(value string) bool { return span(&o.poll, time.Hour)(value) && o.poll >= 100*time.Millisecond })
 	add("exit-code", "exit with this `code`, which restartPolicyRules of the container name",
 		"a number from 3 to 125, such as 42: 1 and 2 are this program's own failures", exitCode(&o.exitCode))
 	add("signal", "send this signal, by its `name`, such as HUP", "the name of a signal, such as HUP, TERM or USR1", signalNamed(&o.signal))
@@ -102,6 +108,8 @@ func requiredFlags() [][3]string {
 		{"grace", "signal", "such as TERM"},
 		{"grace", "exit-code", "such as 42"},
 		{"env", "exit-code", "only a restart changes a process's variables"},
+		{"env", "env-prefix", "the prefix of the names in this container's env and envFrom, such as refvol_"},
+		{"env-prefix", "env", "the directory of the volume with want and applied"},
 		{"patience", "env", "the directory of the volume with want and applied"},
 		{"method", "url", url},
 		{"status", "url", url},

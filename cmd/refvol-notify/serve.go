@@ -18,6 +18,9 @@ import (
 // monitor is the state for probes, hooks and metrics. It is safe for concurrent use.
 type monitor struct {
 	wake chan<- struct{} // receives when the containers start
+	// dir is that of --state, or "". hasStarted means that the containers had started with an earlier process when this one began.
+	dir        string
+	hasStarted bool
 
 	mu       sync.Mutex
 	readyAt  time.Time // zero until the files were looked at
@@ -35,14 +38,45 @@ func (m *monitor) set(pending bool, c counts) {
 	m.pending, m.counts = pending, c
 }
 
+// In the directory of --state is the hook's socket until the containers may start. Then it is renamed, which needs no space. So each process
+// knows whether the containers run with what an earlier one has compared.
+func socketIn(state string) string { return filepath.Join(state, "ready.sock") }
+
+func startedIn(state string) string { return filepath.Join(state, "started") }
+
+// open removes the socket of an earlier process, and finds out whether the containers have started with one.
+func (m *monitor) open(state string) {
+	m.dir = state
+	_, err := os.Lstat(startedIn(state))
+	m.hasStarted = err == nil
+	_ = os.Remove(socketIn(state))
+}
+
 // isStarting reports whether the containers start or run. A kubelet that restarts during the hook starts them without it.
 func (m *monitor) isStarting() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.starting || !m.readyAt.IsZero() && time.Since(m.readyAt) > longestWait
+	if !m.readyAt.IsZero() && time.Since(m.readyAt) > longestWait {
+		m.start()
+	}
+	return m.starting
 }
 
-func socketIn(state string) string { return filepath.Join(state, "ready.sock") }
+// start notes that the containers may start from now on. It needs mu.
+func (m *monitor) start() {
+	if !m.starting && m.dir != "" {
+		_ = os.Rename(socketIn(m.dir), startedIn(m.dir))
+	}
+	m.starting = true
+}
+
+// restart notes that the containers are to start anew.
+func (m *monitor) restart() error {
+	if err := os.Remove(startedIn(m.dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("note that the containers restart: %w", err)
+	}
+	return nil
+}
 
 // serve serves the socket for wait and the address of --http, until stop is called.
 func (m *monitor) serve(o *options) (stop func(), err error) {
@@ -60,12 +94,15 @@ func (m *monitor) serve(o *options) (stop func(), err error) {
 			return err
 		}
 		server := &http.Server{Handler: m.handler(ready), ReadHeaderTimeout: 5 * time.Second}
+		if unix, ok := listener.(*net.UnixListener); ok {
+			unix.SetUnlinkOnClose(false)
+		}
 		running = append(running, server)
 		servers.Go(func() { _ = server.Serve(listener) })
 		return nil
 	}
 	if o.state != "" {
-		_ = os.Remove(socketIn(o.state)) // the socket of the last process
+		m.open(o.state)
 		if err := listen("unix", socketIn(o.state), m.answerWait); err != nil {
 			return nil, fmt.Errorf("--state: %w: mount an emptyDir there that user %d may write to", err, os.Geteuid())
 		}
@@ -103,7 +140,7 @@ func (m *monitor) answerWait(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.readyAt.IsZero() && !m.starting {
-		m.starting = true
+		m.start()
 		signalTo(m.wake)
 	}
 }

@@ -16,8 +16,6 @@ type state struct {
 	// Running are the files with which the containers run, or of which the application was last notified. nil means that the containers are
 	// to restart or have never run: they start with the present files.
 	Running files `json:"running,omitempty"`
-	// Started means that the containers were started after that. If the hook failed instead, they start with what the next process finds.
-	Started bool `json:"started,omitempty"`
 	// Because names the changed files that caused a restart. The log of the last process is gone with its container.
 	Because string `json:"because,omitempty"`
 
@@ -28,6 +26,9 @@ type state struct {
 	// Newer means that the file want is newer than the marked variables: it has changed since they were equal. Otherwise nobody knows which
 	// is newer. A held volume keeps older files while the kubelet gives newer variables.
 	Newer bool `json:"newer,omitempty"`
+	// Retried is the identity of the file want for which the containers have restarted once more, because a restart did not change variables of
+	// which nobody knows whether they are older or newer.
+	Retried string `json:"retried,omitempty"`
 	// Equal means that the containers started with the variables of the file want in Running.
 	Equal bool `json:"equal,omitempty"`
 	// DoubtEndsAt is zero unless the variables differ from the file. Until then the file may still change.

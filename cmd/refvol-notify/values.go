@@ -85,6 +85,12 @@ func isPattern(value string) bool {
 
 func isName(value string) bool { return value != "" && !strings.Contains(value, "/") }
 
+func isVariableName(value string) bool {
+	return value != "" && !strings.ContainsFunc(value, func(c rune) bool {
+		return c != '_' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
+	})
+}
+
 func isMethod(value string) bool {
 	return value != "" && strings.Trim(value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }

@@ -74,8 +74,12 @@ func moment(c *checker) {
 	})
 }
 
-// isUrgent reports whether something happened between two looks, or shortly before, that must not wait for a moment.
+// isUrgent reports whether something happened between two looks, or shortly before, that must not wait for a moment. A required object of which
+// the volume showed nothing is shown as soon as it can be.
 func (c *checker) isUrgent(v *Volume, before, e *Event) bool {
+	if slices.ContainsFunc(v.Required, func(object string) bool { _, was := before.Seen.Shown[object]; return !was }) {
+		return true
+	}
 	during := period{before.At - revokeTime, e.At}
 	return slices.ContainsFunc(v.Objects(), func(object string) bool {
 		return c.wasAbsent(object, during) || c.wasRefused(v, object, during) || c.wasForOthers(v, object, during)

@@ -33,9 +33,9 @@ type restartCase struct {
 
 // restartCases are all cases.
 func restartCases(s restartSuite) []restartCase {
-	const usual = "1m/200m"
+	const usual = "10m/0"
 	watches := func(names ...string) *added {
-		return &added{watched: names, spread: "1m", spreads: names, cpu: "1m/200m"}
+		return &added{watched: names, spread: "1m", spreads: names, cpu: "10m/0"}
 	}
 	own := func(name string, more ...string) corev1.Volume {
 		a := attributes{"configMap": "app"}
@@ -117,7 +117,7 @@ func restartCases(s restartSuite) []restartCase {
 				Limits:   limits,
 				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")},
 			}
-		}), adds: watches("a")},
+		}), adds: &added{watched: []string{"a"}, spreads: []string{"a"}, spread: "1m", cpu: "10m/100m"}},
 		{name: "Burstable by a second container", pod: a(func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].Resources.Limits = limits
 			pod.Spec.Containers = append(pod.Spec.Containers, container("d"))
@@ -173,7 +173,7 @@ func byHandCases(a func(func(*corev1.Pod)) *corev1.Pod) []restartCase {
 	}
 	return append(all, restartCase{name: "another image", pod: a(func(pod *corev1.Pod) {
 		pod.Spec.InitContainers = []corev1.Container{named("i", "localhost/refvol-notify-more:v1")}
-	}), adds: &added{watched: []string{"a"}, spreads: []string{"a"}, spread: "1m", cpu: "1m/200m"}})
+	}), adds: &added{watched: []string{"a"}, spreads: []string{"a"}, spread: "1m", cpu: "10m/0"}})
 }
 
 // largeCases are pods at limits: of the plugin, and of what CEL may cost. Beyond these the pod stays as it is, as it would
@@ -200,14 +200,14 @@ func largeCases() []restartCase {
 		return pod
 	}
 	environment := func(pod *corev1.Pod) *added {
-		return &added{env: textsOf(pod.Spec.Containers[0].Env), spread: "1m", patience: "120s", cpu: "1m/200m"}
+		return &added{env: textsOf(pod.Spec.Containers[0].Env), spread: "1m", patience: "120s", cpu: "10m/0"}
 	}
 	mounted := func(pod *corev1.Pod) *added {
 		var names []string
 		for i := range pod.Spec.Volumes {
 			names = append(names, pod.Spec.Volumes[i].Name)
 		}
-		return &added{watched: names, spreads: slices.Clone(names), spread: "1m", cpu: "1m/200m"}
+		return &added{watched: names, spreads: slices.Clone(names), spread: "1m", cpu: "10m/0"}
 	}
 	cases := []restartCase{
 		{name: "256 objects", pod: keys(mostObjects, 1)},

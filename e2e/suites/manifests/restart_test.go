@@ -156,7 +156,7 @@ func wantAdded(t *testing.T, pod *corev1.Pod, want *added) {
 	args := []string{"--exit-code=42", "--state=/run/refvol-notify"}
 	wantMounts := []string{notifyState + ":/run/refvol-notify"}
 	if want.patience != "" {
-		args = append(args, "--env=/run/refvol-notify-env", "--patience="+want.patience)
+		args = append(args, "--env=/run/refvol-notify-env", "--env-prefix=refvol_", "--patience="+want.patience)
 		wantMounts = append(wantMounts, notifyEnv+":/run/refvol-notify-env")
 	}
 	for _, name := range want.watched {
@@ -171,8 +171,16 @@ func wantAdded(t *testing.T, pod *corev1.Pod, want *added) {
 	for i := range c.Env {
 		names[c.Env[i].Name] = true
 	}
-	if len(names) != len(c.Env) {
-		t.Errorf("%d variables have %d names", len(c.Env), len(names))
+	for _, from := range c.EnvFrom {
+		names[from.Prefix] = true
+	}
+	for name := range names {
+		if !strings.HasPrefix(name, "refvol_") {
+			t.Errorf("%s does not begin with refvol_", name)
+		}
+	}
+	if len(names) != len(c.Env)+len(c.EnvFrom) {
+		t.Errorf("%d variables and %d objects have %d names", len(c.Env), len(c.EnvFrom), len(names))
 	}
 	wantSpreads(t, pod, want)
 }

@@ -42,7 +42,7 @@ func TestNginxReloads(t *testing.T) {
 		harness.Eventually(t, soon, func() error { return get(t, "http://127.0.0.1:"+port+"/", want) })
 	}
 	answers("first\n")
-	own := start(t, program, e.args(live.dir, nil)...)
+	own := start(t, program, e.args(t, live.dir, nil)...)
 	own.says(t, "watches")
 
 	live.update(t, "site.conf", strings.Replace(text, "first", "second", 1))
@@ -70,7 +70,7 @@ func TestPrometheusReloads(t *testing.T) {
 		harness.Eventually(t, soon, func() error { return get(t, "http://127.0.0.1:"+port+"/api/v1/status/config", want) })
 	}
 	shows("scrape_interval: 1m")
-	own := start(t, program, e.args(live.dir, map[string]string{":9090": ":" + port})...)
+	own := start(t, program, e.args(t, live.dir, map[string]string{":9090": ":" + port})...)
 	own.says(t, "watches")
 
 	live.update(t, "prometheus.yml", strings.Replace(text, "1m", "2m", 1))
@@ -109,9 +109,14 @@ func documented(t *testing.T, section string) example {
 	return e
 }
 
-// args are those of the sidecar, with the directory of a volume in place of where the pod mounts it.
-func (e example) args(dir string, more map[string]string) []string {
-	return replaced(e.pod.Spec.InitContainers[0], dir, more)
+// args are those of the sidecar, with the directory of a volume in place of where the pod mounts it, and another one for its state.
+func (e example) args(t *testing.T, dir string, more map[string]string) []string {
+	t.Helper()
+	args := replaced(e.pod.Spec.InitContainers[0], dir, more)
+	for i := range args {
+		args[i] = strings.Replace(args[i], "/run/refvol-notify", t.TempDir(), 1)
+	}
+	return args
 }
 
 func (e example) serverArgs(dir string) []string { return replaced(e.pod.Spec.Containers[0], dir, nil) }

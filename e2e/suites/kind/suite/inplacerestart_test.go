@@ -22,7 +22,7 @@ func TestRestartInPlace(t *testing.T) {
 	n := newNamespace(t)
 	n.needsPolicies()
 	n.createConfigMap("settings", object{"mode": "slow"})
-	n.createSecret("db", object{"db.password": "before"})
+	n.createSecret("db", object{"db.password": "before", "db.revoked": "revoked"})
 	with, without := n.start(withVariables("with", "true")), n.start(withVariables("without", ""))
 	if c := with.Spec.InitContainers; len(c) != 1 || c[0].Name != "refvol-notify" {
 		t.Fatalf("the labelled pod has the init containers %+v", c)
@@ -30,7 +30,7 @@ func TestRestartInPlace(t *testing.T) {
 	if c := without.Spec.InitContainers; len(c) != 0 {
 		t.Fatalf("the pod without the label has the init containers %+v", c)
 	}
-	old := map[string]string{"MODE": "slow", "db.password": "before"}
+	old := map[string]string{"MODE": "slow", "db.password": "before", "db.revoked": "revoked"}
 	for _, p := range []*pod{with, without} {
 		if err := p.hasVariables(t.Context(), old); err != nil {
 			t.Fatal(err)
@@ -39,7 +39,7 @@ func TestRestartInPlace(t *testing.T) {
 	ip, runs := with.Status.PodIP, with.restarts(t)
 
 	n.updateConfigMap("settings", object{"mode": "fast"})
-	n.updateSecret("db", object{"db.password": "after"})
+	n.updateSecret("db", object{"db.password": "after", "db.revoked": "revoked"})
 	eventually(t, restartTimeout, "new variables", func(ctx context.Context) error {
 		return with.hasVariables(ctx, map[string]string{"MODE": "fast", "db.password": "after"})
 	})
@@ -56,6 +56,10 @@ func TestRestartInPlace(t *testing.T) {
 	if err := without.hasVariables(t.Context(), old); err != nil || without.restarts(t) != 0 {
 		t.Errorf("the pod without the label: %v, %d restarts", err, without.restarts(t))
 	}
+	n.updateSecret("db", object{"db.password": "after"}) // a password is revoked
+	eventually(t, restartTimeout, "no container has the revoked variable", func(ctx context.Context) error {
+		return with.hasVariables(ctx, map[string]string{"MODE": "fast", "db.password": "after", "db.revoked": ""})
+	})
 	without.probe("read", mountDir+"files/mode") // else nobody would open it there
 	// The receipt of the variables says that the containers have them.
 	for _, object := range []string{"configmap/settings", "secret/db"} {
@@ -89,7 +93,7 @@ func withVariables(name, label string) *corev1.Pod {
 	return spec
 }
 
-// hasVariables returns an error if the first process of the container lacks one.
+// hasVariables returns an error if the first process of the container lacks one. "" stands for a variable that it must not have.
 func (p *pod) hasVariables(ctx context.Context, want map[string]string) error {
 	text, err := p.ask(ctx, "probe", "read", "/proc/1/environ")
 	if err != nil {
