@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.." || exit
 
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
-packages=(access authz apiclient check csi envfile events fleet health loglimit manager metrics mount opened payload permissions pod publisher-a publisher-b question receipts record report requests room stage status taint volume writer-a writer-b)
+packages=(access authz apiclient check clientlog csi envfile events fleet health loglimit manager metrics mount node opened payload permissions pod publisher-a publisher-b question receipts record refvol-notify refvol-plugin report requests room stage status taint volume writer-a writer-b)
 parts=(unit random simulation integration integration-alone integration-faults integration-schedules suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
@@ -61,13 +61,15 @@ suites() {
 # so their tests are not vetted, and two random tests of the publisher have fewer schedules (-short). The files of the two largest packages
 # are in two parts.
 mutants() {
-  local package=${1%-[ab]} other='^$'
+  local package=${1%-[ab]} other='^$' dir
+  dir=pkg/$package
+  [ -d "$dir" ] || dir=cmd/$package
   case $1 in *-a) other='^[n-z]' ;; *-b) other='^[a-m]' ;; esac
   go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 --version >/dev/null || return
-  go test -vet=off -cover -c -o /dev/null "./pkg/$package" || return
+  go test -vet=off -cover -c -o /dev/null "./$dir" || return
   if [ "$package" = mount ]; then go -C e2e test -vet=off -c -o /dev/null ./suites/mount || return; fi
-  GOFLAGS="${GOFLAGS:-} -count=1 -vet=off -short -exec=$PWD/tools/mutant-test.sh" tools/sandbox.sh go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 unleash --workers 2 --timeout-coefficient 10 --exclude-files "$other" "./pkg/$package" |
-    go -C tools run ./survivors "../pkg/$package" survivors.txt
+  GOFLAGS="${GOFLAGS:-} -count=1 -vet=off -short -exec=$PWD/tools/mutant-test.sh" tools/sandbox.sh go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 unleash --workers 2 --timeout-coefficient 10 --exclude-files "$other" "./$dir" |
+    go -C tools run ./survivors "../$dir" survivors.txt
 }
 
 # The kind tier with CRI-O on the workers, from a checkout that CRIO names, or else from GitHub.

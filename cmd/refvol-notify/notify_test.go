@@ -247,3 +247,20 @@ func TestClockIsSetBack(t *testing.T) {
 		}
 	}
 }
+
+// A restart that was noted and did not happen, because the process has crashed between, is done by the next one.
+func TestNotedRestartIsDone(t *testing.T) {
+	dir := t.TempDir()
+	if err := (&state{Because: "/v/a"}).save(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(startedIn(dir), nil, 0o600); err != nil { // the containers run
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t, "--dir=/v", "--exit-code=42", "--settle=0s", "--state="+dir)
+		defer p.start()()
+		<-time.After(time.Hour)
+		p.expectActed("0")
+	})
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -92,6 +93,30 @@ func TestVariableComesAndGoes(t *testing.T) {
 		p.removeVariable("V_PASSWORD")
 		<-time.After(time.Hour)
 		p.expectStarts("0 60") // after --patience
+		if !isApplied(t, state) {
+			t.Error("applied has no receipt")
+		}
+	})
+}
+
+// TestUnknownVariables: a process that finds running containers and no state does not take their variables for its own. They restart after
+// --patience, and applied has no receipt before.
+func TestUnknownVariables(t *testing.T) {
+	v, state := newVolume(t, false), t.TempDir()
+	if err := os.WriteFile(startedIn(state), nil, 0o600); err != nil { // the containers run
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		v.writeEnv("two")
+		p := envPod(t, v, state)
+		p.setVariable("VALUE", "two") // those of the containers may be older
+		defer p.start()()
+		<-time.After(30 * time.Second)
+		if isApplied(t, state) {
+			t.Error("applied has a receipt")
+		}
+		<-time.After(time.Hour)
+		p.expectStarts("0 60")
 		if !isApplied(t, state) {
 			t.Error("applied has no receipt")
 		}

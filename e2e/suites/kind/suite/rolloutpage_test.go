@@ -98,7 +98,7 @@ func pageVolume(t *testing.T, page string) attributes {
 // pageCommands returns the kubectl commands of the page, and the subcommands of rollout that its text names, in order. A command that ends
 // with | goes on in the next line.
 func pageCommands(page string) (commands []string) {
-	found := regexp.MustCompile("(?m)^ +kubectl (.*\\|\n.*|.*)$|`kubectl (annotate|label)( [^`]*)`|`rollout ((?:status|pause|resume|abort)[^`]*)`").FindAllStringSubmatch(page, -1)
+	found := regexp.MustCompile("(?m)^ +kubectl (.*\\|\n.*|.*)$|`kubectl (annotate|label)( [^`]*configmap [^`]*)`|`rollout ((?:status|pause|resume|abort)[^`]*)`").FindAllStringSubmatch(page, -1)
 	for _, m := range found {
 		switch {
 		case m[1] != "":
