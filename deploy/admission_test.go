@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -87,6 +88,23 @@ func TestChartLabelsElsewhere(t *testing.T) {
 		if !reflect.DeepEqual(namespaces[len(namespaces)-1], elsewhere) {
 			t.Errorf("binding %s: %s, want %s", name, asJSON(t, namespaces), asJSON(t, elsewhere))
 		}
+	}
+}
+
+// TestChartRestartResources: values replace the sidecar's usual resources.
+func TestChartRestartResources(t *testing.T) {
+	manifests, _, err := renderChart(newest, values{"restart": values{"enabled": true, "resources": values{"requests": values{"memory": "64Mi"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, ok := byName(t, decode(t, chart, manifests))["MutatingAdmissionPolicy refvol-restart"].(*admissionv1.MutatingAdmissionPolicy)
+	if !ok || !slices.ContainsFunc(policy.Spec.Variables, func(v admissionv1.Variable) bool {
+		return v.Name == "usualResources" && v.Expression == `{"requests":{"memory":"64Mi"}}`
+	}) {
+		t.Errorf("the policy has other resources: %+v", policy)
+	}
+	if _, _, err := renderChart(newest, values{"restart": values{"enabled": true, "resources": values{"requests": values{"cpu": 1}}}}); err == nil {
+		t.Error("a number is no quantity of the policy's language")
 	}
 }
 

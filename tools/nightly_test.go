@@ -28,6 +28,7 @@ func TestNightlyParts(t *testing.T) {
 	}
 	parts, named := list("parts"), map[string]bool{
 		"kubectl-refvol": true, // a module of its own, whose tests take a minute for each mutant; fleet and health decide for it
+		"node":           true, // it puts the other packages together, and has no tests but those of the simulation and of integration
 	}
 	for _, part := range list("packages") {
 		parts = append(parts, "mutants-"+part)

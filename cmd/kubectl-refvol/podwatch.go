@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -23,9 +24,10 @@ type podWatch struct {
 	// changed has an entry after something has changed. mu protects the rest.
 	changed chan struct{}
 	mu      sync.Mutex
-	// isListed means that Store has had all pods. err is the error of the last request, or nil after a watch has begun.
-	isListed bool
-	err      error
+	// isListed means that Store has all pods. isWatched means that a watch has listed them. err is the error of the last request, or nil after a
+	// watch has begun.
+	isListed, isWatched bool
+	err                 error
 }
 
 // podRequests are those about the pods of a namespace, as a client-go client sends them.
@@ -72,14 +74,16 @@ func (w *podWatch) follow(ctx context.Context, requests podRequests) {
 			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 			defer cancel()
 			pods, err := requests.List(ctx, opts)
-			if err != nil { // a list that succeeds does not mean that a watch does
-				w.note(err)
-			}
+			w.begin(false, err)
 			return pods, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, error) {
 			events, err := requests.Watch(ctx, opts)
-			w.note(err)
+			if err == nil && opts.SendInitialEvents != nil {
+				w.begin(true, nil)
+			} else {
+				w.note(err)
+			}
 			return events, err
 		},
 	}, requests)
@@ -87,7 +91,18 @@ func (w *podWatch) follow(ctx context.Context, requests podRequests) {
 	cache.NewReflectorWithOptions(source, &corev1.Pod{}, w, cache.ReflectorOptions{}).RunWithContext(ctx)
 }
 
-// note stores the outcome of a request.
+// begin notes that a list of all pods begins, by a watch or by a list. If the list succeeds, that does not mean that a watch does.
+func (w *podWatch) begin(byWatch bool, err error) {
+	w.mu.Lock()
+	w.isListed, w.isWatched = false, byWatch
+	if err != nil {
+		w.err = err
+	}
+	w.mu.Unlock()
+	w.wake()
+}
+
+// note stores the outcome of a request for a watch.
 func (w *podWatch) note(err error) {
 	w.mu.Lock()
 	w.err = err
@@ -106,7 +121,9 @@ func (w *podWatch) wake() {
 func (w *podWatch) Replace(all []any, version string) error {
 	err := w.Store.Replace(all, version)
 	w.mu.Lock()
-	w.isListed = true
+	if w.isListed = true; w.isWatched {
+		w.err = nil
+	}
 	w.mu.Unlock()
 	w.wake()
 	return err
@@ -114,6 +131,8 @@ func (w *podWatch) Replace(all []any, version string) error {
 
 // pods returns the pods as the last event left them. It waits until all are known, or a request fails.
 func (w *podWatch) pods(ctx context.Context) (all []corev1.Pod, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errors.New("the API server has not sent all pods"))
+	defer cancel()
 	for {
 		w.mu.Lock()
 		isListed, err := w.isListed, w.err

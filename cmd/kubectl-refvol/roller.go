@@ -117,7 +117,7 @@ func (r *roller) begin(ctx context.Context) error {
 	if err := r.lookWithRetry(deadline); err != nil {
 		return err
 	}
-	if err := r.findCanaries(deadline); err != nil {
+	if err := r.retry(deadline, r.findCanaries); err != nil {
 		return err
 	}
 	if err := r.checkStates(); err != nil {

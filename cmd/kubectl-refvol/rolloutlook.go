@@ -65,9 +65,12 @@ func (r *roller) checkUnchanged(ctx context.Context) error {
 }
 
 // lookWithRetry looks until that succeeds.
-func (r *roller) lookWithRetry(ctx context.Context) error {
+func (r *roller) lookWithRetry(ctx context.Context) error { return r.retry(ctx, r.look) }
+
+// retry calls a function until it succeeds, fails for good, or ctx ends.
+func (r *roller) retry(ctx context.Context, do func(context.Context) error) error {
 	for {
-		err := r.look(ctx)
+		err := do(ctx)
 		switch {
 		case err == nil || isAnswer(err) || r.last == nil && isFinal(err):
 			return err

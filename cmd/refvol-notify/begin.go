@@ -67,8 +67,9 @@ func (n *notifier) compare(ctx context.Context, now files) error {
 		}
 		next := n.state
 		next.Running, next.Tries, next.Because = nil, tries+1, ""
-		if n.save(next) {
-			return nil // otherwise it would restart without end
+		if n.save(next) { // otherwise it would restart without end
+			n.state.DoubtEndsAt = time.Now().Add(firstBackoff)
+			return nil
 		}
 		return &exitError{n.exitCode}
 	default:
@@ -104,11 +105,4 @@ func (n *notifier) changed(now files) []string {
 		changed = append(changed, want)
 	}
 	return changed
-}
-
-// apply opens the file applied once the containers have started with its variables.
-func (n *notifier) apply() {
-	if n.env != nil && n.state.Equal && n.m.isStarting() {
-		n.logOnce("can't open the file applied: nothing says that its variables are in use", n.env.openApplied(n.state.Running[n.want()]))
-	}
 }

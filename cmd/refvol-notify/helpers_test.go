@@ -290,7 +290,12 @@ func (p *pod) run(ctx context.Context) {
 		err := n.run(alive)
 		kill()
 		var end *exitError
-		if !errors.As(err, &end) && ctx.Err() == nil {
+		switch {
+		case errors.As(err, &end):
+			if err := n.m.restart(); err != nil {
+				p.Error(err)
+			}
+		case ctx.Err() == nil:
 			p.Error(err)
 			return
 		}

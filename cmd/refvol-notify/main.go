@@ -9,6 +9,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -73,10 +74,15 @@ func watchAndAct(ctx context.Context, args []string, stdout, stderr io.Writer) e
 	if err != nil {
 		return err
 	}
-	defer stop()
 	w := newWatcher(wake, log)
-	defer w.close()
-	return newNotifier(o, log, m, w).run(ctx)
+	err = newNotifier(o, log, m, w).run(ctx)
+	w.close()
+	stop()
+	var end *exitError
+	if errors.As(err, &end) { // at the very end: a process that was killed before has not restarted anything
+		err = cmp.Or(m.restart(), err)
+	}
+	return err
 }
 
 // exitError asks to end this process with a code that the pod's restartPolicyRules name.

@@ -124,6 +124,9 @@ func (m *podModel) runPod(ctx context.Context) {
 		kill()
 		var end *exitError
 		if errors.As(err, &end) {
+			if err := n.m.restart(); err != nil {
+				m.Error(err)
+			}
 			m.mu.Lock()
 			m.containers = nil
 			m.mu.Unlock()
@@ -209,10 +212,7 @@ func (m *podModel) play(t *testing.T) {
 			}
 		}
 	}
-	<-time.After(time.Minute)
-	m.write()
-	m.learn()
-	<-time.After(time.Hour)
+	<-time.After(time.Hour) // the volume and the kubelet have learned of the last change
 	_, starts := m.times()
 	settled := len(starts)
 	<-time.After(time.Hour)

@@ -68,7 +68,11 @@ func (n *notifier) run(ctx context.Context) error {
 			}
 		}
 		n.m.set(n.isPending(), n.state.counts) // also after an error: the application must be able to start
-		n.apply()
+		if !n.m.isStarting() {
+			longest = min(longest, pollEvery)
+		} else if n.env != nil && n.state.Equal {
+			n.logOnce("can't open the file applied: nothing says that its variables are in use", n.env.openApplied(n.state.Running[n.want()]))
+		}
 		if err := n.wait(ctx, longest); err != nil {
 			return err
 		}
@@ -193,10 +197,7 @@ func (n *notifier) noteRestart(changed []string) error {
 			next.Old, next.Newer = n.env.mark(c.all), n.state.Newer || n.state.Equal
 		}
 	}
-	if err := next.save(n.options.state); err != nil {
-		return err
-	}
-	return n.m.restart()
+	return next.save(n.options.state)
 }
 
 // logOnce logs an error, once until it changes, and reports whether there is one.

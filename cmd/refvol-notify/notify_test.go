@@ -264,3 +264,37 @@ func TestNotedRestartIsDone(t *testing.T) {
 		p.expectActed("0")
 	})
 }
+
+// Without a hook, or if a kubelet that restarts starts the containers without it, they count as started after a while, and no change is lost.
+func TestChangeWhileAwayWithoutHook(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t, "--dir=/v", "--exit-code=42", "--state="+dir, "--poll=1h")
+		p.hookFails = true
+		stop := p.start()
+		<-time.After(2 * longestWait)
+		stop()
+		p.set("/v/a", "2")
+		defer p.start()()
+		<-time.After(time.Hour)
+		p.expectActed("61")
+	})
+}
+
+// A volume without files is known, too: the first file is a change, also while the sidecar is away.
+func TestFirstFile(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t, "--dir=/v", "--url=http://127.0.0.1/", "--state="+dir)
+		p.files = files{}
+		stop := p.start()
+		<-time.After(time.Minute)
+		stop()
+		p.set("/v/a", "1")
+		defer p.start()()
+		<-time.After(time.Hour)
+		if acted, _ := p.times(); len(acted) != 1 {
+			t.Errorf("acted %d times\n%s", len(acted), p.log)
+		}
+	})
+}

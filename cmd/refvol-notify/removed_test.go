@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -119,6 +120,37 @@ func TestUnknownVariables(t *testing.T) {
 		p.expectStarts("0 60")
 		if !isApplied(t, state) {
 			t.Error("applied has no receipt")
+		}
+	})
+}
+
+// TestOldVariablesAndNoState: the kubelet gives old variables, and the restart for that can't be noted. It is made up for later.
+func TestOldVariablesAndNoState(t *testing.T) {
+	v, state := newVolume(t, false), t.TempDir()
+	blocked := filepath.Join(state, stateFile+".new")
+	synctest.Test(t, func(t *testing.T) {
+		v.writeEnv("one")
+		p := envPod(t, v, state)
+		p.setVariable("VALUE", "one")
+		p.onStart = func() {
+			if len(p.starts) == 2 {
+				if err := os.Mkdir(blocked, 0o700); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		defer p.start()()
+		<-time.After(time.Minute)
+		v.writeEnv("two")
+		p.wakeUp()
+		<-time.After(time.Minute)
+		p.setVariable("VALUE", "two")
+		if err := os.Remove(blocked); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Hour)
+		if !isApplied(t, state) {
+			t.Errorf("applied has no receipt\n%s", p.log)
 		}
 	})
 }

@@ -64,14 +64,17 @@ func (m *monitor) isStarting() bool {
 
 // start notes that the containers may start from now on. It needs mu.
 func (m *monitor) start() {
-	if !m.starting && m.dir != "" {
-		_ = os.Rename(socketIn(m.dir), startedIn(m.dir))
+	if !m.starting && m.dir != "" && os.Rename(socketIn(m.dir), startedIn(m.dir)) != nil {
+		_ = os.WriteFile(startedIn(m.dir), nil, 0o600) // somebody has removed the socket
 	}
 	m.starting = true
 }
 
-// restart notes that the containers are to start anew.
+// restart notes that the containers start anew when this process has ended.
 func (m *monitor) restart() error {
+	if m.dir == "" {
+		return nil
+	}
 	if err := os.Remove(startedIn(m.dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("note that the containers restart: %w", err)
 	}
@@ -197,7 +200,11 @@ func waitUntilReady(ctx context.Context, args []string, stdout io.Writer) error 
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socketIn(dir))
+			conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socketIn(dir))
+			if errors.Is(err, os.ErrNotExist) { // an earlier answer was lost
+				return (&net.Dialer{}).DialContext(ctx, "unix", startedIn(dir))
+			}
+			return conn, err
 		},
 	}}
 	ctx, cancel := context.WithTimeout(ctx, longestWait)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -230,5 +231,21 @@ func TestWhatIsLinked(t *testing.T) {
 	}
 	if got := strings.Join(strings.Fields(string(output)), " "); got != "golang.org/x/sys/unix github.com/refvol/refvol/cmd/refvol-notify" {
 		t.Errorf("it links %s", got)
+	}
+}
+
+// TestLostAnswer: the hook's first answer is lost, as on a node without CPU time. The hook asks again, at the socket with its new name.
+func TestLostAnswer(t *testing.T) {
+	dir := t.TempDir()
+	m := &monitor{wake: make(chan struct{}, 1)}
+	stop, err := m.serve(&options{state: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	m.set(false, counts{})
+	m.answerWait(httptest.NewRecorder(), nil)
+	if err := waitUntilReady(t.Context(), []string{"--state=" + dir}, io.Discard); err != nil {
+		t.Error(err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 type state struct {
 	// Running are the files with which the containers run, or of which the application was last notified. nil means that the containers are
 	// to restart or have never run: they start with the present files.
-	Running files `json:"running,omitempty"`
+	Running files `json:"running"`
 	// Because names the changed files that caused a restart. The log of the last process is gone with its container.
 	Because string `json:"because,omitempty"`
 
