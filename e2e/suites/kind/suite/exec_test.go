@@ -41,11 +41,17 @@ func (c *cluster) exec(ctx context.Context, p *corev1.Pod, container string, out
 	return nil
 }
 
-// ask runs the probe in a container and returns its answer.
+// ask runs the probe in a container and returns its answer. It asks again if the connection is cut, as by a server that is too busy. All
+// commands of the probe can be run again.
 func (p *pod) ask(ctx context.Context, container string, args ...string) (string, error) {
-	var out bytes.Buffer
-	err := p.stream(ctx, container, &out, args...)
-	return out.String(), err
+	for tries := 1; ; tries++ {
+		var out bytes.Buffer
+		err := p.stream(ctx, container, &out, args...)
+		if err == nil || tries == 3 || !strings.Contains(err.Error(), "error reading from error stream") {
+			return out.String(), err
+		}
+		p.t.Logf("%q in %s/%s: asks again: %v", args, p.Name, container, err)
+	}
 }
 
 // probe runs the probe in the pod's first container and returns its answer.

@@ -133,7 +133,7 @@ func TestRolloutOfACanary(t *testing.T) {
 	c := newCanaried(t, 0)
 	c.awaitTold("no pod sees the canary", func(int) []string { return []string{"first"} })
 	c.writeCanary("bad")
-	first := c.startRollout()
+	first := c.startRollout("--allow-restarts=100", "--unready-for=1h") // it judges nobody
 	eventually(t, podTimeout, "pods have told of the bad text", func(ctx context.Context) error {
 		bad, err := c.badPods(ctx)
 		if err == nil && bad == 0 {
