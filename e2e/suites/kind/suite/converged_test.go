@@ -25,12 +25,8 @@ type commandResult struct {
 // kubectlRefvol runs the program that the runner has built.
 func kubectlRefvol(t *testing.T, args ...string) commandResult {
 	t.Helper()
-	program := os.Getenv("REFVOL_KUBECTL_REFVOL")
-	if program == "" {
-		t.Fatal("REFVOL_KUBECTL_REFVOL must name kubectl-refvol; make e2e builds it")
-	}
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd := refvolCommand(t, args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	var exit *exec.ExitError
 	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
@@ -40,6 +36,16 @@ func kubectlRefvol(t *testing.T, args ...string) commandResult {
 		t.Error(err)
 	}
 	return commandResult{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// refvolCommand returns kubectl-refvol with arguments.
+func refvolCommand(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	program := os.Getenv("REFVOL_KUBECTL_REFVOL")
+	if program == "" {
+		t.Fatal("REFVOL_KUBECTL_REFVOL must name kubectl-refvol; make e2e builds it")
+	}
+	return exec.CommandContext(t.Context(), program, args...)
 }
 
 // loadInterval is how often the programs of TestRotatePassword load their password: the new file is there long before.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -54,12 +53,8 @@ func (r *runningRollout) printedAt(text string) time.Time {
 // startRollout starts a rollout of the canary.
 func (c *canaried) startRollout(args ...string) *runningRollout {
 	c.t.Helper()
-	program := os.Getenv("REFVOL_KUBECTL_REFVOL")
-	if program == "" {
-		c.t.Fatal("REFVOL_KUBECTL_REFVOL must name kubectl-refvol; make e2e builds it")
-	}
 	args = append([]string{"rollout", "configmap/settings-canary", "-n", c.name, "--steps=10%,50%,100%", "--every=20s"}, args...)
-	r := &runningRollout{Cmd: exec.CommandContext(c.t.Context(), program, args...), times: map[string]time.Time{}}
+	r := &runningRollout{Cmd: refvolCommand(c.t, args...), times: map[string]time.Time{}}
 	r.Stdout, r.Stderr = r, r
 	if err := r.Start(); err != nil {
 		c.t.Fatal(err)
