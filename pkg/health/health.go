@@ -81,9 +81,9 @@ type patient struct {
 	// isOld means that it had the change and was not ready when it was first seen, after an earlier run of the command. The restarts of such pods
 	// count once they were ready, because a restart may be what heals them.
 	isOld bool
-	// wasReady means that a look has found it ready. unreadySince is zero while it is ready.
-	wasReady     bool
-	unreadySince time.Time
+	// wasReady means that a look has found it ready. unreadySince is zero while it is ready, and readySince while it is not.
+	wasReady                 bool
+	unreadySince, readySince time.Time
 	// hasLeft means that it leaves or is gone.
 	hasLeft bool
 	// found is what is wrong with it for good, or nil.
@@ -141,10 +141,11 @@ func (w *Watch) look(p *patient, sign *Sign, now time.Time) {
 	if p.Sign = *sign; (p.isOld || p.isLeftOut) && !p.wasReady {
 		p.restarts = sign.Restarts
 	}
-	if sign.Ready {
-		p.wasReady, p.isLeftOut, p.unreadySince = true, false, time.Time{}
-	} else if p.unreadySince.IsZero() {
-		p.unreadySince = now
+	switch {
+	case sign.Ready && p.readySince.IsZero():
+		p.wasReady, p.isLeftOut, p.unreadySince, p.readySince = true, false, time.Time{}, now
+	case !sign.Ready && p.unreadySince.IsZero():
+		p.unreadySince, p.readySince = now, time.Time{}
 	}
 	if what, since := w.ails(p, now); what != "" && (p.Failed || w.restarted(p) > w.limits.Restarts) {
 		p.found = cmp.Or(p.found, &Finding{p.Name, what, since})
@@ -202,6 +203,10 @@ func (w *Watch) ails(p *patient, now time.Time) (what string, since time.Time) {
 	return "was never ready" + p.Text, since
 }
 
+// isSuspect reports whether a pod was ill with the change before. A container in a crash loop is ready for a moment after each restart, so such
+// a pod is well only when it has been ready for a while.
+func (w *Watch) isSuspect(p *patient) bool { return p.isOld || w.restarted(p) > 0 }
+
 // IsLeftOut reports whether a pod is left out, because it was not ready and did not have the change at the first look.
 func (w *Watch) IsLeftOut(uid string) bool {
 	p := w.pods[uid]
@@ -245,7 +250,7 @@ func (w *Watch) Verdict(now time.Time) (v Verdict) {
 		case p.hasLeft && p.found == nil:
 		case what != "":
 			v.Unhealthy = append(v.Unhealthy, Finding{p.Name, what, since})
-		case !p.tookAt.IsZero() && !p.isLeftOut && !p.Ready && !p.Unknown:
+		case !p.tookAt.IsZero() && !p.isLeftOut && !p.Unknown && (!p.Ready || w.isSuspect(p) && now.Sub(p.readySince) < w.limits.Unready):
 			v.Undecided = append(v.Undecided, p.Name)
 		}
 	}
