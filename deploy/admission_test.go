@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -91,17 +90,35 @@ func TestChartLabelsElsewhere(t *testing.T) {
 	}
 }
 
-// TestChartRestartResources: values replace the sidecar's usual resources.
-func TestChartRestartResources(t *testing.T) {
-	manifests, _, err := renderChart(newest, values{"restart": values{"enabled": true, "resources": values{"requests": values{"memory": "64Mi"}}}})
+// TestChartRestartValues: values replace the first variables of the policy, and the sidecar's usual resources.
+func TestChartRestartValues(t *testing.T) {
+	manifests, _, err := renderChart(newest, values{"restart": values{
+		"enabled": true, "resources": values{"requests": values{"memory": "64Mi"}}, "user": 2000000000, "port": 0,
+		"image": values{"pullPolicy": "Always", "pullSecrets": []any{"one", "two"}},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	policy, ok := byName(t, decode(t, chart, manifests))["MutatingAdmissionPolicy refvol-restart"].(*admissionv1.MutatingAdmissionPolicy)
-	if !ok || !slices.ContainsFunc(policy.Spec.Variables, func(v admissionv1.Variable) bool {
-		return v.Name == "usualResources" && v.Expression == `{"requests":{"memory":"64Mi"}}`
-	}) {
-		t.Errorf("the policy has other resources: %+v", policy)
+	if !ok {
+		t.Fatal("there is no policy")
+	}
+	got := map[string]string{}
+	for _, v := range policy.Spec.Variables {
+		got[v.Name] = v.Expression
+	}
+	for name, want := range map[string]string{
+		"usualResources": `{"requests":{"memory":"64Mi"}}`, "user": "2000000000", "port": "0", "pullPolicy": "'Always'", "pullSecrets": `["one","two"]`,
+	} {
+		if got[name] != want {
+			t.Errorf("the variable %s is %s, want %s", name, got[name], want)
+		}
+	}
+	for _, wrong := range []values{{"port": 65536}, {"user": -1}, {"image": values{"pullPolicy": "always"}}, {"image": values{"pullSecrets": []any{"it's"}}}} {
+		wrong["enabled"] = true
+		if _, _, err := renderChart(newest, values{"restart": wrong}); err == nil {
+			t.Errorf("%v is accepted", wrong)
+		}
 	}
 	if _, _, err := renderChart(newest, values{"restart": values{"enabled": true, "resources": values{"requests": values{"cpu": 1}}}}); err == nil {
 		t.Error("a number is no quantity of the policy's language")

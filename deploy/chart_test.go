@@ -252,7 +252,7 @@ func TestChartPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, set := range [][]string{{"node-identity"}, {"admission", "admission-read-only", "live", "live-node-selector", "restart", "staged", "startup-taint", "network-policy", "flow-schema", "metrics"}} {
+	for _, set := range [][]string{{"node-identity"}, {"admission", "admission-read-only", "live", "live-node-selector", "restart", "restart-metrics", "staged", "startup-taint", "network-policy", "flow-schema", "metrics"}} {
 		version, overrides := valuesOf(t, set)
 		want, _, err := renderLoaded(loaded, version, overrides)
 		if err != nil {

@@ -88,6 +88,16 @@ func (p *pod) ready() bool {
 	return !m.readyAt.IsZero()
 }
 
+// hasOldVariables is what the metrics say.
+func (p *pod) hasOldVariables() bool {
+	p.mu.Lock()
+	m := p.monitor
+	p.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.old
+}
+
 // wakeUp simulates the kernel's notification.
 func (p *pod) wakeUp() { signalTo(p.wake) }
 
@@ -132,9 +142,15 @@ func TestKubeletHasOldVariables(t *testing.T) {
 		}
 		time.Sleep(58 * time.Second) //nolint:forbidigo // Fake time.
 		p.expectStarts("0 1 1.25 2.25 5.25 15.25 35.25")
+		if !p.hasOldVariables() {
+			t.Error("the metrics don't say that the variables are old")
+		}
 		p.setVariable("VALUE", two)
 		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
 		p.expectStarts("0 1 1.25 2.25 5.25 15.25 35.25 75.25")
+		if p.hasOldVariables() {
+			t.Error("the metrics still say that the variables are old")
+		}
 		stop()
 		for _, err := range []error{leak.Check("the log", p.log.String()), leak.CheckFiles(state)} {
 			if err != nil {

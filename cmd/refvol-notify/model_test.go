@@ -37,8 +37,11 @@ type podModel struct {
 	// unsaved are the times at which the state could not be saved.
 	unsaved int
 	// late means that the kubelet and the volume learn of changes late.
-	late   bool
-	faults []string
+	late bool
+	// deletes means that variables are taken away. Otherwise containers crash: one that crashes before the restart keeps a variable that was there
+	// only for that time (docs/apply.md).
+	deletes bool
+	faults  []string
 }
 
 func newPodModel(t *testing.T, seed uint64) *podModel {
@@ -46,6 +49,7 @@ func newPodModel(t *testing.T, seed uint64) *podModel {
 		Rand: rand.New(rand.NewPCG(seed, 11)), volume: newVolume(t, false), state: t.TempDir(), objects: map[string]string{},
 	}
 	m.late = m.IntN(3) > 0
+	m.deletes = m.IntN(2) > 0
 	m.pod = envPod(t, m.volume, m.state)
 	for i := range 4 {
 		m.put(fmt.Sprint("V_", i))
@@ -60,7 +64,7 @@ func (m *podModel) put(name string) {
 	m.changes++
 	m.world.Lock()
 	defer m.world.Unlock()
-	if m.IntN(3) == 0 {
+	if m.deletes && m.IntN(3) == 0 {
 		delete(m.objects, name)
 	} else {
 		m.objects[name] = fmt.Sprint(m.changes)
@@ -146,6 +150,15 @@ func (m *podModel) startContainers(ctx context.Context, of *monitor) {
 	}
 }
 
+// crashContainer has one of the application's containers start anew.
+func (m *podModel) crashContainer() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.containers != nil {
+		m.containers["web"] = maps.Clone(m.variables)
+	}
+}
+
 // look fails if applied has a receipt and a container lacks a variable of it, or has another one. A container that has started after a
 // newer change than the volume's may be ahead.
 func (m *podModel) look() {
@@ -204,6 +217,10 @@ func (m *podModel) play(t *testing.T) {
 			m.kill()
 			m.mu.Unlock()
 			crashes++
+		case 4: // a container crashes, and starts with what the kubelet knows
+			if !m.deletes {
+				m.crashContainer()
+			}
 		case 3: // the state can't be saved for a while
 			blocked := filepath.Join(m.state, stateFile+".new")
 			if os.Mkdir(blocked, 0o700) == nil {
@@ -237,6 +254,9 @@ func (m *podModel) play(t *testing.T) {
 		if !maps.Equal(has, want) {
 			fail(fmt.Sprintf("%s has %v, want %v", name, has, want))
 		}
+	}
+	if m.hasOldVariables() {
+		fail("the metrics say that variables are old")
 	}
 	if !isApplied(t, m.state) {
 		fail("applied has no receipt")

@@ -67,7 +67,7 @@ func (n *notifier) run(ctx context.Context) error {
 				return err
 			}
 		}
-		n.m.set(n.isPending(), n.state.counts) // also after an error: the application must be able to start
+		n.m.set(n.isPending(), n.hasOldVariables(), n.state.counts) // also after an error: the application must be able to start
 		if !n.m.isStarting() {
 			longest = min(longest, pollEvery)
 		} else if n.env != nil && n.state.Equal {
@@ -145,6 +145,11 @@ func later(a, b time.Time) time.Time {
 
 func (n *notifier) isPending() bool {
 	return n.state.Running != nil && n.seen != nil && len(differences(n.state.Running, n.seen)) > 0
+}
+
+// hasOldVariables reports whether containers run with other variables than the file's, or may: then applied has no receipt either.
+func (n *notifier) hasOldVariables() bool {
+	return n.env != nil && n.seen != nil && (!n.state.Equal || n.state.Running[n.want()] != n.seen[n.want()])
 }
 
 // actOn acts on changes and records that.

@@ -26,16 +26,17 @@ type monitor struct {
 	readyAt  time.Time // zero until the files were looked at
 	starting bool      // the hook has succeeded, so the kubelet starts the containers now
 	pending  bool
+	old      bool // the containers may have other variables than the file want
 	counts   counts
 }
 
-func (m *monitor) set(pending bool, c counts) {
+func (m *monitor) set(pending, old bool, c counts) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.readyAt.IsZero() {
 		m.readyAt = time.Now()
 	}
-	m.pending, m.counts = pending, c
+	m.pending, m.old, m.counts = pending, old, c
 }
 
 // In the directory of --state is the hook's socket until the containers may start. Then it is renamed, which needs no space. So each process
@@ -151,10 +152,8 @@ func (m *monitor) answerWait(w http.ResponseWriter, r *http.Request) {
 func (m *monitor) metrics(w http.ResponseWriter, _ *http.Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c, pending, last := m.counts, int64(0), int64(0)
-	if m.pending {
-		pending = 1
-	}
+	c, last := m.counts, int64(0)
+	gauge := map[bool]int64{true: 1}
 	if !c.LastChangeAt.IsZero() {
 		last = c.LastChangeAt.Unix()
 	}
@@ -167,7 +166,8 @@ func (m *monitor) metrics(w http.ResponseWriter, _ *http.Request) {
 		{"actions_total", `{result="done"}`, "counter", "Actions by their result.", c.Done},
 		{"actions_total", `{result="failed"}`, "", "", c.Failed},
 		{"old_environments_total", "", "counter", "Starts with variables older than the file.", c.OldEnvironments},
-		{"pending", "", "gauge", "1 while the application has not been notified of a change.", pending},
+		{"pending", "", "gauge", "1 while the application has not been notified of a change.", gauge[m.pending]},
+		{"old_variables", "", "gauge", "1 while containers may run with other variables than those of the file.", gauge[m.old]},
 		{"last_change_timestamp_seconds", "", "gauge", "When the last change was acted on; 0: never.", last},
 	} {
 		if row.kind != "" {

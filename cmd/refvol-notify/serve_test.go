@@ -60,7 +60,7 @@ func TestEndpoints(t *testing.T) {
 		_, text = get(t, "http://"+at+"/metrics")
 		return strings.Contains(text, `refvol_notify_actions_total{result="done"} 1`)
 	})
-	for _, line := range []string{"refvol_notify_changes_total 1", `refvol_notify_actions_total{result="failed"} 0`, "refvol_notify_old_environments_total 0", "refvol_notify_pending 0"} {
+	for _, line := range []string{"refvol_notify_changes_total 1", `refvol_notify_actions_total{result="failed"} 0`, "refvol_notify_old_environments_total 0", "refvol_notify_pending 0", "refvol_notify_old_variables 0"} {
 		if !strings.Contains(text, "\n"+line+"\n") {
 			t.Errorf("the metrics have no %s:\n%s", line, text)
 		}
@@ -109,7 +109,7 @@ func TestWait(t *testing.T) {
 	if m.isStarting() || len(wake) != 0 {
 		t.Error("the containers start before it is ready")
 	}
-	m.set(false, counts{LastChangeAt: time.Now()})
+	m.set(false, false, counts{LastChangeAt: time.Now()})
 	if status := <-done; status != 0 || !m.isStarting() || len(wake) != 1 {
 		t.Errorf("once it is ready: status %d, %d signals", status, len(wake))
 	}
@@ -159,7 +159,7 @@ func waitEndsWithTheProcess(t *testing.T, isKilled bool) {
 func TestStartWithoutHook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &monitor{}
-		m.set(false, counts{})
+		m.set(false, false, counts{})
 		time.Sleep(longestWait) //nolint:forbidigo // Fake time.
 		if m.isStarting() {
 			t.Error("the containers start while a hook may run")
@@ -243,7 +243,7 @@ func TestLostAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	m.set(false, counts{})
+	m.set(false, false, counts{})
 	m.answerWait(httptest.NewRecorder(), nil)
 	if err := waitUntilReady(t.Context(), []string{"--state=" + dir}, io.Discard); err != nil {
 		t.Error(err)

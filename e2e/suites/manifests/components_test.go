@@ -68,7 +68,7 @@ func TestEveryComponentIsAccepted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	common := []string{"admission", "admission-read-only", "flow-schema", "live", "live-node-selector", "metrics", "network-policy", "restart", "staged", "startup-taint"}
+	common := []string{"admission", "admission-read-only", "flow-schema", "live", "live-node-selector", "metrics", "network-policy", "restart", "restart-metrics", "staged", "startup-taint"}
 	sets := [][]string{
 		append(slices.Clone(common), "node-identity", "cache"),
 		append([]string{"pod-identity", "cross-namespace", "get"}, common...),
