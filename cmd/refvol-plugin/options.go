@@ -76,7 +76,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&o.registrationDir, "registration-dir", o.registrationDir, "directory where the kubelet looks for plugins; empty: do not register")
 	fs.StringVar(&o.kubeletSocketPath, "kubelet-socket-path", o.kubeletSocketPath, "path of the CSI socket as the kubelet sees it; empty: as in --endpoint")
 	fs.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "root directory of the kubelet; target paths must lie below it")
-	fs.DurationVar(&o.resyncInterval, "resync-interval", o.resyncInterval, "how often each volume is compared with its objects")
+	fs.DurationVar(&o.resyncInterval, "resync-interval", o.resyncInterval, "how often a volume is compared with its objects; with --change-detection=Watch, one that is current, and needs no right that can be withdrawn, ten times more rarely")
 	fs.StringVar(&o.changeDetection, "change-detection", o.changeDetection, "how changes are noticed: Watch (at once), or at each resync with Cache (objects are kept for the TTL of the Node) or Get")
 	fs.StringVar(&o.identity, "identity", o.identity, "whose rights read the objects: plugin (its own account's), pod (that of each pod's service account, by the pod's token), or node (those of this node's kubelet: what a pod's own spec names; Kubernetes 1.36)")
 	fs.BoolVar(&o.crossNamespace, "cross-namespace", o.crossNamespace, "show objects of other namespaces to pods whose service account may get them there")

@@ -108,7 +108,7 @@ type Options struct {
 	Observer Observer
 	// LogLimit limits what is logged about each pod. If it is nil, there is no limit.
 	LogLimit *loglimit.Limiter
-	// ResyncInterval is how often every live volume reads its objects. It is required and must be more than zero. The watch of an object
+	// ResyncInterval is how often a volume reads its objects that no watch follows. It is required and must be more than zero. The watch of an object
 	// stops when nothing has read the object for five times as long, but at least for a minute, and no mounted volume references it. The next
 	// read starts it again.
 	ResyncInterval time.Duration

@@ -103,7 +103,7 @@ func New(settings Settings, system System) (*Node, error) {
 		Telling:         publisher.Telling{Events: system.Events, Observer: system.Metrics, LogLimit: system.LogLimit},
 		KubeletDir:      settings.KubeletDir,
 		Names:           publisher.Names{Driver: settings.Driver, NodeName: settings.NodeName},
-		Times:           publisher.Times{ResyncInterval: settings.ResyncInterval, DefaultSpread: settings.DefaultSpread, PublishWait: settings.PublishWait},
+		Times:           publisher.Times{ResyncInterval: settings.ResyncInterval, Reported: settings.ChangeDetection == manager.Watch, DefaultSpread: settings.DefaultSpread, PublishWait: settings.PublishWait},
 		Sizes:           publisher.Sizes{MaxVolumeSize: settings.MaxVolumeSize, MaxTotalSize: settings.MaxTotalSize},
 	}}
 	n := &Node{}

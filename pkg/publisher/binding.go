@@ -28,6 +28,8 @@ const (
 	// While a publish waits, its objects are refreshed at these intervals, because not every change detection reports changes.
 	refreshMin = time.Second
 	refreshMax = 10 * time.Second
+	// restFactor is how much rarer the resync of a volume is that needs none.
+	restFactor = 10
 )
 
 // binding connects a volume to what is asked for: the request, its parsed spec, and the objects that are read for it. The pod's worker owns
@@ -302,28 +304,39 @@ func (b *binding) register(refs []volume.Ref) {
 }
 
 // refresh refreshes the objects when that is due, and returns when it is due next. A mounted volume is refreshed at each resync, at its own
-// random offset. While a publish waits, its volume is refreshed more often.
-func (b *binding) refresh(isMounted bool) time.Time {
-	now := time.Now()
+// random offset. isCurrent means that it shows what it should. While a publish waits, its volume is refreshed more often.
+func (b *binding) refresh(isMounted, isCurrent bool) time.Time {
+	now, every := time.Now(), b.resync(isCurrent)
 	switch {
+	case isMounted && every < b.refreshEvery: // it is not current any more
 	case now.Before(b.refreshAt):
 		return b.refreshAt
 	case !b.refreshAt.IsZero():
 		b.opts.Objects.Refresh(b.request.Pod, b.registered)
 	}
-	switch resync := b.opts.ResyncInterval; {
+	switch {
 	case !isMounted:
 		b.refreshEvery = min(max(b.refreshEvery*3/2, refreshMin), refreshMax)
-	case b.refreshEvery == resync:
+		b.refreshAt = now.Add(b.refreshEvery)
+		return b.refreshAt
+	case b.refreshEvery == every:
+		now = now.Add(every)
 	default:
-		b.refreshEvery = resync
-		now = now.Add(rand.N(resync))
+		resync := b.opts.ResyncInterval
+		b.refreshEvery = every
+		now = now.Add(resync + rand.N(max(every-resync, resync)))
 	}
-	b.refreshAt = now.Add(b.refreshEvery)
-	if isMounted {
-		b.refreshAt = b.inSlot(b.refreshAt)
-	}
+	b.refreshAt = b.inSlot(now, every)
 	return b.refreshAt
+}
+
+// resync returns how often a mounted volume is compared with its objects. If it is current, and every change is reported, that is only for a
+// report that was lost.
+func (b *binding) resync(isCurrent bool) time.Duration {
+	if isCurrent && b.opts.Reported && len(b.spec.consents) == 0 {
+		return restFactor * b.opts.ResyncInterval
+	}
+	return b.opts.ResyncInterval
 }
 
 // refreshAnew restarts the schedule of refresh, once the volume is mounted.

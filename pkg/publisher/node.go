@@ -36,10 +36,10 @@ type node struct {
 // resyncSlots is how many moments of a resync interval have volumes that are due.
 const resyncSlots = 60
 
-// inSlot returns the last moment before a time at which resyncs are due. If each volume had its own moment, the process would wake up for
+// inSlot returns the last moment before a time at which resyncs with an interval are due. If each volume had its own moment, the process would wake up for
 // each of them, which costs more than the resync itself.
-func (n *node) inSlot(at time.Time) time.Time {
-	return n.began.Add(at.Sub(n.began).Truncate(max(n.opts.ResyncInterval/resyncSlots, 1)))
+func (n *node) inSlot(at time.Time, every time.Duration) time.Time {
+	return n.began.Add(at.Sub(n.began).Truncate(max(every/resyncSlots, 1)))
 }
 
 // inTurn calls do when a place is free. It fails if ctx ends first.

@@ -178,8 +178,11 @@ type Telling struct {
 
 // Times are how often and how long.
 type Times struct {
-	// ResyncInterval is how often every volume is compared with its objects.
+	// ResyncInterval is how often a volume is compared with its objects.
 	ResyncInterval time.Duration
+	// Reported means that Objects reports all changes by itself. A volume that shows what it should, and whose pod needs no consent, is compared
+	// ten times more rarely then.
+	Reported bool
 	// DefaultSpread is the spread of volumes without that attribute. 0 means none.
 	DefaultSpread time.Duration
 	// PublishWait limits how long a publish waits for required objects and keys.

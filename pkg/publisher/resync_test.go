@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // TestResyncsShareMoments: the resyncs of many volumes wake the process up at a few moments of each interval.
@@ -27,6 +29,51 @@ func TestResyncsShareMoments(t *testing.T) {
 		}
 		if len(refreshes) != count || len(moments) > resyncSlots+1 {
 			t.Errorf("%d resyncs of %d volumes at %d moments", len(refreshes), count, len(moments))
+		}
+	})
+}
+
+// TestRestingVolumes: a current volume whose objects report their changes has a resync ten times more rarely. One that is not current, or that
+// needs consent, has each.
+func TestRestingVolumes(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.opts.Reported = true
+		e.restart()
+		e.publish(e.request("v"))
+		resyncs := func(least, most int) {
+			t.Helper()
+			e.objects.takeRefreshes(configMap("app"))
+			after(30 * e.opts.ResyncInterval)
+			synctest.Wait()
+			if n := len(e.objects.takeRefreshes(configMap("app"))); n < least || n > most {
+				t.Errorf("%d resyncs, want %d to %d", n, least, most)
+			}
+		}
+		resyncs(2, 4)
+		e.objects.remove(configMap("app"))
+		resyncs(29, 31)
+		e.objects.put(configMap("app"), "a", "2")
+		resyncs(2, 5)
+	})
+}
+
+// TestLostReport: a volume shows a change that nobody reported after ten resyncs at the latest.
+func TestLostReport(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.opts.Reported = true
+		e.restart()
+		r := e.request("v")
+		e.publish(r)
+		e.objects.Subscribe(func(volume.ServiceAccount, volume.Ref) {})
+		for i := range 5 {
+			after(time.Duration(i) * e.opts.ResyncInterval)
+			value := fmt.Sprint("unreported ", i)
+			e.objects.put(configMap("app"), "a", value)
+			after(10 * e.opts.ResyncInterval)
+			synctest.Wait()
+			e.wantFiles(r, "a", value)
 		}
 	})
 }

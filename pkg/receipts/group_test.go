@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -145,38 +143,35 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestAnIdleGroupIsReadLess: after more than 25 reads in a row that found nothing, and until an open.
-func TestAnIdleGroupIsReadLess(t *testing.T) {
+// TestAnIdleGroupIsNotRead: after more than 25 reads in a row that found nothing, and until an open. A group that is made meanwhile wakes
+// the reader, too.
+func TestAnIdleGroupIsNotRead(t *testing.T) {
 	v := newVolume(t)
-	dir := int(v.dir("1", "key").Fd())
-	synctest.Test(t, func(t *testing.T) {
-		g := New(func() {})
-		defer g.Close()
-		if _, err := g.Watch(dir, "", func([]string) {}, func(error) {}); err != nil {
-			t.Fatal(err)
+	v.dir("1", "key")
+	_, r := v.watch()
+	v.runs()
+	sleeps := func() {
+		t.Helper()
+		<-time.After((maxEmpty + 3) * pause)
+		reads := v.group.reads.Load()
+		<-time.After(5 * pause)
+		if got := v.group.reads.Load(); got != reads || got < maxEmpty {
+			t.Errorf("%d reads, and then %d in 5 pauses", reads, got-reads)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { g.Run(ctx); close(done) }()
-		reads := uint64(0)
-		wantReads := func(when string, wait time.Duration, want uint64) {
-			t.Helper()
-			<-time.After(wait)
-			synctest.Wait()
-			if got := g.reads.Load() - reads; got != want {
-				t.Errorf("%s: %d reads in %s, want %d", when, got, wait, want)
-			}
-			reads = g.reads.Load()
-		}
-		wantReads("at first", (maxEmpty+1)*pause, maxEmpty+1)
-		wantReads("when nothing was opened", 10*idlePause, 10)
-		run(t, exec.Command("cat", v.path+"/1/key"))
-		wantReads("the read that finds an open", idlePause, 1)
-		wantReads("after an open", (maxEmpty+1)*pause, maxEmpty+1)
-		wantReads("when nothing is opened again", 2*idlePause, 2)
-		cancel()
-		<-done
-	})
+	}
+	opens := func() {
+		t.Helper()
+		v.cat("1/key")
+		waitFor(t, func() bool { files, _ := r.take(); return len(files) > 0 })
+	}
+	sleeps()
+	opens()
+	sleeps()
+	v.group.reading <- struct{}{}
+	_ = v.group.discard(errTooMany)
+	<-v.group.reading
+	_, r = v.watch()
+	opens()
 }
 
 // TestNothingWorksAfterClose: each call returns an error.

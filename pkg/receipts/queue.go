@@ -17,7 +17,8 @@ import (
 func (g *Group) Run(ctx context.Context) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
-	for empty := 0; ; {
+	defer g.setSleeper()()
+	for empty := 0; ; timer.Reset(pause) {
 		select {
 		case <-ctx.Done():
 			return
@@ -29,8 +30,8 @@ func (g *Group) Run(ctx context.Context) {
 				empty = 0
 			}
 		}
-		if timer.Reset(pause); empty > maxEmpty {
-			timer.Reset(idlePause)
+		if empty > maxEmpty {
+			g.sleep(ctx)
 		}
 	}
 }

@@ -31,10 +31,10 @@ const (
 	groupFlags = unix.FAN_CLASS_NOTIF | unix.FAN_REPORT_FID | unix.FAN_UNLIMITED_MARKS | unix.FAN_UNLIMITED_QUEUE | unix.FAN_CLOEXEC | unix.FAN_NONBLOCK
 
 	// pause is the time between two reads. Equal events merge in the queue, so a process that opens a file in a loop is reported five times
-	// a second and not fifty thousand times. No goroutine sleeps on the group, because each first open would wake it.
+	// a second and not fifty thousand times. A goroutine sleeps on the group only when it is idle, because each first open would wake it.
 	pause = 200 * time.Millisecond
-	// idlePause replaces pause after more than maxEmpty reads in a row that found nothing.
-	idlePause, maxEmpty = 3 * pause, 25
+	// maxEmpty limits the reads in a row that find nothing. After them, the group is read again after the next event.
+	maxEmpty = 25
 	// busy is the number of events in one read after which the next read follows at once, because the queue is filling.
 	busy = 1024
 	// maxEvents limits the events of all watches together in one pause. Beyond it, the noisiest watch of the noisiest owner is ended. It is
@@ -86,7 +86,8 @@ type Group struct {
 
 	// mu guards the fields below. It is not held during a read or a callback.
 	mu      sync.Mutex
-	fd      int // noDescriptor while there is no group
+	fd      int      // noDescriptor while there is no group
+	sleeper *sleeper // nil while Run does not run
 	closed  bool
 	watches map[string]*watch // by file system
 	// refusal says why there is no group. retryAt is when creating it is retried. failures counts the failed tries.
@@ -136,6 +137,9 @@ func (g *Group) make() error {
 		return g.refusal
 	}
 	g.fd, g.refusal, g.failures = fd, nil, 0
+	if g.sleeper != nil {
+		_ = g.sleeper.arm(fd)
+	}
 	return nil
 }
 

@@ -124,13 +124,16 @@ const (
 // same room is enough for InPlace: files that it has emptied are removed when the room is needed.
 func Measure(tree *volume.Payload) Footprint {
 	m := Footprint{Inodes: 2} // the generation's directory and ..data
-	attributes, dir, top := 0, ".", ""
+	attributes, refs, dir, top := 0, 0, ".", ""
 	for i := range tree.Files {
 		f := &tree.Files[i]
 		m.Inodes++
 		m.Bytes += wholePages(max(f.Size, int64(len(f.Data))))
-		if len(f.Refs) > 0 {
-			attributes += len(encodeRefs(f.Refs)) + len(time.RFC3339Nano) + 2*attributeOverhead // with a receipt
+		if i == 0 || !slices.Equal(tree.Files[i-1].Refs, f.Refs) {
+			refs = len(encodeRefs(f.Refs))
+		}
+		if refs > 0 {
+			attributes += refs + len(time.RFC3339Nano) + 2*attributeOverhead // with a receipt
 		}
 		last := dir
 		dir = path.Dir(f.Path)

@@ -28,7 +28,6 @@ package writer
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -182,7 +181,7 @@ func (w *Writer) Compare(ctx context.Context, dir *os.Root, tree *volume.Payload
 	if found.Whole, err = u.isLinked(); err != nil {
 		return found, err
 	}
-	u.describe()
+	u.describe(w.memory)
 	found.Same, err = u.compare(ctx, w.memory)
 	found.Same = found.Same && found.Whole
 	for i := range u.files {
@@ -259,7 +258,7 @@ func (w *Writer) write(ctx context.Context, root int, tree *volume.Payload, room
 	u.next = nameAfter(u.current)
 	known := w.memory
 	w.memory = memory{}
-	u.describe()
+	u.describe(known)
 	same, err := u.compare(ctx, known) // 3
 	switch {                           // 4
 	case err != nil:
@@ -294,12 +293,12 @@ func (u *update) renew() error {
 }
 
 // describe sets the wanted state of each file. Most files of a tree have the same objects, so they share that text.
-func (u *update) describe() {
+func (u *update) describe(before memory) {
 	for i := range u.tree.Files {
 		f := &u.tree.Files[i]
 		state := fileState{known: known{attrs: fileAttrs(u.tree, f), size: len(f.Data)}}
 		if !f.Keep {
-			state.sum = sha256.Sum256(f.Data)
+			state.sum, state.data = digest(f.Data, before.files[f.Path])
 		}
 		if i > 0 && slices.Equal(u.tree.Files[i-1].Refs, f.Refs) {
 			state.refs = u.files[i-1].refs

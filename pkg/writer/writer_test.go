@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"bytes"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -164,4 +165,28 @@ func TestUnchanged(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSamePlace: a large content at the place of the last one is the same only if it is as long. One elsewhere is compared by its digest.
+func TestSamePlace(t *testing.T) {
+	v, w := newVolume(t), New(Options{})
+	large := strings.Repeat("x", largeFile+2)
+	data := []byte(large)
+	shows := func(data []byte, changed bool) {
+		t.Helper()
+		all := tree(file("a", ""))
+		all.Files[0].Data = data
+		result, err := w.Write(t.Context(), v.root, all)
+		v.must(err)
+		v.prune()
+		if v.check(all); result.Changed != changed {
+			t.Errorf("%d bytes: changed: %t", len(data), result.Changed)
+		}
+	}
+	shows(data, true)
+	shows(data, false)
+	shows(data[:largeFile+1], true)
+	shows(data[1:], false) // the same bytes
+	shows([]byte(large), true)
+	shows(bytes.Clone(data), false)
 }
