@@ -127,7 +127,7 @@ func runOn(ctx context.Context, s *settings, clock stopwatch, c *kindCluster, bu
 	clock.say("running the suite")
 	suite := command{
 		dir: filepath.Join(s.root, "e2e", "suites", "kind", "suite"),
-		env: append(c.engine.env(), "KUBECONFIG="+c.config, "REFVOL_PROBE_IMAGE="+probeImage, "REFVOL_SHELL_IMAGE="+shellImage, "REFVOL_GATE_IMAGE="+gateImage,
+		env: append(c.engine.env(), "KUBECONFIG="+c.config, "REFVOL_PROBE_IMAGE="+probeImage, "REFVOL_SHELL_IMAGE="+shellImage, "REFVOL_GATE_IMAGE="+gateImage, "REFVOL_NOTIFY_IMAGE="+notifyImage,
 			"REFVOL_PLUGIN_IMAGE="+built.pluginImage, "REFVOL_KUBECTL="+built.kubectl, "REFVOL_KUBECTL_REFVOL="+built.refvol, "REFVOL_HELM="+built.helm,
 			"REFVOL_CHART="+filepath.Join(s.root, "deploy", "charts", "refvol"), "REFVOL_UPGRADES="+upgrades),
 		// Parallel tests wait for the cluster most of the time, not for a processor, and some of them for the node that they need to

@@ -93,16 +93,21 @@ func withVariables(name, label string) *corev1.Pod {
 	return spec
 }
 
-// hasVariables returns an error if the first process of the container lacks one. "" stands for a variable that it must not have.
+// hasVariables returns an error if the first process of the container "probe" lacks one. "" stands for a variable that it must not have.
 func (p *pod) hasVariables(ctx context.Context, want map[string]string) error {
-	text, err := p.ask(ctx, "probe", "read", "/proc/1/environ")
+	return p.containerHas(ctx, "probe", want)
+}
+
+// containerHas is hasVariables for any container.
+func (p *pod) containerHas(ctx context.Context, container string, want map[string]string) error {
+	text, err := p.ask(ctx, container, "read", "/proc/1/environ")
 	if err != nil {
 		return err
 	}
 	got := environment(text)
 	for name, value := range want {
 		if got[name] != value {
-			return fmt.Errorf("pod %s has %s=%q, want %q", p.Name, name, got[name], value)
+			return fmt.Errorf("container %s of pod %s has %s=%q, want %q", container, p.Name, name, got[name], value)
 		}
 	}
 	return nil
