@@ -28,7 +28,9 @@ type checkOptions struct {
 	identity        string
 	changeDetection string
 	live            bool
-	maxVolumeSize   string
+	// label is the short name of a label of a namespace, whose pods are checked instead of manifests.
+	label         string
+	maxVolumeSize string
 }
 
 func newCheckCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
@@ -37,18 +39,20 @@ func newCheckCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
 		files: &genericclioptions.FileNameFlags{Usage: "manifests to check", Filenames: &[]string{}, Kustomize: new(string), Recursive: new(bool)},
 	}
 	cmd := &cobra.Command{
-		Use:   "check (-f FILENAME | -k DIRECTORY | --live -n NAMESPACE)",
+		Use:   "check (-f FILENAME | -k DIRECTORY | --label=restart|live -n NAMESPACE)",
 		Short: "Validate manifests and list the ConfigMaps and Secrets that they reference",
 		Long: `Validates the attributes of refvol's volumes in the Pods and pod templates of manifests,
 and lists every ConfigMap and Secret that they reference, with the path of the field. With
 --live it asks the API server which of these exist and whether the pods' service account may
 get them. It changes nothing and prints no value.
 
-With --live and -n, and no manifest, it says what a live label of that namespace would change (docs/live-namespaces.md),
-and which of its pods could not start then.
+With --label and -n it says what the label refvol.dev/restart=true (docs/apply.md) or refvol.dev/live=true
+(docs/live-namespaces.md) of that namespace would change, and which of its pods could not start then. It sends
+a pod like each of them to the API server as a server-side dry run. No pod is created.
 
 Exits with status 0 if all is well, 1 if it finds a problem, and 2 if that is not known: a file can't be
-read, the API server does not answer, or the command line is wrong.`,
+read, the API server does not answer, it refuses a pod also without the label, the component of the label
+is not installed, or the command line is wrong.`,
 		Example: `  # A file, all files below a directory, or a kustomization
   kubectl refvol check -f app.yaml
   kubectl refvol check -R -f manifests/
@@ -60,8 +64,9 @@ read, the API server does not answer, or the command line is wrong.`,
   # Do the objects exist, and may the pods' service account get them?
   kubectl refvol check --live --identity=pod -n shop -f app.yaml
 
-  # What would the label refvol.dev/live=true change?
-  kubectl refvol check --live -n shop`,
+  # What would the label refvol.dev/restart=true change in a namespace, or refvol.dev/live=true?
+  kubectl refvol check --label=restart -n shop
+  kubectl refvol check --label=live -n shop`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
@@ -74,7 +79,8 @@ read, the API server does not answer, or the command line is wrong.`,
 	fs.StringVar(&opts.identity, "identity", opts.identity, "the --identity of the plugins: with pod, the service account needs a right to whatever its pods' volumes show; with node, the pod's spec must name that itself; without the flag, what one of them would refuse is a warning")
 	fs.StringVar(&opts.changeDetection, "change-detection", opts.changeDetection, "the --change-detection of the plugins: with --identity=pod, Watch takes the rights get, list and watch, Cache and Get take get only")
 	fs.BoolVar(&opts.live, "live", opts.live, "ask the API server which objects exist and which service accounts may get them")
-	fs.StringVar(&opts.maxVolumeSize, "max-volume-size", opts.maxVolumeSize, "the --max-volume-size of the plugins, for --live without a manifest")
+	fs.StringVar(&opts.maxVolumeSize, "max-volume-size", opts.maxVolumeSize, "the --max-volume-size of the plugins, for --label=live")
+	fs.StringVar(&opts.label, "label", opts.label, "restart or live: check what this label would change in the pods of the namespace of -n")
 	return cmd
 }
 
@@ -94,10 +100,10 @@ func (o *checkOptions) validate() error {
 	switch {
 	case o.cluster.driver == "":
 		return errors.New("--driver-name must not be empty")
-	case o.isOfNamespace():
-		return cmp.Or(o.validateNamespace(), o.output.validate())
+	case o.label != "":
+		return cmp.Or(o.validateLabel(), o.output.validate())
 	case len(files.Filenames) == 0 && files.Kustomize == "":
-		return errors.New("must specify one of -f and -k, or --live and -n")
+		return errors.New("must specify one of -f, -k and --label (--label=live -n NAMESPACE checks a live label)")
 	case files.Kustomize != "" && (len(files.Filenames) > 0 || files.Recursive):
 		return errors.New("the -k flag can't be used with -f or -R")
 	}
@@ -113,8 +119,8 @@ func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Write
 	if err != nil {
 		return err
 	}
-	if o.isOfNamespace() {
-		return o.checkNamespace(ctx, c, checker, stdout)
+	if o.label != "" {
+		return o.checkLabel(ctx, c, checker, stdout)
 	}
 	if err := eachInput(ctx, o.files.ToOptions(), stdin, func(name string, text io.Reader) error {
 		return checker.Add(ctx, name, text)
@@ -149,7 +155,7 @@ func (o *checkOptions) print(w io.Writer, report interface{ WriteText(w io.Write
 	return nil
 }
 
-// checker returns a Checker for the flags. The cluster is nil without --live.
+// checker returns a Checker for the flags. The cluster is nil without --live and --label.
 func (o *checkOptions) checker() (*check.Checker, *cluster, error) {
 	namespace, _, err := o.cluster.flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
@@ -160,7 +166,7 @@ func (o *checkOptions) checker() (*check.Checker, *cluster, error) {
 		opts.PodVerbs = authz.PodVerbs(o.changeDetection == watch)
 	}
 	var c *cluster
-	if o.live {
+	if o.live || o.label != "" {
 		if c, err = o.cluster.connect(); err != nil {
 			return nil, nil, err
 		}

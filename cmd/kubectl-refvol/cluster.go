@@ -132,6 +132,8 @@ func (o *clusterOptions) connect() (*cluster, error) {
 	}
 	config = rest.CopyConfig(config)
 	config.QPS = -1
+	// They are for the authors of objects. A dry run of a namespace's pods would log many.
+	config.WarningHandler = rest.NoWarnings{}
 	// As JSON, the pods of a large cluster are a gigabyte.
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON

@@ -1,155 +1,189 @@
 package check
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
-	"sigs.k8s.io/yaml"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// sized returns an object with some keys of one size.
-func sized(keys int, size int64) Object {
-	o := Object{Exists: Yes, Data: sets.New[string](), sizes: map[string]int64{}}
-	for i := range keys {
-		o.Data.Insert(fmt.Sprint("key-", i))
-		o.sizes[fmt.Sprint("key-", i)] = size
-	}
-	return o
+const withVariables = "containers: [{name: c, envFrom: [{configMapRef: {name: o}}]}]"
+
+func podOf(t *testing.T, name, spec string) corev1.Pod {
+	t.Helper()
+	p := corev1.Pod{Spec: *specOf(t, spec)}
+	p.Name, p.Namespace, p.UID, p.ResourceVersion = name, "ns", "u-"+"1", "7"
+	return p
 }
 
-// volumesNamed returns native volumes v0, v1, and so on, each of one ConfigMap, and their mounts.
-func volumesNamed(n int, object string) string {
-	var mounts, volumes []string
-	for i := range n {
-		mounts = append(mounts, fmt.Sprintf("{name: v%d, mountPath: /v%d}", i, i))
-		volumes = append(volumes, fmt.Sprintf("{name: v%d, configMap: {name: %s}}", i, object))
-	}
-	return fmt.Sprintf("containers: [{name: c, volumeMounts: [%s]}]\nvolumes: [%s]", strings.Join(mounts, ", "), strings.Join(volumes, ", "))
-}
-
-func TestLabel(t *testing.T) {
-	objects := map[string]Object{
-		`ConfigMap "ns/small"`: {Exists: Yes, Data: sets.New("tls"), sizes: map[string]int64{"tls": 1}},
-		`ConfigMap "ns/many"`:  sized(8193, 0), `ConfigMap "ns/half"`: sized(4097, 1), `ConfigMap "ns/large"`: sized(1, 1<<20),
-		`Secret "ns/hidden"`: {Exists: Unknown},
-	}
-	for i := range 33 {
-		objects[fmt.Sprintf(`ConfigMap "ns/large-%d"`, i)] = sized(1, 1<<20)
-	}
-	manyLarge := volumesNamed(33, "large-N")
-	for i := range 33 {
-		manyLarge = strings.Replace(manyLarge, "large-N", fmt.Sprint("large-", i), 1)
-	}
-	volumeOf := func(source string) string {
-		return "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}]}]\nvolumes: [{name: v, " + source + "}]"
-	}
-	sources := func(n int) string {
-		return volumeOf("projected: {sources: [" + strings.Repeat("{configMap: {name: small}}, ", n) + "]}")
-	}
-	items := func(n int) string {
-		return volumeOf("configMap: {name: small, items: [" + strings.Repeat("{key: tls, path: a}, ", n) + "]}")
-	}
-	var over []string
-	for i := range 129 {
-		over = append(over, fmt.Sprintf("v%d: the pod would have more than 128 volumes of the driver", i))
-	}
+// TestLabelRefused: a pod that is refused only with the label could not start. If it is refused also without it, nothing is known.
+func TestLabelRefused(t *testing.T) {
+	tooSmall, full := forbidden(errors.New("minimum memory usage per Container is 64Mi, but request is 32Mi")), forbidden(errors.New("exceeded quota: full"))
 	for _, test := range []struct {
-		name, meta, spec string
-		live, native     []string
-		problems, unread []string
+		name           string
+		with, without  error
+		policy         error
+		problem, text  string
+		unknown, asked int
+		err            string
 	}{
-		{name: "one", spec: volumesNamed(1, "small"), live: []string{"v0"}},
-		{name: "many volumes", spec: volumesNamed(129, "small"), native: over},
-		{name: "none", spec: "containers: [{name: c}]"},
-		{name: "a token", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}]}]\nvolumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}, {configMap: {name: small}}]}}]"},
-		{name: "is live already", spec: "containers: [{name: c, volumeMounts: [{name: refvol-v, mountPath: /v}]}]\nvolumes: [{name: v, configMap: {name: small}}, {name: refvol-v, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: {volume: v}}}]"},
-		{name: "subPath", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v, subPath: tls}]}]\nvolumes: [{name: v, secret: {secretName: s}}]", native: []string{"v: it is mounted by subPath only"}},
-		{name: "below items", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}, {name: e, mountPath: /v/a/b}]}]\nvolumes: [{name: e, emptyDir: {}}, {name: v, configMap: {name: small, items: [{key: tls, path: a/tls}]}}]", native: []string{"v: a mount lies below its files"}},
-		{name: "beside items", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}, {name: e, mountPath: /v/b}]}]\nvolumes: [{name: e, emptyDir: {}}, {name: v, configMap: {name: small, items: [{key: tls, path: a/tls}]}}]", live: []string{"v"}},
-		{name: "at a key", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}, {name: e, mountPath: /v/tls}]}]\nvolumes: [{name: e, emptyDir: {}}, {name: v, configMap: {name: small}}]", live: []string{"v"}, problems: []string{"volume v: "}},
-		{name: "left out", meta: "labels: {refvol.dev/live: 'false'}", spec: volumesNamed(1, "small"), native: []string{`v0: the pod is left out by refvol.dev/live: "false"`}},
-		{name: "Windows", spec: "os: {name: windows}\n" + volumesNamed(1, "small"), native: []string{"v0: the pod is of Windows"}},
-		{name: "as many sources as may be", spec: sources(256), live: []string{"v"}},
-		{name: "many sources", spec: sources(257), native: []string{"v: it has more than 256 sources"}},
-		{name: "as many items as may be", spec: items(8192), live: []string{"v"}},
-		{name: "many items", spec: items(8193), native: []string{"v: it has more than 8,192 items"}},
-		{name: "many keys", spec: volumesNamed(1, "many"), live: []string{"v0"}, problems: []string{"volume v0: has 8193 keys, more than 8192 (--max-volume-size)"}},
-		{name: "large", spec: volumesNamed(1, "half"), live: []string{"v0"}},
-		{name: "large together", spec: volumesNamed(4, "half"), live: []string{"v0", "v1", "v2", "v3"}, problems: []string{"the files of its live volumes take 98328 KiB, more than a pod's share of --max-total-size, by default 65536 KiB"}},
-		{name: "many objects", spec: manyLarge, problems: []string{"the objects of its live volumes take 33811 KiB, more than a pod's share of --max-cached-size, by default 32768 KiB"}},
-		{name: "not to be read", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}]}]\nvolumes: [{name: v, secret: {secretName: hidden}}]", live: []string{"v"}, unread: []string{`Secret "ns/hidden"`}},
+		{name: "accepted", text: "1 would change, 0 could not start, 0 not known"},
+		{name: "too small", with: tooSmall, problem: tooSmall.Error(), text: "could not start: pod web: " + tooSmall.Error() + "\n"},
+		{name: "full", with: full, without: full, unknown: 1, asked: 1, text: "not known: pod web: also refused without the label: " + full.Error() + "\n"},
+		{name: "no right", with: forbidden(errors.New(`User "u" cannot create resource "pods" in API group ""`)), err: "create a pod like ns/web as a dry run: "},
+		{name: "no namespace", with: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "ns"), err: "create a pod like ns/web as a dry run: "},
+		{name: "busy", with: apierrors.NewTooManyRequests("later", 1), err: "create a pod like ns/web as a dry run: "},
+		{name: "a webhook without an answer", with: apierrors.NewInternalError(errors.New("failed calling webhook")), err: "create a pod like ns/web as a dry run: "},
+		{name: "busy without the label", with: tooSmall, without: apierrors.NewTooManyRequests("later", 1), err: "create a pod like ns/web as a dry run: "},
+		{name: "no connection", with: errors.New("connection refused"), err: "create a pod like ns/web as a dry run: connection refused"},
 	} {
-		var p corev1.Pod
-		text := fmt.Sprintf("metadata: {name: p, namespace: ns}\nspec:\n  %s\n", strings.ReplaceAll(test.spec, "\n", "\n  "))
-		if err := yaml.UnmarshalStrict([]byte(text), &p); err != nil {
-			t.Fatal(err)
+		api := &fakeAdmission{t: t, policy: test.policy, admit: func(p *corev1.Pod) error {
+			if p.Labels[RestartLabel] == isOff {
+				return test.without
+			}
+			return errors.Join(test.with, restart(notifyEnv)(p))
+		}}
+		if test.with != nil {
+			api.admit = func(p *corev1.Pod) error {
+				if p.Labels[RestartLabel] == isOff {
+					return test.without
+				}
+				return test.with
+			}
 		}
-		if test.meta != "" {
-			p.Labels = map[string]string{liveLabel: "false"}
+		report, err := newLabelChecker(t, nil).Label(t.Context(), api.options(RestartLabel, podOf(t, "web", withVariables)))
+		if test.err != "" {
+			if err == nil || !strings.HasPrefix(err.Error(), test.err) {
+				t.Errorf("%s: %v, want %s", test.name, err, test.err)
+			}
+			continue
 		}
-		c, err := New(Options{Driver: driver, Namespace: "ns", Cluster: &fakeCluster{objects: objects}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		report, err := c.Label(t.Context(), "ns", MaxVolumeSize, []corev1.Pod{p})
-		if err != nil {
+		var text strings.Builder
+		if err := report.WriteText(&text); err != nil {
 			t.Fatal(err)
 		}
-		got := report.Pods[0]
-		var native []string
-		for _, v := range got.Native {
-			native = append(native, v.Volume+": "+v.Reason)
-		}
-		if test.live != nil && !slices.Equal(got.Live, test.live) || !slices.Equal(native, test.native) || !slices.Equal(got.Unread, test.unread) {
-			t.Errorf("%s: live %q, native %q, unread %q", test.name, got.Live, native, got.Unread)
-		}
-		if !slices.EqualFunc(got.Problems, test.problems, strings.HasPrefix) {
-			t.Errorf("%s: problems %q, want %q", test.name, got.Problems, test.problems)
+		if got := strings.Join(report.Pods[0].Problems, ""); got != test.problem || report.NotKnown() != test.unknown || len(api.asked) != test.asked || !strings.Contains(text.String(), test.text) {
+			t.Errorf("%s: problem %q, %d not known, asked for %q:\n%s", test.name, got, report.NotKnown(), api.asked, text.String())
 		}
 	}
 }
 
-// Pods of one owner with the same changes are one line. Pods that have ended don't count.
-func TestLabelText(t *testing.T) {
-	podOf := func(name, owner string, phase corev1.PodPhase) corev1.Pod {
-		var p corev1.Pod
-		if err := yaml.Unmarshal([]byte("spec: {"+strings.ReplaceAll(volumesNamed(1, "many"), "\n", ", ")+"}"), &p); err != nil {
-			t.Fatal(err)
+// TestIsRefusal: other answers of admission count as well.
+func TestIsRefusal(t *testing.T) {
+	for code, want := range map[int32]bool{
+		http.StatusBadRequest: true, http.StatusUnprocessableEntity: true, http.StatusForbidden: true, http.StatusUnauthorized: false, http.StatusServiceUnavailable: false,
+	} {
+		if got := isRefusal(fmt.Errorf("try: %w", &apierrors.StatusError{ErrStatus: metav1.Status{Code: code}})); got != want {
+			t.Errorf("%d: %t", code, got)
 		}
-		p.Name, p.Namespace, p.Status.Phase = name, "ns", phase
-		if isController := true; owner != "" {
-			p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: owner, Controller: &isController}}
-		}
+	}
+}
+
+// TestAnew: the pod that is sent is the running one without its life and without what admission has added.
+func TestAnew(t *testing.T) {
+	p := podOf(t, "web", `{nodeName: n, priority: 7, priorityClassName: high, preemptionPolicy: Never, tolerations: [{key: k}],
+initContainers: [{name: refvol-notify, image: i, volumeMounts: [{name: refvol-notify-state, mountPath: /run/refvol-notify}]}, {name: i}],
+containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}, {name: kube-api-access-x, mountPath: /t}]}],
+ephemeralContainers: [{name: debug}],
+volumes: [{name: v, emptyDir: {}}, {name: kube-api-access-x, emptyDir: {}}, {name: refvol-notify-state, emptyDir: {}}, {name: refvol-notify-env, emptyDir: {}}]}`)
+	p.Labels, p.Annotations, p.Finalizers = map[string]string{"app": "web"}, map[string]string{"a": "b"}, []string{"f"}
+	p.OwnerReferences = []metav1.OwnerReference{{Name: "o"}}
+	p.Status.Phase = corev1.PodRunning
+	want := corev1.Pod{Spec: *specOf(t, `{priorityClassName: high, tolerations: [{key: k}], initContainers: [{name: i}],
+containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, emptyDir: {}}]}`)}
+	want.Namespace, want.GenerateName, want.Labels, want.Annotations = "ns", "web-", p.Labels, p.Annotations
+	was := p.DeepCopy()
+	if got := anew(&p); !reflect.DeepEqual(*got, want) || !reflect.DeepEqual(p, *was) {
+		t.Errorf("got\n%+v\nwant\n%+v", *got, want)
+	}
+	// An author's sidecar stays.
+	p.Spec.InitContainers[0].VolumeMounts[0].Name = "v"
+	if got := anew(&p); len(got.Spec.InitContainers) != 2 || len(got.Spec.Volumes) != 3 {
+		t.Errorf("got %+v", got.Spec)
+	}
+}
+
+// TestLabelAlike: pods of one controller that differ only by what it sets for each are sent once. Static pods and ended ones are not sent.
+func TestLabelAlike(t *testing.T) {
+	of := func(kind, name, spec string) corev1.Pod {
+		p := podOf(t, name, spec)
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: "o", UID: "u", Controller: new(true)}}
 		return p
 	}
-	c, err := New(Options{Driver: driver, Namespace: "ns", Cluster: &fakeCluster{objects: map[string]Object{`ConfigMap "ns/many"`: sized(8193, 0)}}})
+	set := func(n int) corev1.Pod {
+		return of("StatefulSet", fmt.Sprint("set-", n), fmt.Sprintf(`{hostname: set-%d, containers: [{name: c}], volumes: [{name: d, persistentVolumeClaim: {claimName: d-%d}}]}`, n, n))
+	}
+	daemon := func(node string) corev1.Pod {
+		return of("DaemonSet", "daemon-"+node, `{containers: [{name: c}], affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution:
+{nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [`+node+`]}]}]}}}}`)
+	}
+	static, done, out := podOf(t, "static", withVariables), podOf(t, "done", withVariables), of("ReplicaSet", "out", withVariables)
+	static.Annotations, done.Status.Phase, out.Labels = map[string]string{corev1.MirrorPodAnnotationKey: "x"}, corev1.PodFailed, map[string]string{RestartLabel: isOff}
+	api := &fakeAdmission{t: t, admit: restart(notifyEnv)}
+	report, err := newLabelChecker(t, nil).Label(t.Context(), api.options(RestartLabel, set(0), set(1), daemon("a"), daemon("b"), static, done,
+		of("ReplicaSet", "web-1", withVariables), of("ReplicaSet", "web-2", withVariables), out, podOf(t, "a", withVariables), podOf(t, "b", withVariables)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := c.Label(t.Context(), "ns", MaxVolumeSize, []corev1.Pod{
-		podOf("web-1", "web", corev1.PodRunning), podOf("web-2", "web", corev1.PodRunning), podOf("bare", "", corev1.PodRunning), podOf("done", "", corev1.PodSucceeded),
-	})
-	if err != nil {
-		t.Fatal(err)
+	var got []string
+	for _, p := range report.Pods {
+		got = append(got, fmt.Sprintf("%s %s %d %v", p.Name, p.Owner, p.Replicas, p.Changed))
 	}
-	var text strings.Builder
-	if err := report.WriteText(&text); err != nil {
-		t.Fatal(err)
+	want := []string{
+		"set-0 StatefulSet/o 2 [refvol-notify]", "daemon-a DaemonSet/o 2 [refvol-notify]", "web-1 ReplicaSet/o 2 [refvol-notify]", "out ReplicaSet/o 1 []",
+		"a  1 [refvol-notify]", "b  1 [refvol-notify]",
 	}
-	const want = `POD    OWNER           PODS  LIVE
-web-1  ReplicaSet/web  2     v0
-bare   -               1     v0
+	if !slices.Equal(got, want) || len(api.sent) != len(want) {
+		t.Errorf("%d sent, got\n%q\nwant\n%q", len(api.sent), got, want)
+	}
+	// A pod that is left out by its label keeps the label.
+	if got := api.sent[3].Labels[RestartLabel]; got != isOff || api.sent[0].Labels[RestartLabel] != isOn {
+		t.Errorf("sent with the label %q", got)
+	}
+}
 
-could not start: pod web-1: volume v0: has 8193 keys, more than 8192 (--max-volume-size)
-could not start: pod bare: volume v0: has 8193 keys, more than 8192 (--max-volume-size)
-3 pods in namespace ns: 3 would change, 3 could not start
-`
-	if text.String() != want || report.CannotStart() != 3 {
-		t.Errorf("got\n%s\nwant\n%s", text.String(), want)
+// TestLabelPolicy: where no pod would change, the report says whether the component is installed.
+func TestLabelPolicy(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		answer error
+		want   string
+		policy Answer
+		err    string
+	}{
+		{"there", nil, "no pod would change, although MutatingAdmissionPolicy refvol-restart is installed\n", Yes, ""},
+		{"not there", apierrors.NewNotFound(schema.GroupResource{}, "x"), "not known: the component is not installed: there is no MutatingAdmissionPolicy refvol-restart\n", No, ""},
+		{"no right", forbidden(errors.New("no")), "no pod would change: the component may not be installed, and you may not get MutatingAdmissionPolicy refvol-restart\n", Unknown, ""},
+		{"no answer", errors.New("busy"), "", "", "get MutatingAdmissionPolicy refvol-restart: busy"},
+	} {
+		api := &fakeAdmission{t: t, policy: test.answer}
+		report, err := newLabelChecker(t, nil).Label(t.Context(), api.options(RestartLabel, podOf(t, "web", withVariables)))
+		if test.err != "" {
+			if err == nil || err.Error() != test.err {
+				t.Errorf("%s: %v", test.name, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text strings.Builder
+		if err := report.WriteText(&text); err != nil {
+			t.Fatal(err)
+		}
+		if want := "stays as it is written: pod web: variables\n" + test.want; !strings.HasPrefix(text.String(), want) || report.Policy != test.policy {
+			t.Errorf("%s: %s, got\n%s\nwant\n%s", test.name, report.Policy, text.String(), want)
+		}
 	}
 }

@@ -1,0 +1,207 @@
+package check
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/yaml"
+)
+
+func specOf(t *testing.T, text string) *corev1.PodSpec {
+	t.Helper()
+	spec := &corev1.PodSpec{}
+	if err := yaml.UnmarshalStrict([]byte(text), spec); err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// sized returns an object with some keys of one size.
+func sized(keys int, size int64) Object {
+	o := Object{Exists: Yes, Data: sets.New[string](), sizes: map[string]int64{}}
+	for i := range keys {
+		o.Data.Insert(fmt.Sprint("key-", i))
+		o.sizes[fmt.Sprint("key-", i)] = size
+	}
+	return o
+}
+
+// volumesNamed returns native volumes v0, v1, and so on, each of one ConfigMap, and their mounts.
+func volumesNamed(n int, object string) string {
+	var mounts, volumes []string
+	for i := range n {
+		mounts = append(mounts, fmt.Sprintf("{name: v%d, mountPath: /v%d}", i, i))
+		volumes = append(volumes, fmt.Sprintf("{name: v%d, configMap: {name: %s}}", i, object))
+	}
+	return fmt.Sprintf("containers: [{name: c, volumeMounts: [%s]}]\nvolumes: [%s]", strings.Join(mounts, ", "), strings.Join(volumes, ", "))
+}
+
+// TestLabelLive: what of a pod's volumes becomes live is what the API server answers. The sizes are checked here.
+func TestLabelLive(t *testing.T) {
+	objects := map[string]Object{
+		`ConfigMap "ns/small"`: {Exists: Yes, Data: sets.New("tls"), sizes: map[string]int64{"tls": 1}},
+		`ConfigMap "ns/many"`:  sized(8193, 0), `ConfigMap "ns/half"`: sized(4097, 1), `ConfigMap "ns/large"`: sized(1, 1<<20),
+		`Secret "ns/hidden"`: {Exists: Unknown},
+	}
+	for i := range 33 {
+		objects[fmt.Sprintf(`ConfigMap "ns/large-%d"`, i)] = sized(1, 1<<20)
+	}
+	manyLarge, manyNames := volumesNamed(33, "large-N"), []string{}
+	for i := range 33 {
+		manyLarge = strings.Replace(manyLarge, "large-N", fmt.Sprint("large-", i), 1)
+		manyNames = append(manyNames, fmt.Sprint("v", i))
+	}
+	slices.Sort(manyNames)
+	for _, test := range []struct {
+		name, spec       string
+		live, native     []string
+		problems, unread []string
+	}{
+		{name: "one", spec: volumesNamed(1, "small"), live: []string{"v0"}},
+		{name: "none", spec: "containers: [{name: c}]"},
+		{name: "a token", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}]}]\nvolumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}, {configMap: {name: small}}]}}]"},
+		{name: "is live already", spec: "containers: [{name: c, volumeMounts: [{name: refvol-v, mountPath: /v}]}]\nvolumes: [{name: v, configMap: {name: small}}, {name: refvol-v, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: {volume: v}}}]"},
+		{name: "subPath", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v, subPath: tls}]}]\nvolumes: [{name: v, secret: {secretName: s}}]", native: []string{"v"}},
+		{name: "at a key", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}, {name: e, mountPath: /v/tls}]}]\nvolumes: [{name: e, emptyDir: {}}, {name: v, configMap: {name: small}}]", live: []string{"v"}, problems: []string{"volume v: "}},
+		{name: "many keys", spec: volumesNamed(1, "many"), live: []string{"v0"}, problems: []string{"volume v0: has 8193 keys, more than 8192 (--max-volume-size)"}},
+		{name: "large", spec: volumesNamed(1, "half"), live: []string{"v0"}},
+		{name: "large together", spec: volumesNamed(4, "half"), live: []string{"v0", "v1", "v2", "v3"}, problems: []string{"the files of its live volumes take 98328 KiB, more than a pod's share of --max-total-size, by default 65536 KiB"}},
+		{name: "many objects", spec: manyLarge, live: manyNames, problems: []string{"the objects of its live volumes take 33811 KiB, more than a pod's share of --max-cached-size, by default 32768 KiB"}},
+		{name: "not to be read", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}]}]\nvolumes: [{name: v, secret: {secretName: hidden}}]", live: []string{"v"}, unread: []string{`Secret "ns/hidden"`}},
+	} {
+		p := corev1.Pod{Spec: *specOf(t, test.spec)}
+		p.Name, p.Namespace = "p", "ns"
+		report, err := newLabelChecker(t, objects).Label(t.Context(), (&fakeAdmission{t: t, admit: live}).options(LiveLabel, p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := report.Pods[0]
+		if !slices.Equal(got.Changed, test.live) || !slices.Equal(got.Stays, test.native) || !slices.Equal(got.Unread, test.unread) {
+			t.Errorf("%s: live %q, native %q, unread %q", test.name, got.Changed, got.Stays, got.Unread)
+		}
+		if !slices.EqualFunc(got.Problems, test.problems, strings.HasPrefix) {
+			t.Errorf("%s: problems %q, want %q", test.name, got.Problems, test.problems)
+		}
+	}
+}
+
+// TestLabelOwnVolumes: the policy can't count what a pod's own volumes of the driver name.
+func TestLabelOwnVolumes(t *testing.T) {
+	var sources []string
+	for i := range 200 {
+		sources = append(sources, fmt.Sprintf("- configMap: {name: o%d}\n", i))
+	}
+	p := corev1.Pod{Spec: *specOf(t, volumesNamed(30, "small"))}
+	p.Name, p.Namespace = "p", "ns"
+	for i := range 5 {
+		var own strings.Builder
+		for _, source := range sources {
+			own.WriteString(strings.Replace(source, "{name: o", fmt.Sprintf("{path: p, name: o%d-", i), 1))
+		}
+		p.Spec.Volumes = append(p.Spec.Volumes, driven(fmt.Sprint("own", i), map[string]string{"sources": own.String()}))
+	}
+	report, err := newLabelChecker(t, nil).Label(t.Context(), (&fakeAdmission{t: t, admit: live}).options(LiveLabel, p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A limit that the pod exceeds already is not because of the label.
+	for i := range 25 {
+		p.Spec.Volumes = append(p.Spec.Volumes, driven(fmt.Sprint("more", i), map[string]string{"configMap": "o"}))
+	}
+	p.Name = "before"
+	p.Spec.Containers[0].VolumeMounts = nil
+	over, err := newLabelChecker(t, nil).Label(t.Context(), (&fakeAdmission{t: t, admit: live}).options(LiveLabel, p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := over.Pods[0].Problems; len(got) > 0 {
+		t.Errorf("problems %q", got)
+	}
+	if got := report.Pods[0].Problems; len(got) != 1 || !strings.Contains(got[0], "name 1030 ConfigMaps and Secrets, more than 1024") {
+		t.Errorf("problems %q", got)
+	}
+}
+
+// Pods of one owner with the same changes are one line. Pods that have ended don't count.
+func TestLabelText(t *testing.T) {
+	podOf := func(name, owner string, phase corev1.PodPhase) corev1.Pod {
+		var p corev1.Pod
+		if err := yaml.Unmarshal([]byte("spec: {"+strings.ReplaceAll(volumesNamed(1, "many"), "\n", ", ")+"}"), &p); err != nil {
+			t.Fatal(err)
+		}
+		p.Name, p.Namespace, p.Status.Phase = name, "ns", phase
+		if isController := true; owner != "" {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: owner, Controller: &isController}}
+		}
+		return p
+	}
+	report, err := newLabelChecker(t, map[string]Object{`ConfigMap "ns/many"`: sized(8193, 0)}).Label(t.Context(), (&fakeAdmission{t: t, admit: live}).options(LiveLabel,
+		podOf("web-1", "web", corev1.PodRunning), podOf("web-2", "web", corev1.PodRunning), podOf("bare", "", corev1.PodRunning), podOf("done", "", corev1.PodSucceeded)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := report.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	const want = `POD    OWNER           PODS  CHANGES
+web-1  ReplicaSet/web  2     v0
+bare   -               1     v0
+
+could not start: pod web-1: volume v0: has 8193 keys, more than 8192 (--max-volume-size)
+could not start: pod bare: volume v0: has 8193 keys, more than 8192 (--max-volume-size)
+3 pods in namespace ns: 3 would change, 3 could not start, 0 not known
+`
+	if text.String() != want || report.CannotStart() != 3 {
+		t.Errorf("got\n%s\nwant\n%s", text.String(), want)
+	}
+}
+
+// TestLabelLimits: a pod that takes exactly what is allowed starts.
+func TestLabelLimits(t *testing.T) {
+	const page = 4096
+	// An object of one key that takes n bytes of the cache.
+	cached := func(n int64) Object { return sized(1, n-objectSize-keySize-int64(len("key-0"))) }
+	twoKeys := Object{Exists: Yes, Data: sets.New("a", "b"), sizes: map[string]int64{"a": 8191 * page, "b": 8192 * page}}
+	over := Object{Exists: Yes, Data: sets.New("a", "b"), sizes: map[string]int64{"a": 8191 * page, "b": 8192*page + 1}}
+	const cache = "the objects of its live volumes take "
+	for _, test := range []struct {
+		name      string
+		object    Object
+		mount     string // in the volume
+		maxVolume int64
+		problems  []string
+	}{
+		{"two pages", sized(1, 2*page), "", 2 * page, nil},
+		{"a page for each key", sized(2, page), "", 2 * page, nil},
+		{"a byte more than two pages", sized(1, 2*page+1), "", 2 * page, []string{"volume v: its files take 12 KiB, more than 8 KiB (--max-volume-size)"}},
+		{"three keys for two pages", sized(3, 0), "", 2 * page, []string{"volume v: has 3 keys, more than 2 (--max-volume-size)"}},
+		{"all of the cache", cached(podObjects), "", podObjects, nil},
+		{"more than the cache", cached(podObjects + 1), "", podObjects, []string{cache}},
+		{"all of the pod's files", twoKeys, "", podFiles, []string{cache}},
+		{"more than the pod's files", over, "", podFiles, []string{"the files of its live volumes take ", cache}},
+		{"a mount at one of the most keys", sized(mostItems, 0), "key-7", MaxVolumeSize, []string{"volume v: "}},
+		{"a mount at one of more keys", sized(mostItems+1, 0), "key-7", MaxVolumeSize, []string{"volume v: has 8193 keys"}},
+	} {
+		mounts := "{name: v, mountPath: /v}"
+		if test.mount != "" {
+			mounts += ", {name: e, mountPath: /v/" + test.mount + "}"
+		}
+		p := corev1.Pod{Spec: *specOf(t, "containers: [{name: c, volumeMounts: ["+mounts+"]}]\nvolumes: [{name: e, emptyDir: {}}, {name: v, configMap: {name: o}}]")}
+		p.Name, p.Namespace = "p", "ns"
+		opts := (&fakeAdmission{t: t, admit: live}).options(LiveLabel, p)
+		opts.MaxVolumeSize = test.maxVolume
+		report, err := newLabelChecker(t, map[string]Object{`ConfigMap "ns/o"`: test.object}).Label(t.Context(), opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := report.Pods[0].Problems; !slices.EqualFunc(got, test.problems, strings.HasPrefix) {
+			t.Errorf("%s: problems %q, want %q", test.name, got, test.problems)
+		}
+	}
+}
