@@ -29,6 +29,8 @@ type answers struct {
 	// cannot be kept current.
 	unknown, stale failures
 	unknownRefs    map[volume.Ref]bool
+	// awaited are those of which the first answer is still due.
+	awaited map[volume.Ref]bool
 	// isFailing means that requests about the unknown objects fail. Otherwise their answers may come in a moment.
 	isFailing bool
 	// isAsking means that answers about the rights of this volume are still due.
@@ -61,7 +63,7 @@ func (got *answers) first(refusal *failure) failures {
 // files show an object.
 func (b *binding) answers(isMounted bool, has func(volume.Ref) bool) *answers {
 	// Check whether answers are due before the answers are read. Otherwise an answer that arrives in between is overlooked.
-	got := &answers{objects: payload.Objects{}, at: record.Versions{}, absent: record.Versions{}, refused: map[volume.Ref]bool{}, unknownRefs: map[volume.Ref]bool{}}
+	got := &answers{objects: payload.Objects{}, at: record.Versions{}, absent: record.Versions{}, refused: map[volume.Ref]bool{}, unknownRefs: map[volume.Ref]bool{}, awaited: map[volume.Ref]bool{}}
 	got.isAsking = len(b.spec.consents) > 0 && b.access != nil && b.access.HasPending(b.request.Pod.Account(), b.spec.consent)
 	var may, keep []volume.Ref
 	unproven := b.rights.prove(b.since, isMounted)
@@ -90,7 +92,10 @@ func (b *binding) answers(isMounted bool, has func(volume.Ref) bool) *answers {
 		// If the state is not known, the 404 answers the request and not the object. It may come from a proxy.
 		isAbsent := apierrors.IsNotFound(err) && !errors.Is(err, manager.ErrNotSynced)
 		if err != nil && !isAbsent {
-			got.unknownRefs[ref], got.unknown = true, append(got.unknown, b.whyUnknown(ref, err))
+			f := b.whyUnknown(ref, err)
+			if got.unknownRefs[ref], got.unknown = true, append(got.unknown, f); f.isUnlogged() {
+				got.awaited[ref] = true
+			}
 			continue
 		}
 		switch {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/payload"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // result is the result of a reconcile.
@@ -30,6 +31,8 @@ type result struct {
 	// news is what the worker logs, or nil.
 	news *newsLine
 
+	// awaited are the objects of which the first answer is still due.
+	awaited map[volume.Ref]bool
 	// isPartial is answers.isPartial: this result is not reported, because another reconcile comes with the next answer.
 	isPartial bool
 }
@@ -110,7 +113,7 @@ func (v *vol) catchUp(ctx context.Context, now snapshot, done *result) (found fa
 	}
 	got := v.binding.answers(v.isMounted, v.files.has) // 5
 	got.before = v.files.Record
-	done.isPartial = got.isPartial()
+	done.isPartial, done.awaited = got.isPartial(), got.awaited
 	v.reportWithdrawn(got.refused)
 	if next := v.files.generations.nextSwitch(); v.isMounted && !v.isCurrent(got) && time.Now().Before(next) {
 		done.again, found = next, failures{waiting(errPutOff)}

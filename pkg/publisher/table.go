@@ -91,6 +91,8 @@ type progress struct {
 	due time.Time
 	// rounds counts the reconciles that have started.
 	rounds int
+	// awaited are the objects of which the first answer was due at the last reconcile, and has not come since. It is nil during one.
+	awaited map[volume.Ref]bool
 	// failures say why the volume is not in the wanted state.
 	failures failures
 	// unmounts counts the tries to unmount the volume. unmountErr is the error of the last one.
@@ -176,8 +178,22 @@ func (t *table) objectChanged(account volume.ServiceAccount, ref volume.Ref) {
 		if e.phase == mounted && e.changedAt.IsZero() {
 			e.changedAt = now
 		}
-		e.wakeLocked(now)
+		e.wakeLocked(e.arrived(ref, now))
 	}
+}
+
+// gatherTime is how long a volume waits for the other objects of which the first answer is due. Otherwise each of many would bring a reconcile.
+const gatherTime = 50 * time.Millisecond
+
+// arrived notes the first answer about an object, and returns when the volume is due for it. The caller holds mu.
+func (e *entry) arrived(ref volume.Ref, now time.Time) time.Time {
+	if !e.awaited[ref] {
+		return now
+	}
+	if delete(e.awaited, ref); len(e.awaited) == 0 {
+		return now
+	}
+	return now.Add(gatherTime)
 }
 
 // podChanged wakes the volumes of a pod.

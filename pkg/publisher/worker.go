@@ -125,7 +125,7 @@ func (e *entry) take() snapshot {
 	if e.wanted.lost {
 		e.wanted.lost, e.phase = false, absent
 	}
-	e.changedAt, e.wanted.measure = time.Time{}, false
+	e.changedAt, e.wanted.measure, e.awaited = time.Time{}, false, nil
 	if request := e.wanted.request; request != nil && request.PodErr == nil {
 		e.state.status.Pod = request.Pod // the status names it even if the file system hangs
 	}
@@ -135,6 +135,7 @@ func (e *entry) take() snapshot {
 // adopt stores the result of a reconcile and schedules the next one. The caller holds mu.
 func (e *entry) adopt(done *result) {
 	e.tellLocked(done.state)
+	e.awaited = done.awaited
 	isGone := done.isGone && !e.wanted.waits
 	if done.isTried {
 		e.unmounts, e.unmountErr = e.unmounts+1, done.unmountErr
