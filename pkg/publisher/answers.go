@@ -114,7 +114,7 @@ func (b *binding) answers(isMounted bool, has func(volume.Ref) bool) *answers {
 // isFor reports whether a canary exists for the pod.
 func (b *binding) isFor(canary *volume.Object) bool {
 	share, problem := canary.CanaryShare()
-	if problem != "" && b.mistakes.isNews(canary.UID, problem) {
+	if b.mistakes.isNews(canary.UID, problem) {
 		b.opts.Events.Warn(b.request.Pod, eventInvalidCanary, fmt.Sprintf("%s is a canary for no pod: %s", canary.Ref, problem))
 	}
 	return share >= volume.RolloutPlace(b.uid)

@@ -104,6 +104,11 @@ func TestInvalidCanary(t *testing.T) {
 		e.wantEvents(`"-1%"`)
 		e.putCanary("100%", "a", "canary")
 		e.wantSome(r, "a", "canary")
+		e.putCanary("-1%", "a", "canary") // once more, after it was right
+		e.wantSome(r, "a", "1")
+		e.wantEvents(`"-1%"`)
+		e.putCanary("100%", "a", "canary")
+		e.wantSome(r, "a", "canary")
 		immutable := *e.objects.get(appCanary)
 		immutable.Immutable = true
 		e.objects.set(appCanary, func() { e.objects.objects[appCanary] = &immutable })

@@ -64,11 +64,16 @@ type mistakes struct {
 	reported map[types.UID]string
 }
 
-// isNews reports whether an annotation of an object must be reported. It then counts as reported.
+// isNews reports whether an annotation of an object must be reported. It then counts as reported. "" means that the object has no mistake any
+// more, so that the same one is news later.
 func (m *mistakes) isNews(object types.UID, annotation string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.reported[object] == annotation {
+	switch {
+	case annotation == "":
+		delete(m.reported, object)
+		return false
+	case m.reported[object] == annotation:
 		return false
 	}
 	if len(m.reported) == maxMistakes {
