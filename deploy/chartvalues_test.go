@@ -263,13 +263,14 @@ func TestChartRefuses(t *testing.T) {
 		overrides values
 		says      string
 	}{
-		{values{"crossNamespace": true}, "crossNamespace: Forbidden: with identity node: a node may read only what its own pods name: set identity to pod or plugin, or leave crossNamespace out"},
+		{values{"crossNamespace": true}, "crossNamespace: the plugin would not start: --cross-namespace: Forbidden: with --identity=node"},
+		{values{"crossNamespace": true}, "set identity to pod or plugin, or leave crossNamespace out"},
 		{values{"extraArgs": []any{"--v=4", "--identity=pod"}}, "extraArgs[0]: Forbidden: --v: set the value logLevel"},
 		{values{"extraArgs": []any{"--selinux-context=x", "--startup-taint=x"}}, "extraArgs[1]: Forbidden: --startup-taint: set the value startupTaint.enabled"},
 		{values{"extraArgs": []any{"--max-volume-size=1Mi"}}, "extraArgs[0]: Forbidden: --max-volume-size: set the value maxVolumeSize"},
 		{values{"extraArgs": []any{"--resync-intervall=1m"}}, "/extraArgs/0"},
 		{values{"resyncInterval": "soon"}, "/resyncInterval"},
-		{values{"maxVolumeSize": "0"}, "/maxVolumeSize"},
+		{values{"maxVolumeSize": "-1Mi"}, "/maxVolumeSize"},
 		{values{"extraArgs": []any{"--driver-name", "x"}}, "/extraArgs/1"},
 		{values{"extraArgs": []any{"--driver-name=x"}}, "extraArgs[0]: Forbidden: --driver-name: the chart sets it"},
 		{values{"identity": "nodes"}, "/identity"},

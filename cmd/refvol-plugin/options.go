@@ -108,10 +108,14 @@ func (o *serveOptions) sizes() (s sizes, err error) {
 	}
 	s.perVolume, s.total = parse("max-volume-size", o.maxVolumeSize), parse("max-total-size", o.maxTotalSize)
 	s.cached = parse("max-cached-size", o.maxCachedSize)
+	if err == nil && s.total < s.perVolume {
+		err = fmt.Errorf("--max-total-size: Invalid value: %q: must not be less than --max-volume-size, which is %s", o.maxTotalSize, o.maxVolumeSize)
+	}
 	return s, err
 }
 
-// validate returns an error for wrong values that no constructor checks.
+// validate returns an error for values with which serve cannot start, before anything is tried. The chart refuses the same values of its own
+// with the same sentences, and a test in deploy/ compares them.
 func (o *serveOptions) validate() error {
 	var errs []error
 	only := func(flag, value string, supported ...string) {
@@ -125,6 +129,9 @@ func (o *serveOptions) validate() error {
 	errs = append(errs, err, validateProfilingAddress(o.profilingAddress), validateStatusAddress(o.statusAddress), o.validateStartupTaint())
 	if o.resyncInterval <= 0 {
 		errs = append(errs, fmt.Errorf("--resync-interval: Invalid value: %s: must be positive", o.resyncInterval))
+	}
+	if o.publishWait < 0 {
+		errs = append(errs, fmt.Errorf("--publish-wait: Invalid value: %s: must not be negative", o.publishWait))
 	}
 	if err := volume.CheckSpread(o.defaultSpread); err != nil {
 		errs = append(errs, fmt.Errorf("--default-spread: Invalid value: %s: %w", o.defaultSpread, err))

@@ -29,6 +29,9 @@ func TestValuesThatAreNotSupported(t *testing.T) {
 			`--node-name: Invalid value: "Node_1": must be the name of a Node object: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`,
 		},
 		{[]string{"--default-spread=2h"}, "--default-spread: Invalid value: 2h0m0s: must be a duration from 1s to 1h, such as 5m, or 0s for none"},
+		{[]string{"--max-volume-size=1Gi"}, `--max-total-size: Invalid value: "512Mi": must not be less than --max-volume-size, which is 1Gi`},
+		{[]string{"--max-total-size=16Mi"}, `--max-total-size: Invalid value: "16Mi": must not be less than --max-volume-size, which is 32Mi`},
+		{[]string{"--publish-wait=-1s"}, "--publish-wait: Invalid value: -1s: must not be negative"},
 		{[]string{"--resync-interval=0"}, "--resync-interval: Invalid value: 0s: must be positive"},
 		{[]string{"--profiling-address=:6060"}, `--profiling-address: Invalid value: ":6060": ` + profiles},
 		{[]string{"--profiling-address=localhost:6060"}, `--profiling-address: Invalid value: "localhost:6060": ` + profiles}, // whatever that resolves to
@@ -63,6 +66,8 @@ func TestSizes(t *testing.T) {
 	}{
 		{volume: "32Mi", total: "512Mi", cached: "256Mi", want: sizes{32 << 20, 512 << 20, 256 << 20}},
 		{volume: "1", total: "1e3", cached: "8", want: sizes{1, 1000, 8}},
+		{volume: "1Mi", total: "1024Ki", cached: "1", want: sizes{1 << 20, 1 << 20, 1}},
+		{volume: "1Mi", total: "1M", cached: "1", err: `--max-total-size: Invalid value: "1M": must not be less than --max-volume-size, which is 1Mi`},
 		{volume: "1k", total: "1Gi", cached: "1Gi", want: sizes{1000, 1 << 30, 1 << 30}},
 		{volume: "", total: "1", cached: "1", err: `--max-volume-size: Invalid value: "": ` + form},
 		{volume: "0", total: "1", cached: "1", err: `--max-volume-size: Invalid value: "0": ` + form},

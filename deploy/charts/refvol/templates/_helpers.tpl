@@ -102,9 +102,7 @@ component. */}}
 {{/* Fails for values that exclude each other, or need a newer cluster. The schema refuses what is wrong by itself. */}}
 {{- define "refvol.validate" -}}
 {{- include "refvol.needsNewer" . }}
-{{- if and .Values.crossNamespace (eq .Values.identity "node") }}
-{{- fail "crossNamespace: Forbidden: with identity node: a node may read only what its own pods name: set identity to pod or plugin, or leave crossNamespace out" }}
-{{- end }}
+{{- include "refvol.validatePlugin" . }}
 {{- $values := dict "identity" "identity" "cross-namespace" "crossNamespace" "change-detection" "changeDetection"
   "startup-taint" "startupTaint.enabled" "kubelet-dir" "kubeletDir" "kubelet-socket-path" "kubeletDir"
   "logging-format" "logFormat" "v" "logLevel" "resync-interval" "resyncInterval" "default-spread" "defaultSpread" "publish-wait" "publishWait"
