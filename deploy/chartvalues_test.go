@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/yaml"
 )
 
 // chartValue is a value of the chart, and what has to change by it.
@@ -292,49 +291,6 @@ func TestChartRefuses(t *testing.T) {
 		if _, _, err := renderChart(newest, test.overrides); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%v: got %v, want %q", test.overrides, err, test.says)
 		}
-	}
-}
-
-// TestChartOpenShift: the constraints admit the plugin's pod, and name no other account.
-func TestChartOpenShift(t *testing.T) {
-	with, hooks, err := renderChart(newest, values{"openshift": values{"enabled": true}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	without, _, err := renderChart(newest, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var constraints map[string]any
-	for _, document := range strings.Split(string(with), "\n---\n") {
-		if strings.Contains(document, "kind: SecurityContextConstraints") {
-			with = []byte(strings.Replace(string(with), document, "", 1))
-			if err := yaml.UnmarshalStrict([]byte(document), &constraints); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	wantObjects(t, decodeSome(t, with), decodeSome(t, without))
-	anyone := map[string]any{"type": "RunAsAny"}
-	want := map[string]any{
-		"apiVersion": "security.openshift.io/v1", "kind": "SecurityContextConstraints",
-		"metadata": map[string]any{"name": name, "labels": map[string]any{
-			"app.kubernetes.io/name": name, "app.kubernetes.io/instance": "refvol", "app.kubernetes.io/managed-by": "Helm",
-			"app.kubernetes.io/part-of": "refvol", "app.kubernetes.io/version": "v0.1.0", "helm.sh/chart": "refvol-0.1.0",
-		}},
-		"users":   []any{"system:serviceaccount:" + namespace + ":" + name},
-		"volumes": []any{"hostPath", "projected"}, "priority": nil,
-		"allowPrivilegedContainer": true, "allowPrivilegeEscalation": true, "allowHostDirVolumePlugin": true,
-		"allowHostIPC": false, "allowHostNetwork": false, "allowHostPID": false, "allowHostPorts": false,
-		"allowedCapabilities": []any{}, "defaultAddCapabilities": []any{}, "requiredDropCapabilities": []any{},
-		"readOnlyRootFilesystem": true,
-		"fsGroup":                anyone, "runAsUser": anyone, "seLinuxContext": anyone, "supplementalGroups": anyone,
-	}
-	if !reflect.DeepEqual(constraints, want) {
-		t.Errorf("constraints %v\n       want %v", constraints, want)
-	}
-	if user := only[*batchv1.Job](t, decode(t, chart, hooks)).Spec.Template.Spec.SecurityContext.RunAsUser; user != nil {
-		t.Errorf("the check runs as user %d, which OpenShift refuses", *user)
 	}
 }
 
