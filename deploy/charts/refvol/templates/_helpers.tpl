@@ -10,7 +10,7 @@
 
 {{/* The name of the DaemonSet, and of what belongs to it alone. */}}
 {{- define "refvol.fullname" -}}
-{{ .Values.fullnameOverride | default "refvol-plugin" }}
+{{ .Values.fullnameOverride | default .Values.nameOverride | default "refvol-plugin" }}
 {{- end }}
 
 {{- define "refvol.serviceAccountName" -}}
@@ -63,6 +63,15 @@ unless these say another. */}}
 {{- end }}
 {{- end }}
 
+{{/* The Secrets for pulling images, as a list in JSON: those that a parent chart names for all of its charts, and the chart's own. */}}
+{{- define "refvol.imagePullSecrets" -}}
+{{- $secrets := list }}
+{{- range concat (.Values.global.imagePullSecrets | default list) .Values.imagePullSecrets }}
+{{- $secrets = append $secrets (kindIs "string" . | ternary (dict "name" .) .) }}
+{{- end }}
+{{- $secrets | uniq | toJson }}
+{{- end }}
+
 {{- define "refvol.uninstallCheckImage" -}}
 {{- include "refvol.imageBeside" (list . "kubectl-refvol" .Values.uninstallCheck.image) }}
 {{- end }}
@@ -103,6 +112,14 @@ component. */}}
 {{- define "refvol.validate" -}}
 {{- include "refvol.needsNewer" . }}
 {{- include "refvol.validatePlugin" . }}
+{{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) }}
+{{- fail "serviceAccount.name: Required value: with serviceAccount.create=false, the name of your own account" }}
+{{- end }}
+{{- with .Values.admission.validationActions }}
+{{- if and (has "Deny" .) (has "Warn" .) }}
+{{- fail (printf "admission.validationActions: Invalid value: %s: must not contain both Deny and Warn, because the user would see the same text twice: the API server refuses both" (toJson .)) }}
+{{- end }}
+{{- end }}
 {{- $values := dict "identity" "identity" "cross-namespace" "crossNamespace" "change-detection" "changeDetection"
   "startup-taint" "startupTaint.enabled" "kubelet-dir" "kubeletDir" "kubelet-socket-path" "kubeletDir"
   "logging-format" "logFormat" "v" "logLevel" "resync-interval" "resyncInterval" "default-spread" "defaultSpread" "publish-wait" "publishWait"
