@@ -240,7 +240,7 @@ CHART_FILES := deploy/charts/refvol/files
 chart: ## Copy what the chart takes of deploy/ into it, and put its values into its README
 	rm -rf $(CHART_FILES)
 	mkdir -p $(CHART_FILES)
-	cd deploy && cp -R --parents base components dashboards charts/refvol/files
+	cd deploy && cp -R --parents base components dashboards examples/smoke.yaml charts/refvol/files
 	cd $(CHART_FILES) && find . -name kustomization.yaml -delete && rm base/rbac.yaml components/pod-identity/tokens.yaml && find . -type d -empty -delete
 	$(STATIC) -C deploy test -count=1 -run TestChartReadme . -args -update
 

@@ -45,11 +45,7 @@ func TestChartLeavesOut(t *testing.T) {
 
 // TestChartOwnRights: without rbac.create the check before an uninstallation makes no rights either, and keeps its account.
 func TestChartOwnRights(t *testing.T) {
-	_, hooks, err := renderChart(newest, values{"rbac": values{"create": false}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	objects := decode(t, chart, hooks)
+	objects := hooksOf(t, "pre-delete", values{"rbac": values{"create": false}})
 	only[*corev1.ServiceAccount](t, objects)
 	only[*batchv1.Job](t, objects)
 	if len(objects) != 2 {
