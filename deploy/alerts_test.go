@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -49,6 +50,37 @@ func TestEachAlertHasARunbook(t *testing.T) {
 			}
 			if rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" || rule.Labels["severity"] == "" || rule.For == nil {
 				t.Errorf("%s lacks a summary, a description, a severity or a time", rule.Alert)
+			}
+		}
+	}
+}
+
+// TestClusterStaysApart: what joins or adds up series of the alerts keeps clusters apart, whose nodes may have the same names. The dashboard
+// shows the clusters that the user chooses.
+func TestClusterStaysApart(t *testing.T) {
+	grouping := regexp.MustCompile(`\b(?:by|on) \([^)]*\)`)
+	for _, group := range alerts(t) {
+		for _, rule := range group.Rules {
+			for _, labels := range grouping.FindAllString(rule.Expr.StrVal, -1) {
+				if !strings.Contains(labels, "cluster") {
+					t.Errorf("%s: %q has no cluster", rule.Alert, labels)
+				}
+			}
+		}
+	}
+	dashboard, err := os.ReadFile("dashboards/refvol.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(dashboard), "\n") {
+		if expr, ok := strings.CutPrefix(strings.TrimSpace(line), `"expr": `); ok {
+			if strings.Count(expr, `cluster=~\"$cluster\"`) != strings.Count(expr, "{") {
+				t.Errorf("the dashboard has no cluster in %s", expr)
+			}
+			for _, labels := range grouping.FindAllString(expr, -1) {
+				if strings.Contains(labels, "node") && !strings.Contains(labels, "cluster") {
+					t.Errorf("the dashboard: %q has no cluster in %s", labels, expr)
+				}
 			}
 		}
 	}
