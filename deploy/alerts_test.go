@@ -85,3 +85,43 @@ func TestClusterStaysApart(t *testing.T) {
 		}
 	}
 }
+
+// TestChartAlerts: a value changes one alert, and no other.
+func TestChartAlerts(t *testing.T) {
+	with := func(alerts values) values {
+		return values{"metrics": values{"enabled": true, "prometheusRule": values{"alerts": alerts}}}
+	}
+	rules := func(alerts values) []monitoringv1.Rule {
+		return only[*monitoringv1.PrometheusRule](t, chartObjects(t, newest, with(alerts))).Spec.Groups[0].Rules
+	}
+	want := rules(nil)
+	for i := range want {
+		switch rule := &want[i]; rule.Alert {
+		case "RefvolPluginDown":
+			rule.For, rule.Labels["severity"], rule.Labels["team"] = ptr(monitoringv1.Duration("10m")), "warning", "x"
+		case "RefvolPropagationSlow":
+			rule.Expr.StrVal = "vector(1) > 7"
+		}
+	}
+	want = slices.DeleteFunc(want, func(rule monitoringv1.Rule) bool { return rule.Alert == "RefvolVolumesHeld" })
+	got := rules(values{
+		"RefvolPluginDown":      values{"for": "10m", "labels": values{"severity": "warning", "team": "x"}},
+		"RefvolPropagationSlow": values{"expr": "vector(1) > 7"},
+		"RefvolVolumesHeld":     values{"enabled": false},
+	})
+	if got, want := string(asJSON(t, got)), string(asJSON(t, want)); got != want {
+		t.Errorf("the alerts are\n%s\nwant\n%s", got, want)
+	}
+	for _, test := range []struct {
+		alerts values
+		says   string
+	}{
+		{values{"RefvolPluginDwn": values{"for": "10m"}}, "metrics.prometheusRule.alerts: Not found: RefvolPluginDwn"},
+		{values{"RefvolPluginDown": values{"for": "soon"}}, "/metrics/prometheusRule/alerts/RefvolPluginDown/for"},
+		{values{"RefvolPluginDown": values{"threshold": 1}}, "/metrics/prometheusRule/alerts/RefvolPluginDown"},
+	} {
+		if _, _, err := renderChart(newest, with(test.alerts)); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%v: got %v, want %q", test.alerts, err, test.says)
+		}
+	}
+}
