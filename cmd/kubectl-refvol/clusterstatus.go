@@ -123,10 +123,16 @@ func (s *clusterStatus) writeTable(w io.Writer, table status.Table) error {
 		n := &s.Nodes[i]
 		if n.Report != nil {
 			reports = append(reports, n.Report)
+		} else {
+			table.Printed.Keep(n.Node)
 		}
 		for _, problem := range n.problems() {
 			line := []string{n.Node, cmp.Or(n.Plugin, "-"), fmt.Sprint(n.Pods), string(problem.Reason), problem.Message}
-			if table.IsNew(n.Node + string(problem.Reason) + problem.Message) {
+			id, text := "problem", string(problem.Reason)+problem.Message
+			if problem.Reason == fleet.NotReported {
+				id += text
+			}
+			if table.Printed.IsNew(n.Node, id, text) {
 				lines = append(lines, line)
 			}
 		}

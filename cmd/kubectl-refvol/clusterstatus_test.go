@@ -16,7 +16,7 @@ func twoNamespaces() *clusterStatus {
 	ca := &status.Object{Kind: "ConfigMap", Namespace: "shop", Name: "ca", State: "present"}
 	db := &status.Object{Kind: "Secret", Namespace: "bank", Name: "db", State: "denied"}
 	volume := func(namespace, version string, abnormal bool, objects ...*status.Object) status.Volume {
-		v := status.Volume{Name: "settings", Pod: status.Pod{Namespace: namespace, Name: "pod"}, Abnormal: abnormal}
+		v := status.Volume{VolumeID: namespace, Name: "settings", Pod: status.Pod{Namespace: namespace, Name: "pod"}, Abnormal: abnormal}
 		for _, o := range objects {
 			v.Objects = append(v.Objects, status.VolumeObject{Object: o, Shown: &status.Version{UID: "u", ResourceVersion: version}})
 		}
@@ -67,6 +67,40 @@ func TestObjectsOfRemovedVolumes(t *testing.T) {
 		}
 		if strings.Contains(string(text), `"db"`) != (what == "bank db 8") {
 			t.Errorf("%s has the object of another namespace", text)
+		}
+	}
+}
+
+// TestWatchPrintsNodesAgain: a node's problem is printed each time it comes, and the volumes of a node that answers again are not.
+func TestWatchPrintsNodesAgain(t *testing.T) {
+	table := status.Table{NoHeaders: true, Printed: &status.Printed{}}
+	look := func(reason fleet.Reason) string {
+		s := twoNamespaces()
+		if n := &s.Nodes[0]; reason != "" {
+			n.Report, n.Problem = nil, &fleet.Problem{Reason: reason}
+		} else {
+			n.Report.Node = n.Node
+		}
+		var out bytes.Buffer
+		if err := s.writeTable(&out, table); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	for i, test := range []struct {
+		reason fleet.Reason
+		want   int
+	}{
+		{"", 2},
+		{fleet.Unreachable, 1},
+		{fleet.Unreachable, 0},
+		{fleet.NoPlugin, 1},
+		{fleet.Unreachable, 1},
+		{"", 0},
+		{fleet.Unreachable, 1},
+	} {
+		if got := look(test.reason); strings.Count(got, "\n") != test.want {
+			t.Errorf("look %d, %q: got %q, want %d lines", i+1, test.reason, got, test.want)
 		}
 	}
 }

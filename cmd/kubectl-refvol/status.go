@@ -109,7 +109,7 @@ func (o *statusOptions) run(ctx context.Context, stdout, stderr io.Writer) error
 // follow prints changes until it is interrupted.
 func (o *statusOptions) follow(ctx context.Context, c *cluster, table status.Table, stdout, stderr io.Writer) error {
 	var last *clusterStatus
-	table.Printed = map[string]bool{}
+	table.Printed = &status.Printed{}
 	warned := ""
 	for {
 		s, err := o.collect(ctx, c)

@@ -62,20 +62,22 @@ type Table struct {
 	Abnormal bool
 	// NoHeaders leaves out the headings and the last line.
 	NoHeaders bool
-	// Printed has the lines that were printed before, without their ages. If it is not nil, only new lines are printed.
-	Printed map[string]bool
+	// Printed has the lines of the last look, without their ages. If it is not nil, only changed lines are printed. With Abnormal, these
+	// include volumes that were repaired since.
+	Printed *Printed
 }
 
 // Write writes the rights that plugins lack, why they aren't ready, the publishes that failed, the volumes of the reports, one line each,
-// worst first, and the counts. Ages are computed with the clock of the plugin that reported them.
+// worst first, and the counts. Ages are computed with the clock of the plugin that reported them. It ends a look of Printed.
 func (t Table) Write(w io.Writer, counts *Counts, reports ...*Report) error {
+	defer t.Printed.next()
 	var rows []row
 	var before strings.Builder
 	for _, r := range reports {
 		t.writePlugin(&before, r)
 		for i := range r.Volumes {
-			if !t.Abnormal || r.Volumes[i].Abnormal {
-				rows = append(rows, row{r, &r.Volumes[i]})
+			if v := &r.Volumes[i]; !t.Abnormal || v.Abnormal || t.Printed.had(r.Node, v.VolumeID) {
+				rows = append(rows, row{r, v})
 			}
 		}
 	}
@@ -93,32 +95,22 @@ func (t Table) Write(w io.Writer, counts *Counts, reports ...*Report) error {
 
 // writePlugin writes the problems of a plugin itself.
 func (t Table) writePlugin(w io.Writer, r *Report) {
-	say := func(key, format string, args ...any) {
-		if t.IsNew(key) {
+	say := func(id, format string, args ...any) {
+		if t.Printed.IsNew(r.Node, id, "") {
 			fmt.Fprintln(w, Printable(fmt.Sprintf(format, args...))) //nolint:errcheck // It is a buffer.
 		}
 	}
 	if len(r.MissingRights) > 0 {
 		rights := strings.Join(r.MissingRights, ", ")
-		say(r.Node+" lacks "+rights, "The plugin on %s lacks rights: %s", r.Node, rights)
+		say("lacks "+rights, "The plugin on %s lacks rights: %s", r.Node, rights)
 	}
 	for _, condition := range r.NotReady {
-		say(r.Node+" not ready "+condition, "The plugin on %s is not ready: %s", r.Node, condition)
+		say("not ready "+condition, "The plugin on %s is not ready: %s", r.Node, condition)
 	}
 	for i := range r.Refused {
 		f := &r.Refused[i]
-		say(r.Node+f.VolumeID+f.At.String(), "Publish failed %s ago on %s: volume %s of pod %s: %s: %s", duration.HumanDuration(r.ObservedAt.Sub(f.At)), r.Node, f.Name, f.Pod, f.Code, f.Message)
+		say("refused "+f.VolumeID+f.At.String(), "Publish failed %s ago on %s: volume %s of pod %s: %s: %s", duration.HumanDuration(r.ObservedAt.Sub(f.At)), r.Node, f.Name, f.Pod, f.Code, f.Message)
 	}
-}
-
-// IsNew reports whether a line was not printed before, and remembers it.
-func (t Table) IsNew(key string) bool {
-	if t.Printed == nil {
-		return true
-	}
-	printed := t.Printed[key]
-	t.Printed[key] = true
-	return !printed
 }
 
 func (t Table) writeRows(w io.Writer, rows []row) error {
@@ -129,15 +121,18 @@ func (t Table) writeRows(w io.Writer, rows []row) error {
 	var lines [][]string
 	for _, r := range rows {
 		var cells []string
-		key := r.volume.VolumeID
+		line, node, id := "", r.report.Node, r.volume.VolumeID
 		for _, c := range columns {
 			cells = append(cells, cmp.Or(c.cell(r), "-"))
 			if !c.isAge {
-				key += "\n" + c.cell(r)
+				line += "\n" + c.cell(r)
 			}
 		}
-		if t.IsNew(key) {
+		if t.Printed.IsNew(node, id, line) {
 			lines = append(lines, cells)
+		}
+		if t.Abnormal && !r.volume.Abnormal {
+			t.Printed.forget(node, id)
 		}
 	}
 	if len(lines) == 0 {

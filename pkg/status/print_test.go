@@ -88,20 +88,71 @@ func TestAbnormalTable(t *testing.T) {
 	}
 }
 
-// TestPrintedLines: only changed lines are printed again, and a new age is no change.
-func TestPrintedLines(t *testing.T) {
-	table := Table{NoHeaders: true, Printed: map[string]bool{}}
-	report := sample(samples()...)
-	if got := table.text(t, report); strings.Count(got, "\n") != 5 {
+// looks writes a table for each report of one node, and returns what was printed for each.
+func looks(t *testing.T, table Table, reports ...*Report) (printed []string) {
+	t.Helper()
+	for _, r := range reports {
+		printed = append(printed, strings.Join(strings.Fields(table.text(t, r)), " "))
+	}
+	return printed
+}
+
+// TestWatchPrintsEachChange: a change is printed each time it happens, also one that was there before. A new age is no change.
+func TestWatchPrintsEachChange(t *testing.T) {
+	good, bad := samples()[1], samples()[1]
+	bad.Condition, bad.Abnormal, bad.Reason = "VolumeUpdateFailed", true, "disk"
+	later := sample(bad)
+	later.ObservedAt = later.ObservedAt.Add(time.Hour)
+	unready := func(conditions ...string) *Report {
+		r := sample()
+		r.NotReady = conditions
+		return r
+	}
+	for name, test := range map[string]struct {
+		abnormal bool
+		reports  []*Report
+		want     string
+	}{
+		"a volume":              {false, []*Report{sample(good), sample(bad), later, sample(good), sample(bad)}, "Current, VolumeUpdateFailed, , Current, VolumeUpdateFailed"},
+		"only abnormal volumes": {true, []*Report{sample(good), sample(bad), later, sample(good), sample(good), sample(bad)}, ", VolumeUpdateFailed, , Current, , VolumeUpdateFailed"},
+		"a volume that is gone": {false, []*Report{sample(bad), sample(), sample(bad)}, "VolumeUpdateFailed, , VolumeUpdateFailed"},
+		"a plugin":              {false, []*Report{unready("rights"), unready("rights"), unready(), unready("rights")}, "not ready, , , not ready"},
+		"two reasons":           {false, []*Report{unready("rights"), unready("rights", "registration"), unready("rights")}, "not ready, not ready, "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, text := range looks(t, Table{NoHeaders: true, Abnormal: test.abnormal, Printed: &Printed{}}, test.reports...) {
+				what := ""
+				for _, word := range []string{"Current", "VolumeUpdateFailed", "not ready"} {
+					if strings.Count(text, word) == 1 {
+						what += word
+					}
+				}
+				got = append(got, what)
+			}
+			if strings.Join(got, ", ") != test.want {
+				t.Errorf("got %q, want %q", strings.Join(got, ", "), test.want)
+			}
+		})
+	}
+}
+
+// TestPrintedForgets: only what is there now is remembered, and a node that did not answer stays as it was.
+func TestPrintedForgets(t *testing.T) {
+	printed := &Printed{}
+	table := Table{NoHeaders: true, Printed: printed}
+	if got := table.text(t, sample(samples()...)); strings.Count(got, "\n") != 5 || !printed.Changed() {
 		t.Errorf("first\n%s", got)
 	}
-	report.ObservedAt = report.ObservedAt.Add(time.Hour)
-	if got := table.text(t, report); got != "" {
-		t.Errorf("an hour later\n%s", got)
+	printed.Keep(sample().Node)
+	if got := table.text(t); got != "" || len(printed.before[sample().Node]) != 5 || printed.Changed() {
+		t.Errorf("without an answer\n%s%v", got, printed.before)
 	}
-	report.Volumes[0].Condition = "Current"
-	if got := table.text(t, report); strings.Count(got, "\n") != 1 || !strings.Contains(got, " Current ") {
-		t.Errorf("after a change\n%s", got)
+	if got := table.text(t, sample(samples()[:1]...)); got != "" || len(printed.before[sample().Node]) != 1 || !printed.Changed() {
+		t.Errorf("one is left\n%s%v", got, printed.before)
+	}
+	if got := table.text(t); got != "" || len(printed.before) != 0 {
+		t.Errorf("the node is gone\n%s%v", got, printed.before)
 	}
 }
 
