@@ -113,7 +113,7 @@ func (o *convergedOptions) run(ctx context.Context, args []string, stdout, stder
 		fmt.Fprintln(stderr, text) //nolint:errcheck // the result counts, not this text
 	}
 	w := &waiter{
-		find:      func() ([]fleet.Object, error) { return findObjects(o.cluster.flags, o.selector, args) },
+		find:      func(ctx context.Context) ([]fleet.Object, error) { return c.find(ctx, o.selector, args) },
 		findAgain: o.selector != "",
 		version:   c.version, survey: all.Collect, watch: o.watch, allowNone: o.allowNone, opened: o.opened,
 		revision: volume.Revision(o.revision),

@@ -21,6 +21,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, stop) // a second signal ends the program, whatever it does
 	err := run(ctx, newRootCommand(), os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if err != nil {

@@ -67,7 +67,9 @@ func TestFlags(t *testing.T) {
 		{[]string{"converged", "secret", "a/b", nowhere}, "there is no need to specify a resource type as a separate argument when passing arguments in resource/name form"},
 		{[]string{"converged", "secret/a/b", nowhere}, "arguments in resource/name form may not have more than one slash"},
 		{[]string{"converged", "secret/", nowhere}, "arguments in resource/name form must have a single resource and name"},
-		{[]string{"converged", "secret/db", "-l", "a=b", nowhere}, "selectors and the all flag cannot be used when passing resource/name arguments"},
+		{[]string{"converged", "secret/db", "-l", "a=b", nowhere}, "selectors cannot be used when objects are named: -l takes TYPE, or TYPE,TYPE"},
+		{[]string{"converged", "deployments", "-l", "a=b", nowhere}, `"deployments": volumes show secrets and configmaps only`},
+		{[]string{"converged", "pod/db", nowhere}, `"pod": volumes show secrets and configmaps only`},
 		{[]string{"converged", "Secret/db", "-n", "ns", "--timeout=1s", nowhere}, "--timeout 1s has passed: get the metadata of secret/db in namespace ns: "},
 		{[]string{"converged", "secrets", "db", "-n", "ns", "--timeout=1s", nowhere}, "--timeout 1s has passed: get the metadata of secret/db in namespace ns: "},
 		{[]string{"converged", "cm/app", "-n", "ns", "--timeout=1s", nowhere}, "--timeout 1s has passed: get the metadata of configmap/app in namespace ns: "},
@@ -142,6 +144,8 @@ type script struct {
 	slow      time.Duration
 	fails     map[int]error
 	allowNone bool
+	// answers is how many requests for the object's version the API server answers. 0 means all.
+	answers   int
 	printed   []string
 	progress  []string
 	rounds    int
@@ -162,8 +166,15 @@ func (s *script) waiter(watch bool) *waiter {
 	object := fleet.Object{Kind: "Secret", Namespace: "ns", Name: "db"}
 	return &waiter{
 		watch: watch, allowNone: s.allowNone, revision: s.wanted,
-		find: func() ([]fleet.Object, error) { return []fleet.Object{object}, nil },
+		find: func(context.Context) ([]fleet.Object, error) { return []fleet.Object{object}, nil },
 		version: func(ctx context.Context, _ fleet.Object) (objectVersion, error) {
+			if s.answers--; s.answers == 0 {
+				s.object = nil
+			}
+			if s.object == nil {
+				<-ctx.Done()
+				return objectVersion{}, ctx.Err()
+			}
 			now := objectVersion{Version: next(&s.object)}
 			if s.wanted != "" {
 				now.revision = s.revisions[0]
@@ -241,6 +252,20 @@ func TestWait(t *testing.T) {
 			script{object: []string{"2"}, shown: []string{"1"}, slow: time.Hour},
 			10 * time.Second, false, "no 2",
 			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 10 * time.Second, 1,
+		},
+		"the API server falls silent in the first round": {
+			script{object: []string{"1"}, shown: []string{"1"}, answers: 2},
+			10 * time.Second, false, "", "--timeout 10s has passed", 10 * time.Second, 1,
+		},
+		"the API server falls silent in the first round, and a volume lags": {
+			script{object: []string{"2"}, shown: []string{"1"}, answers: 2},
+			10 * time.Second, false, "no 2",
+			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 10 * time.Second, 1,
+		},
+		"the API server falls silent later": {
+			script{object: []string{"2"}, shown: []string{"1"}, answers: 3},
+			10 * time.Second, false, "no 2",
+			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 10 * time.Second, 2,
 		},
 		"never there":         {script{object: []string{""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", 0, 0},
 		"deleted in the wait": {script{object: []string{"2", "2", ""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", time.Second, 2},
@@ -338,7 +363,7 @@ func TestNewObjects(t *testing.T) {
 			w := s.waiter(false)
 			finds, printed := 0, []string{}
 			w.findAgain, w.allowNone = again, true
-			w.find = func() ([]fleet.Object, error) {
+			w.find = func(context.Context) ([]fleet.Object, error) {
 				objects := []fleet.Object{{Kind: "Secret", Namespace: "ns", Name: "db"}}
 				if finds++; finds > 1 {
 					objects = append(objects, fleet.Object{Kind: "Secret", Namespace: "ns", Name: "cache"})

@@ -102,8 +102,10 @@ func (r *roller) takeSteps(ctx context.Context, steps []rolloutStep) error {
 // begin finds out where the rollout is.
 func (r *roller) begin(ctx context.Context) error {
 	r.watch = health.New(health.Limits{Restarts: r.allowRestarts, Unready: r.unreadyFor, Start: r.timeout})
+	deadline, cancel := r.deadline(ctx)
+	defer cancel()
 	for _, object := range r.objects {
-		state, err := r.calls.state(ctx, object)
+		state, err := r.calls.state(deadline, object)
 		if err != nil {
 			return err
 		}
@@ -112,8 +114,6 @@ func (r *roller) begin(ctx context.Context) error {
 		}
 		r.now = append(r.now, state)
 	}
-	deadline, cancel := r.deadline(ctx)
-	defer cancel()
 	if err := r.lookWithRetry(deadline); err != nil {
 		return err
 	}

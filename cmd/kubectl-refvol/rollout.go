@@ -214,7 +214,7 @@ func (o *rolloutOptions) run(ctx context.Context, args []string, stdout, stderr 
 	if err != nil {
 		return err
 	}
-	objects, err := findObjects(o.cluster.flags, "", args)
+	objects, err := namedObjects(o.cluster.flags, args)
 	if err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ func changeObjects(ctx context.Context, opts *clusterOptions, args []string, out
 	if err != nil {
 		return err
 	}
-	objects, err := findObjects(opts.flags, "", args)
+	objects, err := namedObjects(opts.flags, args)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ const (
 type waiter struct {
 	// find returns the objects. It is called until it succeeds. With findAgain it is called before each round, because other objects may
 	// get the labels.
-	find      func() ([]fleet.Object, error)
+	find      func(context.Context) ([]fleet.Object, error)
 	findAgain bool
 	version   func(context.Context, fleet.Object) (objectVersion, error)
 	survey    func(context.Context, ...fleet.Object) (*fleet.Survey, error)
@@ -73,7 +73,7 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 	var failure error // the error of the last complete round, if it failed
 	for deadline.Err() == nil {
 		began := time.Now()
-		if err := w.round(ctx, deadline); err != nil {
+		if err := w.round(deadline); err != nil {
 			if deadline.Err() != nil {
 				failure = cmp.Or(failure, err)
 				break
@@ -119,10 +119,11 @@ func (w *waiter) printOnce(text string, show func(string)) {
 	}
 }
 
-// round asks all plugins once, and sets the last results. deadline ends the requests to plugins, and ctx the whole round.
-func (w *waiter) round(ctx, deadline context.Context) (err error) {
+// round asks all plugins once, and sets the last results. ctx ends the requests. If it ends the first round, the results have what is known
+// then, unless that is a success, which it would not prove.
+func (w *waiter) round(ctx context.Context) (err error) {
 	if w.objects == nil || w.findAgain {
-		found, err := w.find()
+		found, err := w.find(ctx)
 		if err != nil {
 			return err
 		}
@@ -131,22 +132,25 @@ func (w *waiter) round(ctx, deadline context.Context) (err error) {
 		}
 	}
 	if w.before == nil {
-		if w.before, err = w.versions(deadline); err != nil {
+		if w.before, err = w.versions(ctx); err != nil {
 			return err
 		}
 	}
 	survey := &fleet.Survey{}
 	if hasAny(w.before) {
-		if survey, err = w.survey(deadline, w.objects...); err != nil {
+		if survey, err = w.survey(ctx, w.objects...); err != nil {
 			return err
-		}
-		if w.last != nil && deadline.Err() != nil {
-			// The last complete round says more than one that was cut short.
-			return context.Cause(deadline)
 		}
 	}
 	after, err := w.versions(ctx)
-	if err != nil {
+	isCut := ctx.Err() != nil
+	switch {
+	case isCut && w.last != nil:
+		// The last complete round says more than one that was cut short.
+		return context.Cause(ctx)
+	case isCut:
+		after = w.before
+	case err != nil:
 		return err
 	}
 	results := make([]*fleet.Result, len(w.objects))
@@ -159,6 +163,9 @@ func (w *waiter) round(ctx, deadline context.Context) (err error) {
 		if w.revision != "" {
 			results[i].RequireRevision(string(w.revision), string(after[i].revision))
 		}
+	}
+	if isCut && isSettled(results) {
+		return context.Cause(ctx)
 	}
 	w.last, w.before = results, after
 	return nil

@@ -53,8 +53,8 @@ func TestConvergedAsKubectl(t *testing.T) {
 		{[]string{"secrets", "db"}, 0, "Converged: yes. "},
 		{[]string{"secret/db", "-o", "jsonpath={.kind} {.showing}"}, 0, "Convergence 1\n"},
 		{[]string{"secret/db", "secret/none", "-o", "jsonpath={.kind}{range .items[*]} {.object.name}={.converged}{end}"}, 1, "ConvergenceList db=true none=false\n"},
-		{[]string{"foo/db"}, 2, `Error: the server doesn't have a resource type "foo"`},
-		{[]string{"pod/db"}, 2, `Error: pods "db": volumes show secrets and configmaps only`},
+		{[]string{"foo/db"}, 2, `Error: "foo": volumes show secrets and configmaps only`},
+		{[]string{"pod/db"}, 2, `Error: "pod": volumes show secrets and configmaps only`},
 		{[]string{"secrets", "-l", "app=web", "--timeout=1m"}, 2, "cannot list resource"},
 	} {
 		r := w.run(append([]string{"converged", "-n", w.namespace}, test.args...)...)
