@@ -144,7 +144,7 @@ func (o *checkOptions) run(ctx context.Context, stdin io.Reader, stdout io.Write
 // print writes a report in the format of -o.
 func (o *checkOptions) print(w io.Writer, report interface{ WriteText(w io.Writer) error }) error {
 	var err error
-	if o.output.isOwn() {
+	if o.output.isText() {
 		err = report.WriteText(w)
 	} else {
 		err = o.output.write(w, report)

@@ -89,14 +89,35 @@ func (s *clusterStatus) keepNamespace(namespace string) {
 	}
 }
 
-// keepAbnormal removes the volumes that are not abnormal.
-func (s *clusterStatus) keepAbnormal() {
-	for i := range s.Nodes {
-		if r := s.Nodes[i].Report; r != nil {
-			r.Volumes = slices.DeleteFunc(r.Volumes, func(v status.Volume) bool { return !v.Abnormal })
-			r.Number()
+// abnormal returns a copy without the volumes that are not abnormal.
+func (s *clusterStatus) abnormal() *clusterStatus {
+	only := *s
+	only.Nodes = slices.Clone(s.Nodes)
+	for i := range only.Nodes {
+		if r := only.Nodes[i].Report; r != nil {
+			kept := *r
+			kept.Volumes = slices.DeleteFunc(slices.Clone(r.Volumes), func(v status.Volume) bool { return !v.Abnormal })
+			kept.Number()
+			only.Nodes[i].Report = &kept
 		}
 	}
+	return &only
+}
+
+// pods returns the pods that have the volumes, sorted. A pod whose name is not known is named by its UID.
+func (s *clusterStatus) pods() (all []fleet.Object) {
+	for i := range s.Nodes {
+		if r := s.Nodes[i].Report; r != nil {
+			for j := range r.Volumes {
+				pod := &r.Volumes[j].Pod
+				all = append(all, fleet.Object{Kind: "Pod", Namespace: pod.Namespace, Name: cmp.Or(pod.Name, pod.UID)})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b fleet.Object) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return all
 }
 
 // counts returns the counts of a status. A plugin that is not ready is already a problem of its node.
@@ -161,19 +182,26 @@ func (n *nodeStatus) problems() []fleet.Problem {
 }
 
 // rows returns the volumes for custom-columns: as in JSON, plus the node.
-func (s *clusterStatus) rows() ([]map[string]any, error) {
+func (s *clusterStatus) rows() (volumes []*status.Volume, rows []map[string]any, err error) {
 	object, err := generic(s)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var rows []map[string]any
+	rows = []map[string]any{}
+	for i := range s.Nodes {
+		if r := s.Nodes[i].Report; r != nil {
+			for j := range r.Volumes {
+				volumes = append(volumes, &r.Volumes[j])
+			}
+		}
+	}
 	nodes, _ := object["nodes"].([]any)
 	for _, n := range nodes {
 		node, _ := n.(map[string]any)
 		report, _ := node["report"].(map[string]any)
-		volumes, _ := report["volumes"].([]any)
+		reported, _ := report["volumes"].([]any)
 		objects, _ := report["objects"].([]any)
-		for _, v := range volumes {
+		for _, v := range reported {
 			if row, ok := v.(map[string]any); ok {
 				row["node"] = node["node"]
 				expandObjects(row, objects)
@@ -181,7 +209,7 @@ func (s *clusterStatus) rows() ([]map[string]any, error) {
 			}
 		}
 	}
-	return rows, nil
+	return volumes, rows, nil
 }
 
 // expandObjects replaces the indices in a volume's objects by the fields of the object and by the shown version.

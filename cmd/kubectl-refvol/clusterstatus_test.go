@@ -29,16 +29,8 @@ func twoNamespaces() *clusterStatus {
 
 // TestColumnsOfObjects: in custom-columns, a volume has the fields of its objects, and not their places.
 func TestColumnsOfObjects(t *testing.T) {
-	rows, err := twoNamespaces().rows()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	const spec = "NODE:.node,NAMES:.objects[*].name,STATES:.objects[*].state,SHOWN:.objects[*].shown.resourceVersion,PLACES:.objects[*].object"
-	if err := printColumns(&out, spec, false, rows); err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Join(strings.Fields(out.String()), " "); got != "n db,ca denied,present 8,8 <none> n ca present 9 <none>" {
+	const spec = "custom-columns=NODE:.node,NAMES:.objects[*].name,STATES:.objects[*].state,SHOWN:.objects[*].shown.resourceVersion,PLACES:.objects[*].object"
+	if got := strings.Join(strings.Fields(printed(t, twoNamespaces(), "-o", spec, "--no-headers")), " "); got != "n db,ca denied,present 8,8 <none> n ca present 9 <none>" {
 		t.Errorf("got %s", got)
 	}
 }
@@ -47,7 +39,7 @@ func TestColumnsOfObjects(t *testing.T) {
 func TestObjectsOfRemovedVolumes(t *testing.T) {
 	for what, remove := range map[string]func(*clusterStatus){
 		"shop ca 9": func(s *clusterStatus) { s.keepNamespace("shop") },
-		"bank db 8": (*clusterStatus).keepAbnormal,
+		"bank db 8": func(s *clusterStatus) { *s = *s.abnormal() },
 	} {
 		s := twoNamespaces()
 		remove(s)

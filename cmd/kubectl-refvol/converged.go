@@ -76,7 +76,7 @@ wrong. It exits at once with status 3 if no volume names an object, as with a wr
 			return opts.run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	opts.output = newOutput(cmd)
+	opts.output = newOutput(cmd, outputName)
 	opts.cluster.addFlags(cmd.Flags())
 	opts.cluster.addStatusFlags(cmd.Flags())
 	fs := cmd.Flags()

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestWhatIsLinked: one reachable template keeps every exported method of every type of the API, and the program has 51 MB instead of 30.
-// So the test checks what the linker has kept, and not what is imported.
+// TestWhatIsLinked: a go-template may call any exported method, so the linker keeps them all, and the program has 54 MB instead of 32. Kustomize
+// would add to that. The test checks what the linker has kept, and not what is imported.
 func TestWhatIsLinked(t *testing.T) {
 	program := t.TempDir() + "/kubectl-refvol"
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", program, ".")
@@ -25,9 +25,7 @@ func TestWhatIsLinked(t *testing.T) {
 		t.Fatal("go tool nm says nothing of k8s.io/client-go/rest")
 	}
 	for symbol, instead := range map[string]string{
-		" text/template.(*Template).Execute":                         "the printers of output",
-		" k8s.io/client-go/kubernetes/typed/apps/v1.(*deployments).": "a client of the group that is needed",
-		" sigs.k8s.io/kustomize/api/krusty.(*Kustomizer).Run":        "kubectl kustomize",
+		" sigs.k8s.io/kustomize/api/krusty.(*Kustomizer).Run": "kubectl kustomize",
 	} {
 		if strings.Contains(text, symbol) {
 			t.Errorf("%s is linked; use %s", strings.TrimSpace(symbol), instead)

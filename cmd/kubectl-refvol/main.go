@@ -21,7 +21,8 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, stop) // a second signal ends the program, whatever it does
+	context.AfterFunc(ctx, stop)                 // a second signal ends the program, whatever it does
+	klog.OsExit = func(int) { os.Exit(unknown) } // kubectl's --sort-by ends the program if the field has no order
 	err := run(ctx, newRootCommand(), os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if err != nil {

@@ -45,9 +45,12 @@ func TestFlags(t *testing.T) {
 		want string
 	}{
 		{[]string{"status", "-o", "text"}, formats + ` "text"`},
-		{[]string{"status", "-o", "custom-columns=A"}, `--output: custom-columns: "A" is not of the form NAME:PATH`},
-		{[]string{"status", "-o", "custom-columns=A:{.b"}, "--output: custom-columns: A: unclosed action"},
-		{[]string{"status", "-w", "-o", "json"}, "--watch prints tables only, not json"},
+		{[]string{"status", "-o", "custom-columns=A"}, "--output: unexpected custom-columns spec: A, expected <header>:<json-path-expr>"},
+		{[]string{"status", "-o", "custom-columns=A:{.b"}, "--output: unexpected path string, expected a "},
+		{[]string{"status", "-o", "custom-columns-file=/does/not/exist"}, "--output: error reading template /does/not/exist"},
+		{[]string{"status", "-o", "go-template={{"}, "--output: error parsing template {{"},
+		{[]string{"status", "-o", "json", "--sort-by=.bytes"}, "--sort-by: -o json prints no rows"},
+		{[]string{"check", "-f", "-", "-o", "name"}, formats + ` "name"`},
 		{[]string{"status", "--plugin-namespace="}, "--plugin-namespace must not be empty"},
 		{[]string{"status", "--driver-name="}, "--driver-name must not be empty"},
 		{[]string{"status", "--status-port=0"}, "--status-port must not be 0"},
@@ -145,10 +148,10 @@ type script struct {
 	fails     map[int]error
 	allowNone bool
 	// answers is how many requests for the object's version the API server answers. 0 means all.
-	answers   int
-	printed   []string
-	progress  []string
-	rounds    int
+	answers  int
+	printed  []string
+	progress []string
+	rounds   int
 }
 
 func next(versions *[]string) *status.Version {

@@ -10,97 +10,114 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/printers"
-	"k8s.io/client-go/util/jsonpath"
+	"k8s.io/kubectl/pkg/cmd/get"
 
+	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
 
-// output is the flag -o with kubectl's formats and the command's own. Without the flag, the output is for people. It does not use kubectl's
-// PrintFlags: a go-template may call any method, so the linker could remove none, and the program would have twice the size.
-type output struct {
-	*genericclioptions.JSONYamlPrintFlags
+// outputWide and outputName are values of -o.
+const (
+	outputWide = "wide"
+	outputName = "name"
+)
 
-	names *genericclioptions.NamePrintFlags
-	paths *genericclioptions.JSONPathPrintFlags
-	// own are the formats that the command prints itself.
-	own   []string
-	value string
+// output is the flag -o with the formats and the printers of kubectl get. Without the flag, the output is for people.
+type output struct {
+	*get.PrintFlags
+
+	allowed []string
+	// printer is made once, because it separates documents and prints headings once.
+	printer printers.ResourcePrinter
 }
 
+// newOutput adds the flags of the output. own are the formats that only some commands have: wide and name.
 func newOutput(cmd *cobra.Command, own ...string) *output {
-	o := &output{
-		JSONYamlPrintFlags: genericclioptions.NewJSONYamlPrintFlags(), names: genericclioptions.NewNamePrintFlags(""),
-		paths: genericclioptions.NewJSONPathPrintFlags("", true), own: own,
-	}
-	o.AddFlags(cmd)
-	o.paths.TemplateArgument = nil // no flag --template
-	o.paths.AddFlags(cmd)
-	cmd.Flags().StringVarP(&o.value, "output", "o", o.value, "one of ("+strings.Join(append(own, o.allowed()...), ", ")+")")
+	o := &output{PrintFlags: get.NewGetPrintFlags()}
+	o.allowed = slices.Concat(own, o.JSONYamlPrintFlags.AllowedFormats(), o.TemplateFlags.AllowedFormats(), o.CustomColumnsFlags.AllowedFormats())
+	slices.Sort(o.allowed)
+	o.JSONYamlPrintFlags.AddFlags(cmd)
+	o.TemplateFlags.AddFlags(cmd)
+	cmd.Flags().BoolVar(o.NoHeaders, "no-headers", false, "If true, tables have no headings and no last line that counts.")
+	cmd.Flags().StringVarP(o.OutputFormat, "output", "o", "", "The output format. One of: ("+strings.Join(o.allowed, ", ")+"). Without it, the output is a text for people.")
 	return o
 }
 
-func (o *output) format() string { return o.value }
-
-// allowed returns the formats of kubectl's printers.
-func (o *output) allowed() []string {
-	return slices.Sorted(slices.Values(slices.Concat(o.AllowedFormats(), o.names.AllowedFormats(), o.paths.AllowedFormats())))
-}
-
-// printer returns kubectl's printer for the format.
-func (o *output) printer() (printers.ResourcePrinter, error) {
-	for _, find := range []func(string) (printers.ResourcePrinter, error){o.ToPrinter, o.names.ToPrinter, o.paths.ToPrinter} {
-		printer, err := find(o.format())
-		switch {
-		case err == nil:
-			return printer, nil
-		case !genericclioptions.IsNoCompatiblePrinterError(err):
-			return nil, fmt.Errorf("--output: %w", err)
-		}
+// format returns the name of the format, or "" for a text.
+func (o *output) format() string {
+	name, _, _ := strings.Cut(*o.OutputFormat, "=")
+	if name == "" && *o.TemplateFlags.TemplateArgument != "" {
+		return "go-template"
 	}
-	return nil, fmt.Errorf("--output: %w", genericclioptions.NoCompatiblePrinterError{OutputFormat: &o.value, AllowedFormats: o.allowed()})
+	return name
 }
 
-// isOwn reports whether no printer of kubectl is needed.
-func (o *output) isOwn(own ...string) bool {
-	return o.format() == "" || slices.Contains(own, o.format())
-}
+// isText reports whether the output is for people.
+func (o *output) isText() bool { return o.format() == "" || o.format() == outputWide }
+
+// isRows reports whether the output has a line for each element of a list.
+func (o *output) isRows() bool { return o.isText() || strings.HasPrefix(o.format(), "custom-columns") }
 
 // validate returns an error for an unknown format.
-func (o *output) validate() error {
-	name, spec, _ := strings.Cut(o.format(), "=")
-	if name == "custom-columns" && strings.Contains(strings.Join(o.own, " "), name) {
-		_, _, err := parseColumns(spec)
-		return err
+func (o *output) validate() (err error) {
+	if o.format() != "" && !slices.Contains(o.allowed, o.format()) {
+		return fmt.Errorf("--output: %w", genericclioptions.NoCompatiblePrinterError{OutputFormat: o.OutputFormat, AllowedFormats: o.allowed})
 	}
-	if o.isOwn(o.own...) {
+	if o.isText() {
 		return nil
 	}
-	_, err := o.printer()
-	return err
+	if o.printer, err = o.ToPrinter(); err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	return nil
 }
 
-// write prints a value that has apiVersion and kind with one of kubectl's printers.
+// write prints a value with one of kubectl's printers. Text of other plugins must not reach a terminal unchanged, and the text of a template
+// must.
 func (o *output) write(w io.Writer, value any) error {
-	printer, err := o.printer()
+	fields, err := generic(value)
 	if err != nil {
 		return err
 	}
-	object, err := generic(value)
-	if err != nil {
-		return err
+	if !strings.HasPrefix(o.format(), "custom-columns") && !slices.Contains(o.TemplateFlags.AllowedFormats(), o.format()) || o.format() == "jsonpath-as-json" {
+		var text bytes.Buffer
+		if err := o.printer.PrintObj(&unstructured.Unstructured{Object: fields}, &text); err != nil {
+			return fmt.Errorf("print the answer: %w", err)
+		}
+		return status.WriteLines(w, text.String())
 	}
-	return printSafely(w, printer, &unstructured.Unstructured{Object: object})
-}
-
-// printSafely prints an object. Text of other plugins must not reach a terminal unchanged.
-func printSafely(w io.Writer, printer printers.ResourcePrinter, object *unstructured.Unstructured) error {
-	var text bytes.Buffer
-	if err := printer.PrintObj(object, &text); err != nil {
+	makePrintable(fields)
+	if err := o.printer.PrintObj(listOf(fields), w); err != nil {
 		return fmt.Errorf("print the answer: %w", err)
 	}
-	return status.WriteLines(w, text.String())
+	return nil
+}
+
+// writeNames prints objects as kubectl does, each once, and with withNamespace also the flag for its namespace.
+func writeNames(w io.Writer, objects []fleet.Object, withNamespace bool) error {
+	lines := map[string]bool{}
+	for _, o := range objects {
+		object, flag := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": o.Kind}}, ""
+		object.SetName(status.Printable(o.Name))
+		if withNamespace && o.Namespace != "" {
+			flag = "--namespace=" + status.Printable(o.Namespace)
+		}
+		var line bytes.Buffer
+		if err := (&printers.NamePrinter{Operation: flag}).PrintObj(object, &line); err != nil {
+			return fmt.Errorf("print the name of %s: %w", o, err)
+		}
+		if lines[line.String()] {
+			continue
+		}
+		lines[line.String()] = true
+		if _, err := line.WriteTo(w); err != nil {
+			return fmt.Errorf("print the name of %s: %w", o, err)
+		}
+	}
+	return nil
 }
 
 // generic returns a value in its JSON form. Integers stay integers.
@@ -116,54 +133,54 @@ func generic(value any) (map[string]any, error) {
 	return object.Object, nil
 }
 
-// parseColumns parses the part of custom-columns=NAME:PATH,... after the equals sign.
-func parseColumns(spec string) (names []string, paths []*jsonpath.JSONPath, err error) {
-	for part := range strings.SplitSeq(spec, ",") {
-		name, path, found := strings.Cut(part, ":")
-		if !found || name == "" || path == "" {
-			return nil, nil, fmt.Errorf("--output: custom-columns: %q is not of the form NAME:PATH", part)
-		}
-		if !strings.HasPrefix(path, "{") {
-			path = "{." + strings.TrimPrefix(path, ".") + "}"
-		}
-		parser := jsonpath.New(name).AllowMissingKeys(true)
-		if err := parser.Parse(path); err != nil {
-			return nil, nil, fmt.Errorf("--output: custom-columns: %s: %w", name, err)
-		}
-		names, paths = append(names, name), append(paths, parser)
+// listOf returns an object in the form that printers take: as a list if it has items.
+func listOf(object map[string]any) runtime.Object {
+	items, ok := object["items"].([]any)
+	if !ok {
+		return &unstructured.Unstructured{Object: object}
 	}
-	return names, paths, nil
+	list := &unstructured.UnstructuredList{Object: object}
+	for _, item := range items {
+		if fields, ok := item.(map[string]any); ok {
+			list.Items = append(list.Items, unstructured.Unstructured{Object: fields})
+		}
+	}
+	return list
 }
 
-// printColumns writes one row for each value. A missing value is <none>, as in kubectl.
-func printColumns(w io.Writer, spec string, headers bool, rows []map[string]any) error {
-	names, paths, err := parseColumns(spec)
-	if err != nil {
-		return err
-	}
-	var lines [][]string
-	if headers {
-		lines = append(lines, names)
-	}
-	for _, row := range rows {
-		var cells []string
-		for _, path := range paths {
-			results, err := path.FindResults(row)
-			if err != nil {
-				return fmt.Errorf("--output: custom-columns: %w", err)
-			}
-			var values []string
-			for _, result := range results {
-				for _, value := range result {
-					values = append(values, fmt.Sprint(value.Interface()))
-				}
-			}
-			if len(values) == 0 {
-				values = []string{"<none>"}
-			}
-			cells = append(cells, strings.Join(values, ","))
+// makePrintable makes all texts of a JSON value printable.
+func makePrintable(value any) any {
+	switch value := value.(type) {
+	case string:
+		return status.Printable(value)
+	case map[string]any:
+		for name := range value {
+			value[name] = makePrintable(value[name])
 		}
-		lines = append(lines, cells)
+	case []any:
+		for i := range value {
+			value[i] = makePrintable(value[i])
+		}
 	}
-	return status.WriteTable(w, lines)
+	return value
+}
+
+// sortedBy returns the order of rows by a field, as kubectl sorts: the place of the first row, and so on.
+func sortedBy(field string, rows []map[string]any) ([]int, error) {
+	objects := make([]runtime.Object, len(rows))
+	for i := range rows {
+		objects[i] = &unstructured.Unstructured{Object: rows[i]}
+	}
+	order := make([]int, len(rows))
+	if len(rows) == 0 {
+		return order, nil
+	}
+	sorted, err := get.SortObjects(nil, objects, field)
+	if err != nil {
+		return nil, fmt.Errorf("--sort-by: %w", err)
+	}
+	for i := range order {
+		order[i] = sorted.OriginalPosition(i)
+	}
+	return order, nil
 }

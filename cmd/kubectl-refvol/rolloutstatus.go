@@ -59,10 +59,11 @@ It reads metadata only, and needs list of configmaps and secrets.`,
   kubectl refvol rollout status -A`,
 		Args: cobra.NoArgs,
 	}
-	output := newOutput(cmd)
+	output, sortBy := newOutput(cmd, outputName), ""
 	opts.addFlags(cmd.Flags())
 	opts.addStatusFlags(cmd.Flags())
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", all, "list the objects of all namespaces")
+	cmd.Flags().StringVar(&sortBy, "sort-by", sortBy, "The field by which the list is sorted, as a JSONPath expression such as '{.takers}'.")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := output.validate(); err != nil {
 			return err
@@ -78,15 +79,46 @@ It reads metadata only, and needs list of configmaps and secrets.`,
 			}
 		}
 		list, err := c.rollouts(cmd.Context(), namespace)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case output.isOwn():
-			return list.writeText(cmd.OutOrStdout())
 		}
-		return output.write(cmd.OutOrStdout(), list)
+		return list.print(cmd.OutOrStdout(), output, sortBy, all)
 	}
 	return cmd
+}
+
+// print writes the rollouts in the format of -o.
+func (list *rolloutList) print(w io.Writer, to *output, sortBy string, withNamespace bool) error {
+	if sortBy != "" {
+		var rows []map[string]any
+		for i := range list.Items {
+			row, err := generic(&list.Items[i])
+			if err != nil {
+				return err
+			}
+			rows = append(rows, row)
+		}
+		order, err := sortedBy(sortBy, rows)
+		if err != nil {
+			return err
+		}
+		sorted := make([]rolloutItem, len(order))
+		for place, i := range order {
+			sorted[place] = list.Items[i]
+		}
+		list.Items = sorted
+	}
+	switch {
+	case to.isText():
+		return list.writeText(w, !*to.NoHeaders)
+	case to.format() == outputName:
+		var objects []fleet.Object
+		for i := range list.Items {
+			objects = append(objects, list.Items[i].Object)
+		}
+		return writeNames(w, objects, withNamespace)
+	}
+	return to.write(w, list)
 }
 
 // rollouts returns the rollouts of a namespace, or of all if it is "".
@@ -154,11 +186,14 @@ func (item *rolloutItem) count(takers []fleet.Taker, pods map[string]*corev1.Pod
 }
 
 // writeText writes the rollouts for people.
-func (list *rolloutList) writeText(w io.Writer) error {
+func (list *rolloutList) writeText(w io.Writer, headings bool) error {
 	if len(list.Items) == 0 {
 		return status.WriteLines(w, "No object has the annotation refvol.dev/canary or refvol.dev/rollout.\n")
 	}
-	lines := [][]string{{"NAMESPACE", "OBJECT", "KIND", "SHARE", "PAUSED", "TAKERS", "OTHERS", "NOT-READY", "SINCE"}}
+	var lines [][]string
+	if headings {
+		lines = append(lines, []string{"NAMESPACE", "OBJECT", "KIND", "SHARE", "PAUSED", "TAKERS", "OTHERS", "NOT-READY", "SINCE"})
+	}
 	for i := range list.Items {
 		item := &list.Items[i]
 		kind, since, paused := "held version", "-", "no"

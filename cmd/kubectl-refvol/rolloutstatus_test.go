@@ -30,7 +30,7 @@ func TestRolloutStatus(t *testing.T) {
 		t.Errorf("%+v", item)
 	}
 	var text bytes.Buffer
-	if err := (&rolloutList{Items: []rolloutItem{item, {Object: fleet.Object{Kind: "ConfigMap", Namespace: "shop", Name: "app"}, Paused: true}}}).writeText(&text); err != nil {
+	if err := (&rolloutList{Items: []rolloutItem{item, {Object: fleet.Object{Kind: "ConfigMap", Namespace: "shop", Name: "app"}, Paused: true}}}).writeText(&text, true); err != nil {
 		t.Fatal(err)
 	}
 	const want = `NAMESPACE  OBJECT         KIND          SHARE  PAUSED  TAKERS  OTHERS  NOT-READY  SINCE
@@ -41,7 +41,7 @@ shop       configmap/app  held version  -      yes     0       0       0        
 		t.Errorf("got\n%s\nwant\n%s", text.String(), want)
 	}
 	text.Reset()
-	if err := (&rolloutList{}).writeText(&text); err != nil || !strings.HasPrefix(text.String(), "No object has the annotation") {
+	if err := (&rolloutList{}).writeText(&text, true); err != nil || !strings.HasPrefix(text.String(), "No object has the annotation") {
 		t.Error(text.String(), err)
 	}
 }

@@ -3,15 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/refvol/refvol/pkg/fleet"
@@ -27,8 +23,8 @@ type statusOptions struct {
 	allNamespaces bool
 	nodes         []string
 	abnormal      bool
-	noHeaders     bool
 	watch         bool
+	sortBy        string
 }
 
 func newStatusCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
@@ -54,8 +50,13 @@ command line is wrong.`,
   # One node, again and again
   kubectl refvol status --node node-1 -w
 
+  # The volumes that use the most memory come last
+  kubectl refvol status --sort-by=.bytes
+
   # For scripts
   kubectl refvol status -o custom-columns=NODE:.node,POD:.pod.name,CONDITION:.condition --no-headers
+  kubectl refvol status -n shop -o name
+  kubectl refvol status --abnormal -o json -w | jq --unbuffered '.nodes[].report.volumes[]?'
   kubectl refvol status -o jsonpath='{.nodes[*].report.volumes[?(@.abnormal==true)].pod.name}'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -65,21 +66,21 @@ command line is wrong.`,
 			return opts.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	opts.output = newOutput(cmd, "wide", "custom-columns")
+	opts.output = newOutput(cmd, outputWide, outputName)
 	opts.cluster.addFlags(cmd.Flags())
 	opts.cluster.addStatusFlags(cmd.Flags())
 	fs := cmd.Flags()
 	fs.BoolVarP(&opts.allNamespaces, "all-namespaces", "A", opts.allNamespaces, "all namespaces, as without -n")
 	fs.StringSliceVar(&opts.nodes, "node", opts.nodes, "ask these nodes only; may be repeated")
 	fs.BoolVar(&opts.abnormal, "abnormal", opts.abnormal, "list only what needs attention")
-	fs.BoolVar(&opts.noHeaders, "no-headers", opts.noHeaders, "print neither headings nor the last line, which counts")
-	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "go on, and print the lines that change")
+	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "If true, the command keeps running. It prints the lines that change, or the whole status in the format of -o after each change.")
+	fs.StringVar(&opts.sortBy, "sort-by", opts.sortBy, "The field by which tables and custom columns are sorted, as a JSONPath expression such as '{.since}'.")
 	return cmd
 }
 
 func (o *statusOptions) validate() error {
-	if o.watch && !o.output.isOwn("wide") {
-		return fmt.Errorf("--watch prints tables only, not %s", o.output.format())
+	if o.sortBy != "" && !o.output.isRows() {
+		return fmt.Errorf("--sort-by: -o %s prints no rows", o.output.format())
 	}
 	return o.output.validate()
 }
@@ -92,9 +93,9 @@ func (o *statusOptions) run(ctx context.Context, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	table := status.Table{Wide: o.output.format() == "wide", Abnormal: o.abnormal, NoHeaders: o.noHeaders}
+	table := status.Table{Wide: o.output.format() == outputWide, Abnormal: o.abnormal, NoHeaders: *o.output.NoHeaders}
 	if o.watch {
-		return o.follow(ctx, c, table, stdout, stderr)
+		return o.follow(ctx, func() (*clusterStatus, error) { return o.collect(ctx, c) }, table, stdout, stderr)
 	}
 	s, err := o.collect(ctx, c)
 	if err != nil {
@@ -107,12 +108,12 @@ func (o *statusOptions) run(ctx context.Context, stdout, stderr io.Writer) error
 }
 
 // follow prints changes until it is interrupted.
-func (o *statusOptions) follow(ctx context.Context, c *cluster, table status.Table, stdout, stderr io.Writer) error {
+func (o *statusOptions) follow(ctx context.Context, collect func() (*clusterStatus, error), table status.Table, stdout, stderr io.Writer) error {
 	var last *clusterStatus
 	table.Printed = &status.Printed{}
 	warned := ""
 	for {
-		s, err := o.collect(ctx, c)
+		s, err := collect()
 		switch {
 		case ctx.Err() != nil && last != nil:
 			return last.counts().Err()
@@ -124,13 +125,25 @@ func (o *statusOptions) follow(ctx context.Context, c *cluster, table status.Tab
 				fmt.Fprintf(stderr, "Warning: %v: trying again\n", err) //nolint:errcheck // the table counts, not this text
 			}
 		default:
-			if err := s.writeTable(stdout, table); err != nil {
+			if err := o.printChange(stdout, s, table); err != nil {
 				return err
 			}
 			last, warned, table.NoHeaders = s, "", true
 		}
 		pause(ctx, watchPause)
 	}
+}
+
+// printChange prints what has changed: the lines of a table, or the whole status in another format.
+func (o *statusOptions) printChange(w io.Writer, s *clusterStatus, table status.Table) error {
+	if o.output.isText() {
+		return o.print(w, s, table)
+	}
+	table.Wide = true
+	if err := s.writeTable(io.Discard, table); err != nil || !table.Printed.Changed() {
+		return err
+	}
+	return o.print(w, s, table)
 }
 
 // collect asks the plugins, and removes what the flags exclude.
@@ -153,44 +166,48 @@ func (o *statusOptions) collect(ctx context.Context, c *cluster) (*clusterStatus
 
 // print writes the status in the format of -o.
 func (o *statusOptions) print(w io.Writer, s *clusterStatus, table status.Table) error {
-	name, spec, _ := strings.Cut(o.output.format(), "=")
-	if o.abnormal && !o.output.isOwn("wide") {
-		s.keepAbnormal()
+	if o.abnormal && !o.output.isText() {
+		s = s.abnormal()
 	}
 	switch {
-	case o.output.isOwn("wide"):
+	case o.output.format() == outputName:
+		return writeNames(w, s.pods(), o.namespace == "")
+	case !o.output.isRows():
+		return o.output.write(w, s)
+	case o.output.isText() && o.sortBy == "":
 		return s.writeTable(w, table)
-	case name == "custom-columns":
-		rows, err := s.rows()
-		if err != nil {
-			return err
-		}
-		return printColumns(w, spec, !o.noHeaders, rows)
-	case name == "name":
-		return o.printNames(w, s)
 	}
-	return o.output.write(w, s)
-}
-
-// printNames writes the pods that have the volumes, without duplicates.
-func (o *statusOptions) printNames(w io.Writer, s *clusterStatus) error {
-	printer, err := o.output.printer()
+	volumes, rows, err := s.rows()
 	if err != nil {
 		return err
 	}
-	pods := map[string]bool{}
-	for i := range s.Nodes {
-		if r := s.Nodes[i].Report; r != nil {
-			for j := range r.Volumes {
-				pods[cmp.Or(r.Volumes[j].Pod.Name, r.Volumes[j].Pod.UID)] = true
-			}
+	order := make([]int, len(rows))
+	for i := range order {
+		order[i] = i
+	}
+	if o.sortBy != "" {
+		if order, err = sortedBy(o.sortBy, rows); err != nil {
+			return err
 		}
 	}
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(pods)) {
-		pod := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod"}}
-		pod.SetName(name)
-		errs = append(errs, printSafely(w, printer, pod))
+	if o.output.isText() {
+		places := map[*status.Volume]int{}
+		for place, i := range order {
+			places[volumes[i]] = place
+		}
+		table.Compare = func(a, b *status.Volume) int { return cmp.Compare(places[a], places[b]) }
+		return s.writeTable(w, table)
 	}
-	return errors.Join(errs...)
+	sorted := make([]map[string]any, len(rows))
+	for place, i := range order {
+		sorted[place] = rows[i]
+	}
+	return o.output.write(w, &rowList{status.APIVersion, clusterStatusKind + "Rows", sorted})
+}
+
+// rowList has the volumes of a status, one for each row.
+type rowList struct {
+	APIVersion string           `json:"apiVersion"`
+	Kind       string           `json:"kind"`
+	Items      []map[string]any `json:"items"`
 }

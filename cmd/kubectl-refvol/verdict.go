@@ -24,13 +24,20 @@ type resultList struct {
 
 // print writes results in the format of -o. With --watch, several follow each other.
 func (o *convergedOptions) print(w io.Writer, results []*fleet.Result) error {
-	if o.output.isOwn() {
+	if o.output.isText() {
 		for _, v := range results {
 			if err := printVerdict(w, o.watch, v); err != nil {
 				return err
 			}
 		}
 		return nil
+	}
+	if o.output.format() == outputName {
+		var objects []fleet.Object
+		for _, v := range results {
+			objects = append(objects, v.Object)
+		}
+		return writeNames(w, objects, false)
 	}
 	if len(results) == 1 {
 		return o.output.write(w, results[0])

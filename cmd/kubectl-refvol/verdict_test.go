@@ -43,7 +43,10 @@ func TestVerdictNamesWhatDoesNotLag(t *testing.T) {
 	}
 	out.Reset()
 	opts := &convergedOptions{output: newOutput(&cobra.Command{})}
-	opts.output.value = "json"
+	*opts.output.OutputFormat = "json"
+	if err := opts.validate(); err != nil {
+		t.Fatal(err)
+	}
 	if err := opts.print(&out, []*fleet.Result{v}); err != nil {
 		t.Fatal(err)
 	}

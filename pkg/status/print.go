@@ -65,6 +65,8 @@ type Table struct {
 	// Printed has the lines of the last look, without their ages. If it is not nil, only changed lines are printed. With Abnormal, these
 	// include volumes that were repaired since.
 	Printed *Printed
+	// Compare orders the volumes. nil means the function Compare, and then the nodes.
+	Compare func(a, b *Volume) int
 }
 
 // Write writes the rights that plugins lack, why they aren't ready, the publishes that failed, the volumes of the reports, one line each,
@@ -114,8 +116,12 @@ func (t Table) writePlugin(w io.Writer, r *Report) {
 }
 
 func (t Table) writeRows(w io.Writer, rows []row) error {
+	compare := t.Compare
+	if compare == nil {
+		compare = Compare
+	}
 	slices.SortStableFunc(rows, func(a, b row) int {
-		return cmp.Or(Compare(a.volume, b.volume), cmp.Compare(a.report.Node, b.report.Node))
+		return cmp.Or(compare(a.volume, b.volume), cmp.Compare(a.report.Node, b.report.Node))
 	})
 	columns := t.columns()
 	var lines [][]string

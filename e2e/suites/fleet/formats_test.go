@@ -12,20 +12,21 @@ func TestStatusAsKubectl(t *testing.T) {
 	w := newWorld(t)
 	w.node("node-1").publish("web")
 	w.node("node-2").publish("db")
+	names := fmt.Sprintf("pod/db --namespace=%[1]s\npod/web --namespace=%[1]s\n", w.namespace)
 	columns := "custom-columns=NODE:.node,POD:.pod.name,SHOWN:.objects[*].kind,NONE:.missing"
 	for _, test := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{"-o", "name"}, "pod/db\npod/web\n"},
-		{[]string{"-o", "name", "--node", "node-2"}, "pod/db\n"},
+		{[]string{"-o", "name"}, names},
+		{[]string{"-o", "name", "--node", "node-2"}, "pod/db --namespace=" + w.namespace + "\n"},
 		{[]string{"-o", "name", "-n", w.namespace}, "pod/db\npod/web\n"},
 		{[]string{"-o", "name", "-n", "default"}, ""},
-		{[]string{"-o", "name", "-n", "default", "-A"}, "pod/db\npod/web\n"},
+		{[]string{"-o", "name", "-n", "default", "-A"}, names},
 		{[]string{"-o", "name", "--abnormal"}, ""},
-		{[]string{"-o", columns, "--node=node-1"}, "NODE    POD  SHOWN   NONE\nnode-1  web  Secret  <none>\n"},
-		{[]string{"-o", columns, "--node=node-1", "--no-headers"}, "node-1  web  Secret  <none>\n"},
-		{[]string{"-o", "jsonpath={.kind} {.nodes[*].report.volumes[*].pod.name}"}, "ClusterStatus web db\n"},
+		{[]string{"-o", columns, "--node=node-1"}, "NODE     POD   SHOWN    NONE\nnode-1   web   Secret   <none>\n"},
+		{[]string{"-o", columns, "--node=node-1", "--no-headers"}, "node-1   web   Secret   <none>\n"},
+		{[]string{"-o", "jsonpath={.kind} {.nodes[*].report.volumes[*].pod.name}"}, "ClusterStatus web db"},
 	} {
 		r := w.run(append([]string{"status"}, test.args...)...)
 		if r.stdout != test.want || r.status != 1 || !strings.HasPrefix(r.stderr, "Error: status: plugins that are not ready: ") {
@@ -51,8 +52,8 @@ func TestConvergedAsKubectl(t *testing.T) {
 	}{
 		{[]string{"Secret/db"}, 0, "Converged: yes. secret/db in namespace " + w.namespace},
 		{[]string{"secrets", "db"}, 0, "Converged: yes. "},
-		{[]string{"secret/db", "-o", "jsonpath={.kind} {.showing}"}, 0, "Convergence 1\n"},
-		{[]string{"secret/db", "secret/none", "-o", "jsonpath={.kind}{range .items[*]} {.object.name}={.converged}{end}"}, 1, "ConvergenceList db=true none=false\n"},
+		{[]string{"secret/db", "-o", "jsonpath={.kind} {.showing}"}, 0, "Convergence 1"},
+		{[]string{"secret/db", "secret/none", "-o", "jsonpath={.kind}{range .items[*]} {.object.name}={.converged}{end}"}, 1, "ConvergenceList db=true none=false"},
 		{[]string{"foo/db"}, 2, `Error: "foo": volumes show secrets and configmaps only`},
 		{[]string{"pod/db"}, 2, `Error: "pod": volumes show secrets and configmaps only`},
 		{[]string{"secrets", "-l", "app=web", "--timeout=1m"}, 2, "cannot list resource"},
@@ -70,7 +71,7 @@ func TestConvergedAsKubectl(t *testing.T) {
 	if r := w.run("converged", "secrets,configmaps", "-n", w.namespace, "-l", label, "--timeout=10s"); r.status != 3 || !strings.Contains(r.stderr, "no resources found in "+w.namespace+" namespace") {
 		t.Errorf("no object has the label: status %d, %s", r.status, r.stderr)
 	}
-	if r := w.run("converged", "secrets", "-n", w.namespace, "-l", "!none", "--timeout=20s", "-o", "jsonpath={.object.name}"); r.status != 0 || r.stdout != "db\n" {
+	if r := w.run("converged", "secrets", "-n", w.namespace, "-l", "!none", "--timeout=20s", "-o", "jsonpath={.object.name}"); r.status != 0 || r.stdout != "db" {
 		t.Errorf("a label that all have: status %d, %s%s", r.status, r.stdout, r.stderr)
 	}
 }
