@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,9 @@ import (
 // settle is how long a node must be without the plugin before a pod that waits there does not count as a laggard. A DaemonSet replaces a
 // pod within a second.
 const settle = 5 * time.Second
+
+// noLimit is the default of --timeout with --watch.
+const noLimit = time.Duration(math.MaxInt64)
 
 // convergedOptions are the flags of converged.
 type convergedOptions struct {
@@ -71,7 +75,7 @@ wrong. It exits at once with status 3 if no volume names an object, as with a wr
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if opts.watch && !cmd.Flags().Changed("timeout") {
-				opts.timeout = 0
+				opts.timeout = noLimit
 			}
 			return opts.run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -81,7 +85,7 @@ wrong. It exits at once with status 3 if no volume names an object, as with a wr
 	opts.cluster.addStatusFlags(cmd.Flags())
 	fs := cmd.Flags()
 	fs.StringVarP(&opts.selector, "selector", "l", opts.selector, "labels of the objects; those that get them while it waits count, too")
-	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "how long to wait for all volumes; 0: until it is interrupted (default with --watch)")
+	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "The length of time to wait before giving up. Zero means check once and don't wait, negative means wait for a week. With --watch, the default is no limit.")
 	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "go on when all volumes show the version, and print each change")
 	fs.BoolVar(&opts.opened, "opened", opts.opened, "wait until the files have been opened, too")
 	fs.StringVar(&opts.revision, "revision", opts.revision, "the objects must carry this annotation refvol.dev/revision, too")
@@ -90,9 +94,6 @@ wrong. It exits at once with status 3 if no volume names an object, as with a wr
 }
 
 func (o *convergedOptions) validate() error {
-	if o.timeout < 0 {
-		return fmt.Errorf("--timeout: %s is negative", o.timeout)
-	}
 	if o.revision != "" && !volume.Revision(o.revision).IsValid() {
 		return fmt.Errorf("--revision: Invalid value: a text of %d bytes: must be 1 to %d letters, digits and . _ - / : @ +", len(o.revision), volume.MaxRevision)
 	}

@@ -161,8 +161,8 @@ func TestNamesOfRollouts(t *testing.T) {
 		return rolloutItem{Object: fleet.Object{Kind: "Secret", Namespace: namespace, Name: "db"}, Takers: takers, NotReady: []string{}}
 	}
 	for format, want := range map[string]string{
-		"name":                             "secret/db --namespace=bank\nsecret/db --namespace=shop\n",
-		"custom-columns=IN:.namespace":     "IN\nbank\nshop\n",
+		"name":                              "secret/db --namespace=bank\nsecret/db --namespace=shop\n",
+		"custom-columns=IN:.namespace":      "IN\nbank\nshop\n",
 		`jsonpath={.items[*].takers}{"\n"}`: "1 2\n",
 	} {
 		list := &rolloutList{status.APIVersion, rolloutListKind, []rolloutItem{item("shop", 2), item("bank", 1)}}

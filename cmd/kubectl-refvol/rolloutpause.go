@@ -34,12 +34,15 @@ func newPauseCommands(flags *genericclioptions.ConfigFlags) []*cobra.Command {
 		cmd := &cobra.Command{
 			Use: name + objects, Short: short, Long: long, Example: example, Args: cobra.MinimumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+				ctx, cancel := cmd.Context(), func() {}
+				if timeout != 0 {
+					ctx, cancel = withTimeout(ctx, timeout)
+				}
 				defer cancel()
-				return changeObjects(ctx, opts, args, cmd.OutOrStdout(), change)
+				return changeObjects(ctx, opts, timeout == 0, args, cmd.OutOrStdout(), change)
 			},
 		}
-		cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to try")
+		cmd.Flags().DurationVar(&timeout, "timeout", timeout, "The length of time to try before giving up. Zero means try once, negative means try for a week.")
 		return cmd
 	}
 	yes := "true"
@@ -67,8 +70,8 @@ annotation: it is paused. Write the old values back, and then run rollout --to 1
 	}
 }
 
-// changeObjects changes annotations of objects, and says what it did. It tries until ctx ends.
-func changeObjects(ctx context.Context, opts *clusterOptions, args []string, out io.Writer, change func(*rolloutState) (map[string]*string, string)) error {
+// changeObjects changes annotations of objects, and says what it did. It tries once, or until ctx ends.
+func changeObjects(ctx context.Context, opts *clusterOptions, isOnce bool, args []string, out io.Writer, change func(*rolloutState) (map[string]*string, string)) error {
 	c, err := opts.connect()
 	if err != nil {
 		return err
@@ -87,7 +90,7 @@ func changeObjects(ctx context.Context, opts *clusterOptions, args []string, out
 				}
 				break
 			}
-			if isAnswer(err) || isFinal(err) || ctx.Err() != nil {
+			if isOnce || isAnswer(err) || isFinal(err) || ctx.Err() != nil {
 				return err
 			}
 			pause(ctx, healthPause)

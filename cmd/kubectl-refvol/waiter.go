@@ -59,14 +59,14 @@ type waiter struct {
 	lastText string
 }
 
-// wait returns nil if the last results are a success. timeout limits the time; 0 means no limit.
+// wait returns nil if the last results are a success. timeout limits the time as in kubectl wait: 0 means one round, which takes as long as
+// its requests do, and less means a week.
 func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
-	deadline := ctx
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		deadline, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("--timeout %s has passed", timeout))
-		defer cancel()
+	deadline, cancel, isOnce := ctx, func() {}, timeout == 0
+	if !isOnce {
+		deadline, cancel = withTimeout(ctx, timeout)
 	}
+	defer cancel()
 	changed := false // in the last round
 	retry := wait.Backoff{Duration: shortestPause, Factor: 2, Steps: 6, Cap: longestPause}
 	again := retry
@@ -79,7 +79,7 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 				break
 			}
 			failure = err
-			if isRefusal(failure) || w.last == nil && isFinal(failure) {
+			if isOnce || isRefusal(failure) || w.last == nil && isFinal(failure) {
 				return err
 			}
 			w.printOnce("Warning: "+err.Error(), func(string) { w.warn(err) })
@@ -87,11 +87,14 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 			continue
 		}
 		again, failure = retry, nil
-		if w.watch || isSettled(w.last) {
-			if err := w.printResults(); err != nil || !w.watch {
+		switch {
+		case w.watch || isSettled(w.last):
+			if err := w.printResults(); err != nil || isOnce || !w.watch {
 				return errors.Join(err, outcome(w.last))
 			}
-		} else {
+		case isOnce:
+			return errors.Join(w.printResults(), outcome(w.last))
+		default:
 			w.printOnce(blockers(w.last), w.progress)
 		}
 		// A version that came during the round may have arrived everywhere already, so there is no pause. But if one comes in each round,
@@ -109,6 +112,15 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 		return context.Cause(deadline)
 	}
 	return errors.Join(w.printResults(), outcome(w.last))
+}
+
+// withTimeout returns a context that ends with --timeout. A negative timeout is a week, as in kubectl wait.
+func withTimeout(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	const week = 7 * 24 * time.Hour
+	if timeout < 0 {
+		timeout = week
+	}
+	return context.WithTimeoutCause(ctx, timeout, fmt.Errorf("--timeout %s has passed", timeout))
 }
 
 // printOnce prints a text, unless it is the same as the last one.
