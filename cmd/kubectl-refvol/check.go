@@ -36,23 +36,25 @@ type checkOptions struct {
 func newCheckCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
 	opts := &checkOptions{
 		cluster: newClusterOptions(flags), changeDetection: watch, maxVolumeSize: "32Mi",
-		files: &genericclioptions.FileNameFlags{Usage: "manifests to check", Filenames: &[]string{}, Kustomize: new(string), Recursive: new(bool)},
+		files: &genericclioptions.FileNameFlags{Usage: "The manifests to check.", Filenames: &[]string{}, Kustomize: new(string), Recursive: new(bool)},
 	}
 	cmd := &cobra.Command{
 		Use:   "check (-f FILENAME | -k DIRECTORY | --label=restart|live -n NAMESPACE)",
 		Short: "Validate manifests and list the ConfigMaps and Secrets that they reference",
-		Long: `Validates the attributes of refvol's volumes in the Pods and pod templates of manifests,
-and lists every ConfigMap and Secret that they reference, with the path of the field. With
---live it asks the API server which of these exist and whether the pods' service account may
-get them. It changes nothing and prints no value.
+		Long: `The command validates the attributes of refvol's volumes in the Pods and pod templates of manifests.
+It lists every ConfigMap and Secret that they reference, with the path of the field. With
+--live it asks the API server which of these exist, and whether the pods' service account may
+get them. The command changes nothing, and prints no value of an object.
 
-With --label and -n it says what the label refvol.dev/restart=true (docs/apply.md) or refvol.dev/live=true
+With --label and -n the command says what the label refvol.dev/restart=true (docs/apply.md) or refvol.dev/live=true
 (docs/live-namespaces.md) of that namespace would change, and which of its pods could not start then. It sends
-a pod like each of them to the API server as a server-side dry run. No pod is created.
+a similar pod for each of them to the API server as a server-side dry run. No pod is created.
 
-Exits with status 0 if all is well, 1 if it finds a problem, and 2 if that is not known: a file can't be
-read, the API server does not answer, it refuses a pod also without the label, the component of the label
-is not installed, or the command line is wrong.`,
+The exit status is:
+  0  The command found no problem.
+  1  The command found a problem.
+  2  The answer is not known: a file can't be read, the API server does not answer or refuses a pod even
+     without the label, the component of the label is not installed, or the command line is wrong.`,
 		Example: `  # A file, all files below a directory, or a kustomization
   kubectl refvol check -f app.yaml
   kubectl refvol check -R -f manifests/
@@ -75,12 +77,12 @@ is not installed, or the command line is wrong.`,
 	opts.output = newOutput(cmd)
 	fs := cmd.Flags()
 	opts.files.AddFlags(fs)
-	fs.StringVar(&opts.cluster.driver, "driver-name", opts.cluster.driver, "name of the CSI driver, as in the CSIDriver object")
-	fs.StringVar(&opts.identity, "identity", opts.identity, "the --identity of the plugins: with pod, the service account needs a right to whatever its pods' volumes show; with node, the pod's spec must name that itself; without the flag, what one of them would refuse is a warning")
-	fs.StringVar(&opts.changeDetection, "change-detection", opts.changeDetection, "the --change-detection of the plugins: with --identity=pod, Watch takes the rights get, list and watch, Cache and Get take get only")
-	fs.BoolVar(&opts.live, "live", opts.live, "ask the API server which objects exist and which service accounts may get them")
-	fs.StringVar(&opts.maxVolumeSize, "max-volume-size", opts.maxVolumeSize, "the --max-volume-size of the plugins, for --label=live")
-	fs.StringVar(&opts.label, "label", opts.label, "restart or live: check what this label would change in the pods of the namespace of -n")
+	fs.StringVar(&opts.cluster.driver, "driver-name", opts.cluster.driver, "The name of the CSI driver, as in the CSIDriver object.")
+	fs.StringVar(&opts.identity, "identity", opts.identity, "The --identity of the plugins. With pod, the service account needs a right to each object that its pods' volumes show. With node, the pod's spec must name each object itself. Without the flag, the command warns of what one of them would refuse.")
+	fs.StringVar(&opts.changeDetection, "change-detection", opts.changeDetection, "The --change-detection of the plugins. With --identity=pod, Watch needs the rights get, list and watch. Cache and Get need only get.")
+	fs.BoolVar(&opts.live, "live", opts.live, "If true, the command asks the API server which objects exist, and which service accounts may get them.")
+	fs.StringVar(&opts.maxVolumeSize, "max-volume-size", opts.maxVolumeSize, "The --max-volume-size of the plugins, for --label=live.")
+	fs.StringVar(&opts.label, "label", opts.label, "The label whose effect on the pods of the namespace of -n is checked. One of: (restart, live).")
 	return cmd
 }
 

@@ -83,15 +83,15 @@ const driverName = "csi.refvol.dev"
 
 // addFlags adds the flags that say where the plugins are.
 func (o *clusterOptions) addFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.namespace, "plugin-namespace", o.namespace, "namespace of the plugin's pods")
-	fs.StringVar(&o.selector, "plugin-selector", o.selector, "labels of the plugin's pods")
-	fs.StringVar(&o.driver, "driver-name", o.driver, "name of the CSI driver, as in the CSIDriver object")
+	fs.StringVar(&o.namespace, "plugin-namespace", o.namespace, "The namespace of the plugin's pods.")
+	fs.StringVar(&o.selector, "plugin-selector", o.selector, "The labels of the plugin's pods.")
+	fs.StringVar(&o.driver, "driver-name", o.driver, "The name of the CSI driver, as in the CSIDriver object.")
 }
 
 // addStatusFlags adds the flags that say how a plugin is asked.
 func (o *clusterOptions) addStatusFlags(fs *pflag.FlagSet) {
-	fs.Uint16Var(&o.port, "status-port", o.port, "port of the plugin's --status-address")
-	fs.DurationVar(&o.timeout, "plugin-timeout", o.timeout, "how long one plugin may take to answer")
+	fs.Uint16Var(&o.port, "status-port", o.port, "The port of the plugin's --status-address.")
+	fs.DurationVar(&o.timeout, "plugin-timeout", o.timeout, "The length of time that one plugin may take to answer.")
 }
 
 func (o *clusterOptions) validate() error {

@@ -38,28 +38,34 @@ func newConvergedCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "converged (TYPE/NAME ... | TYPE NAME ... | TYPE -l LABELS)",
 		Short: "Wait until all refvol volumes show the current version of objects",
-		Long: `Asks for the versions of Secrets and ConfigMaps, without their values, and asks the plugin of
-each node by a port-forward, both with your own rights, until each volume that names an object
-shows that version, or until --timeout ends. Then it lists the volumes that don't, and the nodes
-of which that isn't known. While it waits it tells changes on standard error.
+		Long: `The command waits until each volume that names an object shows the object's current version, or until
+--timeout. It asks the API server for the versions of Secrets and ConfigMaps, without their values, and it asks the plugin
+of each node by a port-forward. Both happen with your own rights. At the end the command lists the volumes
+that lag, and the nodes whose volumes are not known. While it waits, it reports changes on standard error.
 
-Pods that have not started, pods that wait on a node without the plugin, and volumes from which
-the object was withdrawn, because the pods may not have it any more, are listed apart.
+The command lists these separately: pods that have not started, pods that wait on a node without the
+plugin, and volumes from which the object was withdrawn because the pods may no longer have it.
 
-It does not cover native references to the object (env, volumes of other types), containers that
-mount a volume by subPath, unless its writeStrategy is InPlace (a file keeps its content, and a
-directory becomes empty with the first update), nor whether the applications have read the new
-files. With --opened each volume's files of the object must have been opened since they show that
-version: that proves that somebody opened them, not who, nor that it is in use. Variables of pods with
-the label refvol.dev/restart are covered then, too.
+The command does not cover:
+  - native references to the object (env, and volumes of other types)
+  - containers that mount a volume by subPath, unless its writeStrategy is InPlace. A file keeps its
+    content, and a directory becomes empty with the first update.
+  - whether the applications have read the new files
 
-With --revision all objects must carry the annotation refvol.dev/revision with that value, too, such as
-the commit that was applied.
+With --opened each volume's files of the object must have been opened since they show the version. That
+proves that somebody opened them. It does not prove who did, or that the version is in use. --opened also
+covers the variables of pods with the label refvol.dev/restart.
 
-Exits with status 0 if all volumes show the current version, 1 if not, or if an object does not
-exist, 2 if that is not known: requests fail until --timeout, a right is missing, or the command line is
-wrong. It exits at once with status 3 if no volume names an object, as with a wrong namespace; with
---allow-none, that is 0.`,
+With --revision all objects must also carry the annotation refvol.dev/revision with that value, for
+example the commit that was applied.
+
+The exit status is:
+  0  All volumes show the current version.
+  1  A volume does not show it, or an object does not exist.
+  2  The answer is not known, because requests failed until --timeout, a right is missing, or the command
+     line is wrong.
+  3  No volume names an object, for example because the namespace is wrong. The command does not wait
+     then. With --allow-none the exit status is 0.`,
 		Example: `  # Revoke a password once all volumes show the new one, and it was opened
   kubectl refvol converged secret/db -n shop --opened --timeout=10m && ./revoke-the-old-password
 
@@ -84,12 +90,12 @@ wrong. It exits at once with status 3 if no volume names an object, as with a wr
 	opts.cluster.addFlags(cmd.Flags())
 	opts.cluster.addStatusFlags(cmd.Flags())
 	fs := cmd.Flags()
-	fs.StringVarP(&opts.selector, "selector", "l", opts.selector, "labels of the objects; those that get them while it waits count, too")
+	fs.StringVarP(&opts.selector, "selector", "l", opts.selector, "The labels of the objects. Objects that get the labels while the command waits count, too.")
 	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "The length of time to wait before giving up. Zero means check once and don't wait, negative means wait for a week. With --watch, the default is no limit.")
-	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "go on when all volumes show the version, and print each change")
-	fs.BoolVar(&opts.opened, "opened", opts.opened, "wait until the files have been opened, too")
-	fs.StringVar(&opts.revision, "revision", opts.revision, "the objects must carry this annotation refvol.dev/revision, too")
-	fs.BoolVar(&opts.allowNone, "allow-none", opts.allowNone, "an object that exists and that no volume names has converged")
+	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "If true, the command keeps running when all volumes show the version, and prints each change.")
+	fs.BoolVar(&opts.opened, "opened", opts.opened, "If true, the command also waits until the files have been opened.")
+	fs.StringVar(&opts.revision, "revision", opts.revision, "The value that the annotation refvol.dev/revision of all objects must have.")
+	fs.BoolVar(&opts.allowNone, "allow-none", opts.allowNone, "If true, an object that exists and that no volume names has converged.")
 	return cmd
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -91,12 +92,22 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestHelp: each command has examples, and kubectl's flags.
+// TestHelp: each command has examples, and kubectl's flags. The texts are sentences.
 func TestHelp(t *testing.T) {
 	for _, cmd := range append(newRootCommand().Commands(), newRootCommand()) {
 		out, _, err := runCommand(t, append(strings.Fields(strings.TrimPrefix(cmd.CommandPath(), "kubectl refvol")), "--help")...)
 		if err != nil || !strings.Contains(out, "Examples:\n  ") {
 			t.Errorf("%s: no example, %v", cmd.CommandPath(), err)
+		}
+		for _, cmd := range append(cmd.Commands(), cmd) {
+			if cmd.HasParent() && cmd.Long != "" && !strings.HasPrefix(cmd.Long, "The command ") {
+				t.Errorf("%s: the help has no subject: %s", cmd.CommandPath(), cmd.Long)
+			}
+			cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+				if first := f.Usage[:1]; f.Name != "help" && (first != strings.ToUpper(first) || !strings.Contains(f.Usage, ".")) {
+					t.Errorf("%s --%s: %q is no sentence", cmd.CommandPath(), f.Name, f.Usage)
+				}
+			})
 		}
 		for _, flag := range []string{"--context ", "--as ", "--server ", "--request-timeout ", "--token ", "--cluster "} {
 			if !strings.Contains(out, flag) {

@@ -82,28 +82,35 @@ func newRolloutCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollout (TYPE/NAME ... | TYPE NAME ...)",
 		Short: "Give a change to more and more pods, as long as they stay well",
-		Long: `Raises the share of a canary object (annotation refvol.dev/canary), or of the pods that take a held
+		Long: `The command raises the share of a canary object (annotation refvol.dev/canary), or of the pods that take a held
 version (refvol.dev/rollout), step by step. Write a held version with the annotation at 0%, in one
 request. A canary object begins without a share, or with a small one.
 
-Each step waits until every volume that may take the change shows it, and was opened with --opened.
-Then it watches the pods that have the change for --every. A pod is unhealthy if it has restarted more
-often than --allow-restarts since it took the change, is not ready any more for --unready-for, or is not
-ready after --timeout. Pods that are deleted or replaced count by what they did before, and those that are
-drained, or on a node that is not ready, don't count. If
-more pods are unhealthy than --max-unhealthy, the command lists them and stops: a canary is set to 0%
-(--on-failure=keep leaves it), and a held version stays: write the old values back, and then run the
-command with --to 100%.
+Each step waits until every volume that may take the change shows it. With --opened it also waits until the
+files have been opened. Then it watches the pods that have the change for --every. A pod is unhealthy if one
+of these is true:
+  - Since it took the change, it has restarted more often than --allow-restarts.
+  - It was ready, and has not been ready for --unready-for.
+  - It has not become ready after --timeout.
 
-A step is a share, or the number of pods that it reaches at least. A share without a pod is raised to the
-lowest one that has a pod. For held versions the annotation is put back at the end. A run that was
-interrupted goes on when the command is run again.
+Pods that are deleted or replaced count by what they did before. Pods that are drained, or on a node that is
+not ready, don't count.
 
-It reads and writes metadata only, and needs get and patch of the objects.
+If more pods are unhealthy than --max-unhealthy, the command lists them and stops. It sets a canary to 0%,
+unless you use --on-failure=keep. A held version stays. Write the old values back, and then run the command
+with --to 100%.
 
-Exits with status 0 if all steps were done, 1 if it stopped, also because somebody else changed an object,
-2 if that is not known or the command line is wrong, and 3 if no volume names an object or there is
-nothing to do.`,
+A step is a share, or the least number of pods that it reaches. If no pod is in a share, the share is raised to the
+lowest one that has a pod. At the end of a rollout of held versions, the annotation gets its old value. If a run was
+interrupted, run the command again: it continues there.
+
+The command reads and writes metadata only. It needs the rights to get and patch the objects.
+
+The exit status is:
+  0  All steps were done.
+  1  The command stopped. It also stops if somebody else changes an object.
+  2  The answer is not known, or the command line is wrong.
+  3  No volume names an object, or there is nothing to do.`,
 		Example: `  # Hold the object, change it, and give the change to all pods
   kubectl refvol rollout configmap/app -n shop --to 0%
   kubectl apply -n shop -f app.yaml
@@ -126,16 +133,16 @@ nothing to do.`,
 	opts.cluster.addFlags(cmd.Flags())
 	opts.cluster.addStatusFlags(cmd.Flags())
 	fs := cmd.Flags()
-	fs.StringSliceVar(&opts.steps, "steps", opts.steps, "shares of the pods, or numbers of pods, one after the other")
-	fs.StringVar(&opts.to, "to", opts.to, "one step, at which the annotation stays; 0% holds all changes")
-	fs.DurationVar(&opts.every, "every", opts.every, "how long the pods of each step are watched")
-	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "how long to wait for the volumes of each step; at least their longest spread")
-	fs.BoolVar(&opts.opened, "opened", opts.opened, "wait until the files have been opened, too")
-	fs.Int32Var(&opts.allowRestarts, "allow-restarts", opts.allowRestarts, "how often each pod may restart because of the change")
-	fs.Var(&opts.maxUnhealthy, "max-unhealthy", "how many pods that have the change may be unhealthy, or which share of them")
-	fs.DurationVar(&opts.unreadyFor, "unready-for", opts.unreadyFor, "how long a pod must be not ready until it counts as unhealthy")
-	fs.StringVar(&opts.onFailure, "on-failure", opts.onFailure, "what happens to a canary object if pods are unhealthy: revert sets 0%, keep leaves the share")
-	fs.StringVar(&opts.check, "check", opts.check, "a command for sh that is run at each look of a step; if it fails for --unready-for, the change is bad")
+	fs.StringSliceVar(&opts.steps, "steps", opts.steps, "The steps, one after the other. Each is a share of the pods, or a number of pods.")
+	fs.StringVar(&opts.to, "to", opts.to, "The only step. The annotation stays at it. 0% holds all changes.")
+	fs.DurationVar(&opts.every, "every", opts.every, "The length of time for which the pods of each step are watched.")
+	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "The length of time to wait for the volumes of each step. It is at least their longest spread.")
+	fs.BoolVar(&opts.opened, "opened", opts.opened, "If true, each step also waits until the files have been opened.")
+	fs.Int32Var(&opts.allowRestarts, "allow-restarts", opts.allowRestarts, "The number of times that each pod may restart because of the change.")
+	fs.Var(&opts.maxUnhealthy, "max-unhealthy", "The number or the share of the pods with the change that may be unhealthy.")
+	fs.DurationVar(&opts.unreadyFor, "unready-for", opts.unreadyFor, "The length of time for which a pod must be not ready until it counts as unhealthy.")
+	fs.StringVar(&opts.onFailure, "on-failure", opts.onFailure, "What happens to a canary object if pods are unhealthy. Revert sets it to 0%. Keep leaves the share. One of: (revert, keep).")
+	fs.StringVar(&opts.check, "check", opts.check, "A command for sh that runs each time the command looks at the pods. If it fails for --unready-for, the change is bad.")
 	cmd.MarkFlagsMutuallyExclusive("to", "steps")
 	cmd.AddCommand(append(newPauseCommands(flags), newRolloutStatusCommand(flags))...)
 	return cmd

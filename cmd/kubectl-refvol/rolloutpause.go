@@ -47,18 +47,19 @@ func newPauseCommands(flags *genericclioptions.ConfigFlags) []*cobra.Command {
 	}
 	yes := "true"
 	return []*cobra.Command{
-		command("pause", "Stop every rollout of an object, and leave its share", `Sets the annotation refvol.dev/rollout-paused. A rollout that runs, wherever, stops at its next look, and no other
-one begins. The share stays.`, "  kubectl refvol rollout pause configmap/app-canary -n shop",
+		command("pause", "Stop every rollout of an object, and leave its share", `The command sets the annotation refvol.dev/rollout-paused. Every running rollout of the object stops when it next looks
+at the object, wherever it runs, and no other rollout begins. The share stays.`, "  kubectl refvol rollout pause configmap/app-canary -n shop",
 			func(*rolloutState) (map[string]*string, string) {
 				return map[string]*string{pausedAnnotation: &yes}, "paused"
 			}),
-		command("resume", "Allow rollouts of an object again", `Removes the annotation refvol.dev/rollout-paused. It starts no rollout.`,
+		command("resume", "Allow rollouts of an object again", `The command removes the annotation refvol.dev/rollout-paused. It starts no rollout.`,
 			"  kubectl refvol rollout resume configmap/app-canary -n shop",
 			func(*rolloutState) (map[string]*string, string) {
 				return map[string]*string{pausedAnnotation: nil}, "no longer paused"
 			}),
-		command("abort", "Take a canary object back, or pause a held version", `Sets a canary object to 0%, so that all pods show the stable values again. A held version can't be taken back by an
-annotation: it is paused. Write the old values back, and then run rollout --to 100%, which a pause does not stop.`,
+		command("abort", "Take a canary object back, or pause a held version", `The command sets a canary object to 0%, so that all pods show the stable values again. An annotation can't take a held
+version back, so the command pauses it. Write the old values back, and then run rollout --to 100%, which a pause does not
+stop.`,
 			"  kubectl refvol rollout abort configmap/app-canary -n shop",
 			func(s *rolloutState) (map[string]*string, string) {
 				if !s.isCanary {

@@ -50,11 +50,12 @@ func newRolloutStatusCommand(flags *genericclioptions.ConfigFlags) *cobra.Comman
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show how far the rollouts are",
-		Long: `Lists the ConfigMaps and Secrets with the annotation refvol.dev/canary or refvol.dev/rollout: their share, how many pods
-show the newest version, how many could and don't, and how many of the first are not ready, since when. After a revert of a held
-version, the pods that don't show it are those that keep the bad values.
+		Long: `The command lists the ConfigMaps and Secrets with the annotation refvol.dev/canary or refvol.dev/rollout. It prints
+their share, how many pods show the newest version, how many pods could show it and don't, and how many of the pods that
+show it are not ready, and since when. After a revert of a held version, the pods that don't show it are those that keep
+the bad values.
 
-It reads metadata only, and needs list of configmaps and secrets.`,
+The command reads metadata only. It needs the right to list configmaps and secrets.`,
 		Example: `  # Rollouts in all namespaces
   kubectl refvol rollout status -A`,
 		Args: cobra.NoArgs,
@@ -62,7 +63,7 @@ It reads metadata only, and needs list of configmaps and secrets.`,
 	output, sortBy := newOutput(cmd, outputName), ""
 	opts.addFlags(cmd.Flags())
 	opts.addStatusFlags(cmd.Flags())
-	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", all, "list the objects of all namespaces")
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", all, "If true, the command lists the objects of all namespaces.")
 	cmd.Flags().StringVar(&sortBy, "sort-by", sortBy, "The field by which the list is sorted, as a JSONPath expression such as '{.takers}'.")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := output.validate(); err != nil {

@@ -32,15 +32,17 @@ func newStatusCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "List the volumes of all nodes, the worst first",
-		Long: `Asks the plugin of each node by a port-forward, with your own rights, and lists the volumes with
-pod, condition and versions. Nodes whose plugin is missing, not ready or too old, or does not
-answer, come first, also with -n. It prints no value.
+		Long: `The command asks the plugin of each node by a port-forward, with your own rights. It lists the volumes with
+their pod, condition and versions. Nodes whose plugin is missing, is not ready, is too old or does not
+answer come first, also with -n. The command prints no value of an object.
 
-Without -n it lists all namespaces, whatever the kubeconfig says.
+Without -n the command lists all namespaces, whatever the kubeconfig says.
 
-Exits with status 0 if all is normal, 1 if a volume is abnormal or not reported, a publish failed in the
-last ten minutes, a plugin is not ready or lacks a right, or a node does not answer, and 2 if a request failed or the
-command line is wrong.`,
+The exit status is:
+  0  Everything is normal.
+  1  A volume is abnormal or not reported, a publish failed in the last ten minutes, a plugin is not ready or
+     lacks a right, or a node does not answer.
+  2  A request failed, or the command line is wrong.`,
 		Example: `  # What needs attention?
   kubectl refvol status --abnormal
 
@@ -70,9 +72,9 @@ command line is wrong.`,
 	opts.cluster.addFlags(cmd.Flags())
 	opts.cluster.addStatusFlags(cmd.Flags())
 	fs := cmd.Flags()
-	fs.BoolVarP(&opts.allNamespaces, "all-namespaces", "A", opts.allNamespaces, "all namespaces, as without -n")
-	fs.StringSliceVar(&opts.nodes, "node", opts.nodes, "ask these nodes only; may be repeated")
-	fs.BoolVar(&opts.abnormal, "abnormal", opts.abnormal, "list only what needs attention")
+	fs.BoolVarP(&opts.allNamespaces, "all-namespaces", "A", opts.allNamespaces, "If true, the command lists all namespaces, as it does without -n.")
+	fs.StringSliceVar(&opts.nodes, "node", opts.nodes, "The nodes whose plugins are asked. The flag may be repeated. The default is all nodes.")
+	fs.BoolVar(&opts.abnormal, "abnormal", opts.abnormal, "If true, the command lists only what needs attention.")
 	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "If true, the command keeps running. It prints the lines that change, or the whole status in the format of -o after each change.")
 	fs.StringVar(&opts.sortBy, "sort-by", opts.sortBy, "The field by which tables and custom columns are sorted, as a JSONPath expression such as '{.since}'.")
 	return cmd

@@ -25,13 +25,15 @@ func newUninstallCheckCommand(flags *genericclioptions.ConfigFlags) *cobra.Comma
 	cmd := &cobra.Command{
 		Use:   "uninstall-check",
 		Short: "List the pods that use the driver, and fail if there are any",
-		Long: `Lists the pods of all namespaces that have a volume of the driver and have not ended. Without
-the plugin nothing unmounts such a volume, and its pod stays in Terminating. A pod that has ended
-is listed too while it is being deleted, or while its node has no plugin that is ready: its volume
+		Long: `The command lists the pods of all namespaces that have a volume of the driver and have not ended. Without
+the plugin nothing unmounts such a volume, and its pod stays in Terminating. The command also lists a pod
+that has ended while it is being deleted, or while its node has no plugin that is ready, because its volume
 may still be mounted. The command needs the right to list pods, and changes nothing.
 
-Exits with status 1 if there is such a pod, and 2 if that is not known: the API server does not answer, or the command
-line is wrong.`,
+The exit status is:
+  0  There is no such pod.
+  1  There is such a pod.
+  2  The answer is not known, because the API server does not answer or the command line is wrong.`,
 		Example: `  # May the plugin be removed?
   kubectl refvol uninstall-check`,
 		Args: cobra.NoArgs,
@@ -40,7 +42,7 @@ line is wrong.`,
 		},
 	}
 	opts.cluster.addFlags(cmd.Flags())
-	cmd.Flags().StringVar(&opts.nextStep, "next-step", opts.nextStep, "what to do after a refusal, for the end of its text")
+	cmd.Flags().StringVar(&opts.nextStep, "next-step", opts.nextStep, "The text that is printed at the end of a refusal. It says what to do.")
 	return cmd
 }
 
