@@ -73,7 +73,7 @@ func TestCheckRefuses(t *testing.T) {
 		{[]string{"--label=restart"}, "--label needs -n NAMESPACE"},
 		{[]string{"--label=restart", "-n", "shop", "-f", file}, "--label checks the pods of a namespace, and can't be used with -f or -k"},
 		{[]string{"--label=restart", "-n", "refvol-system"}, "the label refvol.dev/restart changes nothing in namespace refvol-system"},
-		{[]string{"-f", file, "-o", "wide"}, `--output: unable to match a printer suitable for the output format "wide", allowed formats are: json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,yaml`},
+		{[]string{"-f", file, "-o", "wide"}, `--output: unable to match a printer suitable for the output format "wide", allowed formats are: custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,template,templatefile,yaml`},
 		{[]string{"--label=live", "-n", "kube-system"}, "the label refvol.dev/live changes nothing in namespace kube-system"},
 		{[]string{"--label=live", "-n", "shop", "--max-volume-size=32MB!"}, `--max-volume-size: "32MB!" is not a positive quantity, such as 32Mi`},
 		{[]string{"-f", file, "--driver-name="}, "--driver-name must not be empty"},

@@ -375,7 +375,7 @@ func TestInterrupted(t *testing.T) {
 			defer stop()
 			context.AfterFunc(ctx, stop)
 			s := &script{object: []string{version}, shown: []string{"1"}}
-			if err := s.waiter(true).wait(interrupted, 0); (err == nil) != want || s.rounds != 6 || len(s.printed) != 1 {
+			if err := s.waiter(true).wait(interrupted, noLimit); (err == nil) != want || s.rounds != 6 || len(s.printed) != 1 {
 				t.Errorf("version %s: %v after %d rounds, printed %q", version, err, s.rounds, s.printed)
 			}
 		})
