@@ -147,9 +147,13 @@ func (n *notifier) isPending() bool {
 	return n.state.Running != nil && n.seen != nil && len(differences(n.state.Running, n.seen)) > 0
 }
 
-// hasOldVariables reports whether containers run with other variables than the file's, or may: then applied has no receipt either.
+// hasOldVariables reports whether containers are known to run with variables that are older than the file's. While nobody knows which are newer,
+// as in a pod that has started while its volume is held, they are not.
 func (n *notifier) hasOldVariables() bool {
-	return n.env != nil && n.seen != nil && (!n.state.Equal || n.state.Running[n.want()] != n.seen[n.want()])
+	if n.env == nil || n.seen == nil {
+		return false
+	}
+	return n.state.Newer || n.state.Equal && n.state.Running[n.want()] != n.seen[n.want()]
 }
 
 // actOn acts on changes and records that.

@@ -26,7 +26,7 @@ type monitor struct {
 	readyAt  time.Time // zero until the files were looked at
 	starting bool      // the hook has succeeded, so the kubelet starts the containers now
 	pending  bool
-	old      bool // the containers may have other variables than the file want
+	old      bool // the containers have older variables than the file want
 	counts   counts
 }
 
@@ -167,7 +167,7 @@ func (m *monitor) metrics(w http.ResponseWriter, _ *http.Request) {
 		{"actions_total", `{result="failed"}`, "", "", c.Failed},
 		{"old_environments_total", "", "counter", "Starts with variables older than the file.", c.OldEnvironments},
 		{"pending", "", "gauge", "1 while the application has not been notified of a change.", gauge[m.pending]},
-		{"old_variables", "", "gauge", "1 while containers may run with other variables than those of the file.", gauge[m.old]},
+		{"old_variables", "", "gauge", "1 while containers run with variables that are known to be older than the file.", gauge[m.old]},
 		{"last_change_timestamp_seconds", "", "gauge", "When the last change was acted on; 0: never.", last},
 	} {
 		if row.kind != "" {

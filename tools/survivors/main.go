@@ -23,6 +23,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 func main() {
@@ -83,15 +84,20 @@ var (
 	mutantLine = regexp.MustCompile(`^ *(LIVED|KILLED|TIMED OUT) (\w+) at (\S+\.go):(\d+):\d+`)
 	resultLine = regexp.MustCompile(`^Killed: ([1-9]\d*), Lived: (\d+), Not covered: (\d+)`)
 	lateLine   = regexp.MustCompile(`^Timed out: (\d+)`)
+	timeLine   = regexp.MustCompile(`^Mutation testing completed in (.*)`)
+	timePart   = regexp.MustCompile(`(\d+) (hour|minute|second|millisecond)`)
 )
 
 // lateShare limits how many mutants may take too long: one for each lateShare that were judged. A mutant may loop, and with fake time many
 // do. If more take too long, the time limit was too short for the machine, and nothing is known of them.
 const lateShare = 2
 
+// shortest is the shortest time for a mutant, which has to be compiled. If they take less, the tests can't be compiled, and all count as killed.
+const shortest = 150 * time.Millisecond
+
 // parseOutput copies the output, and returns what became of the mutants that were tried.
 func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]outcome, error) {
-	tried, judged, late, left := map[mutant]outcome{}, 0, 0, 0
+	tried, judged, late, left, took := map[mutant]outcome{}, 0, 0, 0, time.Duration(0)
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		if _, err := fmt.Fprintln(out, lines.Text()); err != nil {
@@ -102,6 +108,9 @@ func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]outcome, e
 		}
 		if found := lateLine.FindStringSubmatch(lines.Text()); found != nil {
 			late = number(found[1])
+		}
+		if found := timeLine.FindStringSubmatch(lines.Text()); found != nil {
+			took = duration(found[1])
 		}
 		found := mutantLine.FindStringSubmatch(lines.Text())
 		if found == nil {
@@ -131,6 +140,9 @@ func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]outcome, e
 	if judged == 0 {
 		return nil, errors.New("the output has no mutant that was killed: did the tests run?")
 	}
+	if took > 0 && took < time.Duration(judged)*shortest {
+		return nil, fmt.Errorf("%d mutants took %s: the tests have not been compiled", judged, took)
+	}
 	if left > 0 {
 		return nil, fmt.Errorf("%d mutants were not tried: did mutant-test.sh run the tests?", left)
 	}
@@ -138,6 +150,15 @@ func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]outcome, e
 		return nil, fmt.Errorf("timeout: %d mutants, beside %d that were judged: the time limit was too short", late, judged)
 	}
 	return tried, nil
+}
+
+// duration returns the time that a text such as "7 minutes 3 seconds" says.
+func duration(text string) (d time.Duration) {
+	units := map[string]time.Duration{"hour": time.Hour, "minute": time.Minute, "second": time.Second, "millisecond": time.Millisecond}
+	for _, part := range timePart.FindAllStringSubmatch(text, -1) {
+		d += time.Duration(number(part[1])) * units[part[2]]
+	}
+	return d
 }
 
 // number returns the value of digits, or 0 if it is too large.

@@ -66,6 +66,8 @@ func TestSurvivors(t *testing.T) {
 		"no count":                              {"access Access.Recheck CONDITIONALS_BOUNDARY x equal\n", output, "line 1: COUNT", ""},
 		"no result":                             {"", "Starting...\n", "did the tests run?", ""},
 		"nothing was killed":                    {"", "Killed: 0, Lived: 0, Not covered: 4\n", "did the tests run?", ""},
+		"not compiled":                          {"", "Mutation testing completed in 12 seconds 585 milliseconds\nKilled: 294, Lived: 0, Not covered: 0\n", "294 mutants took 12.585s: the tests have not been compiled", ""},
+		"compiled":                              {"", "Mutation testing completed in 1 minute 2 seconds\nKilled: 294, Lived: 0, Not covered: 0\n", "", "Killed: 294"},
 		"some not tried":                        {"", "Killed: 10, Lived: 0, Not covered: 4\n", "4 mutants were not tried", ""},
 		"a file that is gone":                   {"", "LIVED CONDITIONALS_BOUNDARY at gone.go:10:11\nKilled: 1, Lived: 1, Not covered: 0\n", "gone.go", ""},
 		"some loop":                             {"", "Killed: 10, Lived: 0, Not covered: 0\nTimed out: 5, Not viable: 0\n", "", "Timed out: 5"},
