@@ -93,7 +93,7 @@ func TestChartLabelsElsewhere(t *testing.T) {
 // TestChartRestartValues: values replace the first variables of the policy, and the sidecar's usual resources.
 func TestChartRestartValues(t *testing.T) {
 	manifests, _, err := renderChart(newest, values{"restart": values{
-		"enabled": true, "resources": values{"requests": values{"memory": "64Mi"}}, "user": 2000000000, "port": 0,
+		"enabled": true, "resources": values{"requests": values{"memory": "64Mi"}}, "user": 2000000000, "podMonitor": true,
 		"image": values{"pullPolicy": "Always", "pullSecrets": []any{"one", "two"}},
 	}})
 	if err != nil {
@@ -108,7 +108,7 @@ func TestChartRestartValues(t *testing.T) {
 		got[v.Name] = v.Expression
 	}
 	for name, want := range map[string]string{
-		"usualResources": `{"requests":{"memory":"64Mi"}}`, "user": "2000000000", "port": "0", "pullPolicy": "'Always'", "pullSecrets": `["one","two"]`,
+		"usualResources": `{"requests":{"memory":"64Mi"}}`, "user": "2000000000", "port": "9811", "pullPolicy": "'Always'", "pullSecrets": `["one","two"]`,
 	} {
 		if got[name] != want {
 			t.Errorf("the variable %s is %s, want %s", name, got[name], want)

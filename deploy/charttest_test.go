@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -35,7 +36,7 @@ func hooksOf(t *testing.T, kind string, overrides values) []runtime.Object {
 // TestChartTest: `helm test` runs the pod of examples/smoke.yaml until it has read the volume. It waits for no change, because no Job makes
 // one. Its account may read the ConfigMap, which the plugin needs with identity=pod, and nothing else.
 func TestChartTest(t *testing.T) {
-	objects := hooksOf(t, "test", values{"global": values{"imagePullSecrets": []any{"registry"}}, "helmTest": values{"image": "r.example.com/curl:1"}})
+	objects := hooksOf(t, "test", values{"global": values{"imagePullSecrets": []any{"registry"}}, "helmTest": values{"image": "r.example.com/curl:1", "tolerations": []any{values{"key": "apps", "operator": "Exists"}}}})
 	if len(objects) != 5 {
 		t.Errorf("%d objects, want a ConfigMap, an account, a Role, its binding, and the pod", len(objects))
 	}
@@ -50,6 +51,9 @@ func TestChartTest(t *testing.T) {
 	}
 	want.Spec.Containers[0].Args[0], want.Spec.Containers[0].Image = got, "r.example.com/curl:1"
 	want.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "registry"}}
+	plugin := only[*appsv1.DaemonSet](t, chartObjects(t, newest, nil)).Spec.Template.Spec // the pod runs where that does
+	want.Spec.NodeSelector, want.Spec.Affinity = plugin.NodeSelector, plugin.Affinity
+	want.Spec.Tolerations = []corev1.Toleration{{Key: "apps", Operator: corev1.TolerationOpExists}}
 	if !reflect.DeepEqual(pod.Spec, want.Spec) {
 		t.Errorf("the pod is\n%s\nwant\n%s", asJSON(t, pod.Spec), asJSON(t, want.Spec))
 	}

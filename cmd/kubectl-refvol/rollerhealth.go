@@ -39,7 +39,7 @@ func (r *roller) judge() error {
 // anew. It waits for pods of which it is not known yet whether they are well.
 func (r *roller) observe(ctx context.Context, to int) error {
 	known, began := r.watch.Begin(), time.Now()
-	limit := began.Add(r.every + r.timeout)
+	limit := began.Add(r.every + r.timeout + r.unreadyFor) // a pod that was ill must be ready for --unready-for
 	v := r.watch.Verdict(r.last.at)
 	isLost := v.Takers > 0 && known == 0
 	if v.Takers == 0 {
@@ -79,7 +79,7 @@ func (r *roller) observe(ctx context.Context, to int) error {
 		isLost = isLost || v.Lost
 		switch {
 		case now.After(limit) && (isLost || len(v.Undecided) > 0):
-			return fmt.Errorf("%s: stays at %s: whether the change is good isn't known: the pods that have it are replaced again and again, or are on nodes that are not ready, or are not ready (%s): run the command again",
+			return fmt.Errorf("%s: stays at %s: whether the change is good isn't known: the pods that have it are replaced again and again, or are on nodes that are not ready, or are not ready, or not for long enough (%s): run the command again",
 				r.names(), share(to), cmp.Or(few(v.Undecided), "none is known"))
 		case isLost:
 			if v.Lost {

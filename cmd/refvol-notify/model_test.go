@@ -188,7 +188,11 @@ func (m *podModel) look() {
 // TestModel: whatever happens to the objects, the kubelet and the sidecar, applied has no receipt before all containers have exactly the
 // wanted variables, all changes reach them, and nothing restarts without one.
 func TestModel(t *testing.T) {
-	for _, seed := range dice.Seeds(t, 150) {
+	seeds := 150
+	if testing.Short() {
+		seeds = 40
+	}
+	for _, seed := range dice.Seeds(t, seeds) {
 		m := (*podModel)(nil)
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -110,8 +111,15 @@ func (c *Checker) labelPod(ctx context.Context, o *LabelOptions, made *corev1.Po
 		return err
 	}
 	after, err := c.problemsOf(ctx, answer.pod)
-	to.Problems = append(to.Problems, slices.DeleteFunc(after, func(problem string) bool { return slices.Contains(before, problem) })...)
+	to.Problems = append(to.Problems, slices.DeleteFunc(after, func(problem string) bool {
+		return slices.ContainsFunc(before, func(b string) bool { return withoutPlace(b) == withoutPlace(problem) })
+	})...)
 	return err
+}
+
+// withoutPlace removes the places of init containers from a text: a sidecar that is added is the first one.
+func withoutPlace(problem string) string {
+	return regexp.MustCompile(`initContainers\[\d+\]`).ReplaceAllString(problem, "initContainers")
 }
 
 // problemsOf returns what the plugin would refuse of a pod. It asks nothing about objects.

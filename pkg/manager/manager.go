@@ -53,8 +53,8 @@ const (
 const (
 	sweepInterval = time.Minute
 	minIdle       = time.Minute
-	// idleResyncs is the number of resyncs without a read after which an object is idle. Each resync reads every object of a live volume,
-	// so only unused objects become idle.
+	// idleResyncs is the number of resyncs without a read after which an object is idle, unless a mounted volume references it: a current volume
+	// reads its objects more rarely.
 	idleResyncs = 5
 	// detailLevel is the log level for messages about single objects, of which there may be thousands.
 	detailLevel = 4

@@ -303,8 +303,8 @@ func (b *binding) register(refs []volume.Ref) {
 	b.opts.Objects.RegisterPod(b.request.Pod, b.id, refs)
 }
 
-// refresh refreshes the objects when that is due, and returns when it is due next. A mounted volume is refreshed at each resync, at its own
-// random offset. isCurrent means that it shows what it should. While a publish waits, its volume is refreshed more often.
+// refresh refreshes the objects when that is due, and returns when it is due next. A mounted volume is refreshed at each of its
+// resyncs, at its own random offset. isCurrent means that it shows what it should. While a publish waits, its volume is refreshed more often.
 func (b *binding) refresh(isMounted, isCurrent bool) time.Time {
 	now, every := time.Now(), b.resync(isCurrent)
 	switch {

@@ -126,7 +126,7 @@ func (v *vol) catchUp(ctx context.Context, now snapshot, done *result) (found fa
 	v.reportWithdrawn(got.refused)
 	v.settleChange(found)
 	done.again = earlier(done.again, v.staged.Until)
-	done.again = earlier(done.again, v.binding.refresh(v.isMounted, len(found) == 0)) // 7
+	done.again = earlier(done.again, v.binding.refresh(v.isMounted, len(found) == 0 && v.staged.waits.condition == "")) // 7
 	return found
 }
 

@@ -139,6 +139,13 @@ func TestWatchPrintsEachChange(t *testing.T) {
 
 // TestPrintedForgets: only what is there now is remembered, and a node that did not answer stays as it was.
 func TestPrintedForgets(t *testing.T) {
+	empty := Table{NoHeaders: true, Printed: &Printed{}}
+	if got := empty.text(t); got != "" || !empty.Printed.Changed() {
+		t.Errorf("a first look at nothing is no change: %s", got)
+	}
+	if empty.text(t); empty.Printed.Changed() {
+		t.Error("a second look at nothing is a change")
+	}
 	printed := &Printed{}
 	table := Table{NoHeaders: true, Printed: printed}
 	if got := table.text(t, sample(samples()...)); strings.Count(got, "\n") != 5 || !printed.Changed() {

@@ -37,7 +37,8 @@ func (p *Printed) Keep(node string) {
 	p.now[node] = maps.Clone(p.before[node])
 }
 
-// Changed reports whether the last look differs from the one before, also if it only lacks a line.
+// Changed reports whether the last look differs from the one before, also if it only lacks a line. The
+// first look does.
 func (p *Printed) Changed() bool { return p.changed }
 
 // had reports whether the last look had a line.
@@ -62,6 +63,9 @@ func (p *Printed) next() {
 		return
 	}
 	maps.DeleteFunc(p.now, func(_ string, lines map[string]string) bool { return len(lines) == 0 })
-	p.changed = !maps.EqualFunc(p.before, p.now, maps.Equal[map[string]string, map[string]string])
+	if p.now == nil {
+		p.now = map[string]map[string]string{}
+	}
+	p.changed = p.before == nil || !maps.EqualFunc(p.before, p.now, maps.Equal[map[string]string, map[string]string])
 	p.before, p.now = p.now, nil
 }

@@ -25,6 +25,8 @@ type bench struct {
 	reference string // a program
 	report    *measure.Report
 	ran       map[string]bool
+	// isAlone means that the machine did nothing else when the run began.
+	isAlone bool
 	shared    *cluster // of all scenarios in the short form
 }
 
@@ -33,6 +35,9 @@ func newBench(ctx context.Context, s settings, out io.Writer) (_ *bench, err err
 	// The readers and bare watches of this process must not wait for a collection of its garbage.
 	debug.SetGCPercent(2000)
 	b := &bench{settings: s, out: out, report: &measure.Report{}, ran: map[string]bool{}}
+	if b.isAlone, err = measure.IsAlone(); err != nil {
+		return nil, err
+	}
 	if b.dir, err = os.MkdirTemp("", "refvol-bench-"); err != nil {
 		return nil, err
 	}
@@ -109,8 +114,11 @@ func (b *bench) finish() error {
 		return nil
 	}
 	var err error
+	if !b.isAlone {
+		b.logf("the machine was busy when the run began (load above 1): only ratios are judged")
+	}
 	for _, g := range goals() {
-		if !b.ran[g.Scenario] {
+		if !b.ran[g.Scenario] || !b.isAlone && !g.IsRatio() {
 			continue
 		}
 		o, missing := g.Check(b.report.Results)

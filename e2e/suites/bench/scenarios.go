@@ -39,6 +39,7 @@ func goals() []measure.Goal {
 	return []measure.Goal{
 		{Scenario: "B1", Results: "update.added_ms", Figure: "p50", Bound: 0.5},
 		{Scenario: "B1", Results: "update.added_ms", Figure: "p99", Bound: 3},
+		{Scenario: "B1", Results: "update.floor_ratio", Figure: "value", Bound: 1.3},
 		{Scenario: "B1", Results: "update.*lost", Figure: "value", Bound: 0},
 		{Scenario: "B1", Results: "update.node_ratio", Figure: "value", Bound: 1.1},
 		{Scenario: "B2", Results: "native.ratio", Figure: "value", Bound: 1000, Least: true},
@@ -55,6 +56,7 @@ func goals() []measure.Goal {
 		{Scenario: "B6", Results: "memory.idle_requests_per_minute", Figure: "value", Bound: 0},
 		{Scenario: "B8", Results: "restart.current_s", Figure: "p50", Bound: 0.9},
 		{Scenario: "B9", Results: "writer.first_*_ratio", Figure: "value", Bound: 1.1},
+		{Scenario: "B9", Results: "writer.floor_1_ratio", Figure: "value", Bound: 1.3},
 		{Scenario: "B9", Results: "writer.same_*00_ratio", Figure: "value", Bound: 2, Least: true},
 		{Scenario: "B9", Results: "writer.change_1000_ratio", Figure: "value", Bound: 3, Least: true},
 		{Scenario: "B12", Results: "recovery.[0-9]*_ratio", Figure: "value", Bound: 1.5},

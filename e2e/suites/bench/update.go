@@ -74,6 +74,11 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 			return err
 		}
 	}
+	floor, err := l.floorOfOneFile(ctx, updates)
+	if err != nil {
+		return err
+	}
+	l.report.Value("update.floor_ratio", "ratio", l.report.P50("update.added_ms")/floor)
 	l.report.Value("update.node_ratio", "ratio", l.report.P50("update.node_added_ms")/l.report.P50("update.added_ms"))
 	return nil
 }

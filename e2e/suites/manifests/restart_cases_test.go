@@ -18,9 +18,8 @@ type added struct {
 	spreads          []string
 	// cpu has the request and the limit. Without it the sidecar has no resources.
 	cpu string
-	// user is the sidecar's, if the policy chooses it. Without a port it serves no metrics.
-	user   *int64
-	noPort bool
+	// user is the sidecar's, if the policy chooses it.
+	user *int64
 }
 
 // restartCase is a pod, and what becomes of it in a namespace with the label.
@@ -62,10 +61,6 @@ func restartCases(s restartSuite) []restartCase {
 	foreign := changedVolume(own("a"), func(v *corev1.CSIVolumeSource) { v.Driver = "csi.example.com" })
 	return append([]restartCase{
 		{name: "a volume", pod: a(func(*corev1.Pod) {}), adds: watches("a")},
-		{name: "the network of the node", pod: a(func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }), adds: withoutPort(watches("a"))},
-		{name: "the port is taken", pod: a(func(pod *corev1.Pod) {
-			pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80}, {ContainerPort: 9811}}
-		}), adds: withoutPort(watches("a"))},
 		{name: "two volumes of three", pod: mounting([]corev1.Volume{own("a"), own("b"), own("c")}, "c:/c", "a:/a"), adds: watches("a", "c")},
 		{name: "a Pinned volume", pod: mounting([]corev1.Volume{own("a", "updatePolicy", "Pinned")}, "a:/a")},
 		{name: "a Pinned volume beside", pod: mounting([]corev1.Volume{own("p", "updatePolicy", "Pinned"), own("a")}, "p:/p", "a:/a"), adds: watches("a")},
@@ -234,11 +229,6 @@ func largeCases() []restartCase {
 }
 
 // withEnv is a pod whose container has variables.
-func withoutPort(a *added) *added {
-	a.noPort = true
-	return a
-}
-
 func withEnv(env ...corev1.EnvVar) *corev1.Pod {
 	return changed(podWith("app"), func(pod *corev1.Pod) { pod.Spec.Containers[0].Env = env })
 }

@@ -21,7 +21,7 @@ func TestRestartValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	values := map[string]string{
-		"image": "'example.com/notify:v9'", "pullPolicy": "'Always'", "pullSecrets": "['one', 'two']", "user": "1234", "port": "0",
+		"image": "'example.com/notify:v9'", "pullPolicy": "'Always'", "pullSecrets": "['one', 'two']", "user": "1234", "port": "9811",
 		"usualResources": `{"requests": {"memory": "64Mi"}}`,
 	}
 	for i := range policy.Spec.Variables {
@@ -46,9 +46,27 @@ func TestRestartValues(t *testing.T) {
 		return err
 	})
 	c := &got.Spec.InitContainers[0]
-	if c.ImagePullPolicy != corev1.PullAlways || *c.SecurityContext.RunAsUser != 1234 || len(c.Ports) > 0 || slices.Contains(c.Args, "--http=:0") ||
+	if c.ImagePullPolicy != corev1.PullAlways || *c.SecurityContext.RunAsUser != 1234 ||
 		c.Resources.Requests.Memory().String() != "64Mi" || len(c.Resources.Limits) > 0 {
 		t.Errorf("the sidecar is\n%s", asYAML(c))
+	}
+	for name, change := range map[string]func(*corev1.PodSpec){
+		"":                        func(*corev1.PodSpec) {},
+		"the network of the node": func(spec *corev1.PodSpec) { spec.HostNetwork = true },
+		"the port is declared": func(spec *corev1.PodSpec) {
+			spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80}, {ContainerPort: 9811}}
+		},
+	} {
+		with := pod.DeepCopy()
+		change(&with.Spec)
+		got, err := createdIn(t.Context(), s.restart, with)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &got.Spec.InitContainers[0]
+		if serves := slices.Contains(c.Args, "--http=:9811") && len(c.Ports) == 1 && c.Ports[0].Name == notify && c.Ports[0].ContainerPort == 9811; serves != (name == "") {
+			t.Errorf("%q: the sidecar has the arguments %q and the ports %v", name, c.Args, c.Ports)
+		}
 	}
 	want := []corev1.LocalObjectReference{{Name: "own"}, {Name: "two"}, {Name: "one"}}
 	if !slices.Equal(got.Spec.ImagePullSecrets, want) {

@@ -147,3 +147,16 @@ func (f File) table(goals []Goal) (string, error) {
 	}
 	return b.String() + "\n", missing
 }
+
+// IsAlone reports whether the machine has a load of at most 1, so that times can be judged.
+func IsAlone() (bool, error) {
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return false, err
+	}
+	load, err := proc.LoadAvg()
+	if err != nil {
+		return false, fmt.Errorf("read the load: %w", err)
+	}
+	return load.Load1 <= 1, nil
+}

@@ -88,6 +88,9 @@ type Goal struct {
 	Least bool
 }
 
+// IsRatio reports whether the goal bounds ratios, which a busy machine changes least.
+func (g Goal) IsRatio() bool { return strings.HasSuffix(g.Results, "ratio") }
+
 // Outcome is what results say of a goal.
 type Outcome struct {
 	Goal
