@@ -304,6 +304,12 @@ func (f *fakeRollout) roll(ctx context.Context, t *testing.T, flags ...string) e
 				t.Fatal(err)
 			}
 		}
+		if flag == "--allow-restarts=1" {
+			r.allowRestarts = 1
+		}
+		if flag == "--unready-for=30m" {
+			r.unreadyFor = 30 * time.Minute
+		}
 		if text, ok := strings.CutPrefix(flag, "--check="); ok {
 			r.rolloutOptions.check = text
 		}

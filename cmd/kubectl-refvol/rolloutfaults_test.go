@@ -81,6 +81,16 @@ func TestRolloutJudges(t *testing.T) {
 				t.Error(err, f.summary())
 			}
 		},
+		"a restart that is allowed, and a long --unready-for": func(t *testing.T, f *fakeRollout) {
+			f.sick = func(_ *fakeRollout, _ string, p *fakePod) {
+				if since := time.Since(p.took); p.data["app"] == "new" && since > time.Second {
+					p.restarts, p.ready = 1, since > 20*time.Second
+				}
+			}
+			if err := f.roll(t.Context(), t, "--allow-restarts=1", "--unready-for=30m"); err != nil {
+				t.Error(err, f.summary())
+			}
+		},
 		"a drain": func(t *testing.T, f *fakeRollout) {
 			f.later(30*time.Second, func() {
 				for i, name := range f.with("app", "new") {

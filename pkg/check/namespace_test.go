@@ -187,3 +187,11 @@ func TestLabelPolicy(t *testing.T) {
 		}
 	}
 }
+
+// TestWithoutPlace: the place of an init container is no difference, because a sidecar that is added moves the others.
+func TestWithoutPlace(t *testing.T) {
+	a, b := "spec.initContainers[0].volumeMounts[1]: no directory", "spec.initContainers[12].volumeMounts[1]: no directory"
+	if withoutPlace(a) != withoutPlace(b) || withoutPlace(a) == withoutPlace("spec.containers[0].volumeMounts[1]: no directory") {
+		t.Errorf("%s, %s", withoutPlace(a), withoutPlace(b))
+	}
+}
