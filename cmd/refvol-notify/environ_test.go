@@ -2,6 +2,7 @@ package main
 
 import (
 	"maps"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,8 +54,10 @@ func TestDiffering(t *testing.T) {
 		t.Error(err)
 	}
 	e.prefix = ""
-	for _, bad := range []string{"A='secret'\n", "A=x\x00B=secret", "secret\x00", "=secret\x00"} {
-		if _, _, err := differing(bad); err == nil || strings.Contains(err.Error(), "secret") {
+	for bad, says := range map[string]string{
+		"A='secret'\n": "NUL byte", "A=x\x00B=secret": "NUL byte", "secret\x00": "entry 1 is not", "A=x\x00=secret\x00": "entry 2 is not",
+	} {
+		if _, _, err := differing(bad); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -88,14 +91,24 @@ func (p *pod) ready() bool {
 	return !m.readyAt.IsZero()
 }
 
-// hasOldVariables is what the metrics say.
-func (p *pod) hasOldVariables() bool {
+// metrics is what the metrics say.
+func (p *pod) metrics() string {
 	p.mu.Lock()
 	m := p.monitor
 	p.mu.Unlock()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.old
+	w := httptest.NewRecorder()
+	m.metrics(w, nil)
+	return w.Body.String()
+}
+
+func (p *pod) expectMetrics(lines ...string) {
+	p.Helper()
+	text := p.metrics()
+	for _, line := range lines {
+		if !strings.Contains(text, "\nrefvol_notify_"+line+"\n") {
+			p.Errorf("no %s in\n%s", line, text)
+		}
+	}
 }
 
 // wakeUp simulates the kernel's notification.
@@ -142,21 +155,41 @@ func TestKubeletHasOldVariables(t *testing.T) {
 		}
 		time.Sleep(58 * time.Second) //nolint:forbidigo // Fake time.
 		p.expectStarts("0 1 1.25 2.25 5.25 15.25 35.25")
-		if !p.hasOldVariables() {
-			t.Error("the metrics don't say that the variables are old")
+		p.expectMetrics("old_variables 1", "old_environments_total 6")
+		for _, try := range []string{"try=1", "try=2", "try=3"} {
+			if !strings.Contains(p.log.String(), try) {
+				t.Errorf("the log has no %s:\n%s", try, p.log)
+			}
 		}
 		p.setVariable("VALUE", two)
 		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
 		p.expectStarts("0 1 1.25 2.25 5.25 15.25 35.25 75.25")
-		if p.hasOldVariables() {
-			t.Error("the metrics still say that the variables are old")
-		}
+		p.expectMetrics("old_variables 0", "old_environments_total 6")
 		stop()
 		for _, err := range []error{leak.Check("the log", p.log.String()), leak.CheckFiles(state)} {
 			if err != nil {
 				t.Error(err)
 			}
 		}
+	})
+}
+
+// While it is not known whether the variables or the file are newer, other files count.
+func TestOtherFilesCountInDoubt(t *testing.T) {
+	v, other, state := newVolume(t, false), newVolume(t, false), t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		v.writeEnv("one")
+		other.write("a", "1")
+		p := envPod(t, v, state, "--dir="+other.path, "--patience=1h")
+		p.setVariable("VALUE", "two")
+		defer p.start()()
+		synctest.Wait()
+		<-time.After(time.Minute)
+		p.expectStarts("0")
+		other.write("a", "2")
+		p.wakeUp()
+		<-time.After(time.Minute)
+		p.expectStarts("0 61")
 	})
 }
 

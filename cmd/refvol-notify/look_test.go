@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +18,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/pkg/writer"
 )
 
 // opens counts how often files below a directory were opened, by their last names.
@@ -227,5 +231,35 @@ func TestNoInotifyInstanceIsLeft(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "fs.inotify.max_user_instances") {
 		t.Errorf("the log does not say what to raise:\n%s", log)
+	}
+}
+
+// TestLookDuringASwitch: if the generation that is looked at is removed meanwhile, the next one is.
+func TestLookDuringASwitch(t *testing.T) {
+	v := newVolume(t, false)
+	v.write("a", "1")
+	o := mustParse(t, "--dir="+v.path, "--url=http://127.0.0.1/")
+	isSwitched := false
+	found, err := look(o, func(dir string) {
+		if dir == v.path || isSwitched {
+			return
+		}
+		isSwitched = true
+		v.write("a", "1", "b", "2")
+		if _, err := writer.Prune(v.root, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err != nil || !isSwitched || !slices.Equal(slices.Sorted(maps.Keys(found)), []string{v.at("a"), v.at("b")}) {
+		t.Errorf("found %v, switched %t: %v", found, isSwitched, err)
+	}
+}
+
+func TestFirstNames(t *testing.T) {
+	names := strings.Fields("a b c d e f g h")
+	for n, want := range map[int]string{0: "", 1: "a", 5: "a, b, c, d, e", 6: "a, b, c, d, e and 1 more", 8: "a, b, c, d, e and 3 more"} {
+		if got := firstNames(names[:n]); got != want {
+			t.Errorf("%d names: %q, want %q", n, got, want)
+		}
 	}
 }

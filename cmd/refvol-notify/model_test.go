@@ -259,7 +259,7 @@ func (m *podModel) play(t *testing.T) {
 			fail(fmt.Sprintf("%s has %v, want %v", name, has, want))
 		}
 	}
-	if m.hasOldVariables() {
+	if !strings.Contains(m.metrics(), "\nrefvol_notify_old_variables 0\n") {
 		fail("the metrics say that variables are old")
 	}
 	if !isApplied(t, m.state) {

@@ -72,6 +72,7 @@ func TestRetries(t *testing.T) {
 		p.set("/v/a", "2")
 		time.Sleep(100 * time.Second) //nolint:forbidigo // Fake time.
 		p.expectActed("0 1 3 7 15 31 63")
+		p.expectMetrics("pending 1", "actions_total{result=\"failed\"} 7", "actions_total{result=\"done\"} 0", "changes_total 1")
 		if n := strings.Count(p.log.String(), "it is down"); n != 1 {
 			t.Errorf("the log says %d times that it is down:\n%s", n, p.log)
 		}
@@ -79,8 +80,11 @@ func TestRetries(t *testing.T) {
 		p.set("/v/a", "3")
 		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
 		p.expectActed("0 1 3 7 15 31 63 100")
-		if !strings.Contains(p.log.String(), "msg=acted") {
-			t.Errorf("the log does not say that it acted:\n%s", p.log)
+		p.expectMetrics("pending 0", "actions_total{result=\"failed\"} 7", "actions_total{result=\"done\"} 1")
+		for _, line := range []string{"msg=acted", "msg=watches"} {
+			if n := strings.Count(p.log.String(), line); n != 1 {
+				t.Errorf("the log has %d lines with %s:\n%s", n, line, p.log)
+			}
 		}
 	})
 }
