@@ -97,9 +97,13 @@ func TestKnownSurvivorsExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dirs, err := filepath.Glob("../../pkg/*")
-	if err != nil {
-		t.Fatal(err)
+	var dirs []string
+	for _, pattern := range []string{"../../pkg/*", "../../cmd/*"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dirs = append(dirs, found...)
 	}
 	all := map[string]bool{}
 	for _, dir := range dirs {
