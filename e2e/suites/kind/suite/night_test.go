@@ -60,10 +60,13 @@ func TestOperatorsNight(t *testing.T) {
 	if out, err := s.run(helm("upgrade", ",extraArgs={--resync-intervall=1m}")); err == nil || !strings.Contains(out, "/extraArgs/0") {
 		t.Errorf("a misspelled flag: %v, %s", err, out)
 	}
-	s.output(helm("upgrade", ",resyncInterval=0s"))
-	s.statusSays("NotReady", "--resync-interval: Invalid value: 0s: must be positive")
+	if out, err := s.run(helm("upgrade", ",resyncInterval=0s")); err == nil || !strings.Contains(out, "--resync-interval: Invalid value: 0s: must be positive") {
+		t.Errorf("a value with which no plugin starts: %v, %s", err, out)
+	}
+	s.output(helm("upgrade", ",extraArgs={--profiling-address=:6060}")) // the chart doesn't judge it
+	s.statusSays("NotReady", "--profiling-address: Invalid value")
 	s.output("helm rollback refvol 2 --namespace refvol-system")
-	s.wantRunning(s.image, "--resync-interval", false)
+	s.wantRunning(s.image, "--profiling-address", false)
 	s.output("kubectl delete clusterrolebinding " + s.app)
 	s.output("kubectl --namespace refvol-system rollout restart daemonset/refvol-plugin")
 	s.statusSays("NotReady", "rights")
