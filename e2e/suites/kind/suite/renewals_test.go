@@ -31,7 +31,7 @@ const (
 // renews the certificate because its time has come.
 func TestNotifyOfPodCertificate(t *testing.T) {
 	t.Parallel()
-	node := takeNode(t)
+	node := takeQuietNode(t)
 	n := newNamespace(t)
 	n.needsPodCertificates(t)
 	certificate, token := renewed(t, node, "certificate"), renewed(t, node, "token")
