@@ -32,7 +32,7 @@ func newSleeper() (*sleeper, error) {
 		err = s.file.SetDeadline(time.Time{}) // it fails if the runtime can't poll it
 	}
 	if err != nil {
-		s.file.Close()
+		_ = s.file.Close()
 		return nil, fmt.Errorf("epoll: %w", err)
 	}
 	return s, nil
@@ -77,7 +77,7 @@ func (g *Group) setSleeper() (closeIt func()) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.sleeper = nil
-		s.file.Close()
+		_ = s.file.Close()
 	}
 }
 
