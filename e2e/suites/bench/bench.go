@@ -27,7 +27,7 @@ type bench struct {
 	ran       map[string]bool
 	// isAlone means that the machine did nothing else when the run began.
 	isAlone bool
-	shared    *cluster // of all scenarios in the short form
+	shared  *cluster // of all scenarios in the short form
 }
 
 // newBench builds what is missing. The caller stops it.
