@@ -8,7 +8,7 @@
 // an open descriptor. It is not known who opened a file. The kernel queues the event before open(2) returns, so everything that is read
 // through the descriptor is read after its event.
 //
-// All watches share one queue, and an open wakes nobody. A noisy file system must not cost the others anything: a watch whose events come
+// All watches share one queue, and an open wakes nobody but an idle reader. A noisy file system must not cost the others anything: a watch whose events come
 // too fast is ended, and the caller removes the mark. The watches of one owner count together. Otherwise an owner of
 // many watches, each with a little noise, could end the watch of another owner.
 package receipts
