@@ -55,6 +55,10 @@ func TestRestingVolumes(t *testing.T) {
 		resyncs(29, 31)
 		e.objects.put(configMap("app"), "a", "2")
 		resyncs(2, 5)
+		e.objects.rollouts[configMap("app")] = "0%"
+		e.objects.put(configMap("app"), "a", "3")
+		e.wantCondition(ConditionHeld)
+		resyncs(29, 31)
 	})
 }
 
