@@ -55,6 +55,15 @@ func liveCases(s liveSuite) []liveCase {
 			m.ReadOnly, m.RecursiveReadOnly = true, new(corev1.RecursiveReadOnlyIfPossible)
 		}), moves: toA},
 		{name: "a generated name", pod: simple(func(pod *corev1.Pod) { pod.Name, pod.GenerateName = "", "app-" }), moves: toA},
+		{name: "backups leave out a volume already", pod: simple(func(pod *corev1.Pod) {
+			pod.Annotations = map[string]string{"example.com/team": "a", excludes: "cache"}
+		}), moves: toA},
+		{name: "backups leave out the live volume already", pod: simple(func(pod *corev1.Pod) {
+			pod.Annotations = map[string]string{excludes: "refvol-a,cache,"}
+		}), moves: toA},
+		{name: "backups leave out names that contain the live one's", pod: simple(func(pod *corev1.Pod) {
+			pod.Annotations = map[string]string{excludes: "my-refvol-a, refvol-a,refvol-a-2"}
+		}), moves: toA},
 		{name: "equal variables and ports", pod: simple(func(pod *corev1.Pod) {
 			c := &pod.Spec.Containers[0]
 			c.Env = []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "A", Value: "2"}}

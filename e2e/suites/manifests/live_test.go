@@ -26,6 +26,8 @@ const (
 	livePolicy       = "refvol-live"
 	liveUpdatePolicy = "refvol-live-update"
 	liveLabel        = "refvol.dev/live"
+	// excludes is the annotation with the volumes that Velero's file-system backup leaves out.
+	excludes = "backup.velero.io/backup-volumes-excludes"
 )
 
 // liveSuite has the namespaces of one test: one with the label, and one without it.
@@ -145,6 +147,7 @@ func orNone(err error) error { return cmp.Or(err, errors.New("no error")) }
 
 // move makes of a pod what the policy should make of it.
 func (c liveCase) move(pod *corev1.Pod) {
+	c.exclude(pod)
 	for _, native := range slices.Sorted(maps.Keys(c.moves)) {
 		name := c.moves[native]
 		if !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name }) {
@@ -162,6 +165,20 @@ func (c liveCase) move(pod *corev1.Pod) {
 	}
 }
 
+// exclude has backups leave out the volumes to which mounts move, in the order of the native ones, after what is left out anyway.
+func (c liveCase) exclude(pod *corev1.Pod) {
+	names := strings.FieldsFunc(pod.Annotations[excludes], func(r rune) bool { return r == ',' })
+	before := len(names)
+	for _, v := range pod.Spec.Volumes {
+		if name, ok := c.moves[v.Name]; ok && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) > before {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, excludes, strings.Join(names, ","))
+	}
+}
+
 // outline is the beginning of what a policy may change of a pod.
 func outline(pod *corev1.Pod) []byte {
 	var all [2][]corev1.Container
@@ -170,7 +187,10 @@ func outline(pod *corev1.Pod) []byte {
 			all[i] = append(all[i], corev1.Container{Name: c.Name, VolumeMounts: c.VolumeMounts, Env: c.Env, Ports: c.Ports})
 		}
 	}
-	text, err := yaml.Marshal(corev1.PodSpec{Volumes: pod.Spec.Volumes, InitContainers: all[0], Containers: all[1]})
+	text, err := yaml.Marshal(corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{excludes: pod.Annotations[excludes]}},
+		Spec:       corev1.PodSpec{Volumes: pod.Spec.Volumes, InitContainers: all[0], Containers: all[1]},
+	})
 	if err != nil {
 		return []byte(err.Error())
 	}
