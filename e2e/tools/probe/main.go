@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -36,6 +37,8 @@ const usage = `usage:
   probe obey FILE                           each text that FILE gets, a line each, until one that begins with "bad", which
                                             is an error, or SIGTERM
   probe arrivals TIMEOUT FILE TEXT...       the clock's name, then in JSON when each FILE had its TEXT
+  probe events PATHS DIR...                 "ready", then a line for each event (inotify) of the PATHS, separated by commas, in
+                                            each DIR, until SIGTERM
   probe mounts TEXT                         the mounts of all processes that have TEXT, in JSON
   probe attack ASSAULT                      what became of attacks on files, in JSON
   probe remount ASSAULT                     what became of attacks on mounts, in JSON
@@ -94,6 +97,8 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return obey(ctx, out, args[0])
 	case command == "arrivals" && len(args) >= 3 && len(args)%2 == 1:
 		return arrivals(ctx, out, args[0], args[1:])
+	case command == "events" && len(args) >= 2:
+		return followEvents(ctx, out, strings.Split(args[0], ","), args[1:])
 	case command == "mounts" && len(args) == 1:
 		return answer(out)(mounts("/proc", args[0]))
 	case command == "install" && len(args) == 1:
