@@ -1,5 +1,6 @@
 // Package mount makes, proves, reopens and removes the mounts of volumes. Each volume is a tmpfs that is filled while it is detached, and
 // then moved read-only to its target path in one step. It needs Linux 5.12, and does not use mount(8).
+// For pods with a user namespace the runtime mounts the volume once more, with other ids. A tmpfs allows that from Linux 6.3 on.
 //
 // It owns the kernel's mount interface, the resolution of target paths below the kubelet's directory, and the answer to "is this mount
 // ours?". It must not know what a volume shows, who asked for it, or how it is kept current.
