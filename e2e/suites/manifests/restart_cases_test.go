@@ -103,6 +103,13 @@ func restartCases(s restartSuite) []restartCase {
 			name: "no spread of a volume", pod: a(func(pod *corev1.Pod) { pod.Annotations = map[string]string{"refvol.dev/spread": "0s"} }),
 			adds: &added{watched: []string{"a"}, cpu: usual},
 		},
+		{
+			name: "backups leave out a volume already",
+			pod: changed(withEnv(secretKey("db", "password")), func(pod *corev1.Pod) {
+				pod.Annotations = map[string]string{excludes: "cache,data"}
+			}),
+			adds: &added{env: password, spread: "1m", patience: "120s", cpu: usual},
+		},
 		{name: "a spread that the plugin refuses", pod: spread("soon"), adds: &added{env: password, spread: "soon", patience: "60s", cpu: usual}},
 
 		{

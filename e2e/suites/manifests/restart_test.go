@@ -183,6 +183,10 @@ func wantAdded(t *testing.T, pod *corev1.Pod, want *added) {
 		t.Errorf("%d variables and %d objects have %d names", len(c.Env), len(c.EnvFrom), len(names))
 	}
 	wantSpreads(t, pod, want)
+	left := strings.Split(pod.Annotations[excludes], ",")
+	if got := left[len(left)-1] == notifyEnv; got != (want.patience != "") {
+		t.Errorf("backups leave out %q", left)
+	}
 }
 
 // wantSpreads wants the spread of the volumes that the policy adds and changes.
@@ -208,6 +212,15 @@ func withoutSidecar(pod *corev1.Pod, added *added) *corev1.Pod {
 	for i := range pod.Spec.Volumes {
 		if v := &pod.Spec.Volumes[i]; slices.Contains(added.spreads, v.Name) {
 			delete(v.CSI.VolumeAttributes, "spread")
+		}
+	}
+	switch before := strings.TrimSuffix(pod.Annotations[excludes], notifyEnv); {
+	case added.patience == "":
+	case before != "":
+		pod.Annotations[excludes] = strings.TrimSuffix(before, ",")
+	default:
+		if delete(pod.Annotations, excludes); len(pod.Annotations) == 0 {
+			pod.Annotations = nil
 		}
 	}
 	return pod
@@ -310,8 +323,11 @@ func withLabels(pod *corev1.Pod, names ...string) *corev1.Pod {
 	return pod
 }
 
-// inOrder sorts the sidecar's directories, whose order says nothing.
+// inOrder sorts the sidecar's directories, and the volumes that backups leave out, whose order says nothing.
 func inOrder(pod *corev1.Pod) *corev1.Pod {
+	if names, ok := pod.Annotations[excludes]; ok {
+		pod.Annotations[excludes] = strings.Join(slices.Sorted(strings.SplitSeq(names, ",")), ",")
+	}
 	c := &pod.Spec.InitContainers[0]
 	slices.Sort(c.Args)
 	slices.SortFunc(c.VolumeMounts, func(a, b corev1.VolumeMount) int { return cmp.Compare(a.Name, b.Name) })
