@@ -14,7 +14,11 @@ for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
 # Unit tests of another architecture need a processor of that kind, or QEMU in user mode.
 arm64() {
-  command -v qemu-aarch64-static >/dev/null || apt-get -qq -y --no-install-recommends install qemu-user-static >/dev/null || return
+  if ! command -v qemu-aarch64-static >/dev/null; then
+    # A new container has no lists of packages.
+    apt-get -qq update || return
+    DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install qemu-user-static >/dev/null || return
+  fi
   GOARCH=arm64 CGO_ENABLED=0 go test -trimpath -buildvcs=false -vet=off -timeout 50m -exec qemu-aarch64-static \
     ./pkg/access ./pkg/authz ./pkg/envfile ./pkg/payload ./pkg/pod ./pkg/question ./pkg/record ./pkg/report ./pkg/requests ./pkg/room ./pkg/stage ./pkg/status ./pkg/volume
 }

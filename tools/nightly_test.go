@@ -2,6 +2,7 @@ package tools
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -94,5 +95,36 @@ func TestNightlyParts(t *testing.T) {
 	slices.Sort(inWorkflow)
 	if !slices.Equal(parts, inWorkflow) {
 		t.Errorf("nightly.sh has the parts\n%q, the workflow\n%q", parts, inWorkflow)
+	}
+}
+
+// TestNightlyUpdatesBeforeItInstalls runs the part arm64 without QEMU, with programs that write down how they are called. A container that
+// has just started has no lists of packages, so an install alone finds nothing.
+func TestNightlyUpdatesBeforeItInstalls(t *testing.T) {
+	dir := t.TempDir()
+	for name, script := range map[string]string{
+		"apt-get": `echo "apt-get $*" >&2; [ "$1 $2" != "$FAILS" ]`,
+		"go":      `echo "go $1"`,
+		"dirname": `exec /usr/bin/dirname "$@"`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const update, install = "apt-get -qq update", "apt-get -qq -y --no-install-recommends install qemu-user-static"
+	for _, test := range []struct {
+		fails string
+		want  []string
+	}{
+		{"", []string{update, install, "go test"}},
+		{"-qq update", []string{update}},
+		{"-qq -y", []string{update, install}},
+	} {
+		cmd := exec.CommandContext(t.Context(), "/bin/bash", "nightly.sh", "--part", "arm64")
+		cmd.Env = []string{"PATH=" + dir, "FAILS=" + test.fails}
+		output, err := cmd.CombinedOutput()
+		if lines := strings.Split(strings.TrimSpace(string(output)), "\n"); !slices.Equal(lines, test.want) || (err == nil) != (test.fails == "") {
+			t.Errorf("%q fails: %q, %v, want %q", test.fails, lines, err, test.want)
+		}
 	}
 }
