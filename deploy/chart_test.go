@@ -213,8 +213,9 @@ func TestChartLint(t *testing.T) {
 	}
 }
 
-// TestChartSaysItsImage: the image in the chart's metadata is that of the release, and of the base.
-func TestChartSaysItsImage(t *testing.T) {
+// TestChartSaysItsImages: the chart's metadata lists the images that the release has, one for each program. Who mirrors the
+// images by this list must have all that the chart names, also in policies and hooks.
+func TestChartSaysItsImages(t *testing.T) {
 	loaded, err := loader.LoadDir(chart)
 	if err != nil {
 		t.Fatal(err)
@@ -225,16 +226,35 @@ func TestChartSaysItsImage(t *testing.T) {
 	if want := strconv.FormatBool(strings.Contains(documents(t)["CHANGELOG.md"], "Nothing is released yet")); loaded.Metadata.Annotations["artifacthub.io/prerelease"] != want {
 		t.Errorf("CHANGELOG.md has no release: %s, and the chart says that it is a prerelease: %s", want, loaded.Metadata.Annotations["artifacthub.io/prerelease"])
 	}
-	var images []struct{ Image string }
+	var images []struct{ Name, Image string }
 	if err := yaml.Unmarshal([]byte(loaded.Metadata.Annotations["artifacthub.io/images"]), &images); err != nil {
 		t.Fatal(err)
 	}
-	manifests, err := build("base")
+	var listed []string
+	for _, image := range images {
+		listed = append(listed, image.Image)
+	}
+	slices.Sort(listed)
+	programs, err := os.ReadDir("../cmd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(images) != 1 || !bytes.Contains(manifests, []byte("image: "+images[0].Image+"\n")) {
-		t.Errorf("the metadata has %v, which is not the base's image", images)
+	var released []string
+	for _, program := range programs {
+		released = append(released, "ghcr.io/refvol/"+program.Name()+":"+loaded.Metadata.AppVersion)
+	}
+	if !slices.Equal(listed, released) {
+		t.Errorf("the metadata lists %q, the release has %q", listed, released)
+	}
+	version, overrides := valuesOf(t, []string{"node-identity", "restart"})
+	manifests, hooks, err := renderLoaded(loaded, version, overrides)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(`ghcr\.io/[\w/.:-]+`).FindAllString(string(manifests)+string(hooks), -1)
+	slices.Sort(named)
+	if named = slices.Compact(named); !slices.Equal(named, listed) {
+		t.Errorf("the chart installs %q, the metadata lists %q", named, listed)
 	}
 }
 

@@ -65,12 +65,15 @@ func (o *options) chartFile(name string, content []byte) ([]byte, error) {
 	if name != "Chart.yaml" {
 		return content, nil
 	}
-	for _, line := range [][2]string{
+	lines := [][2]string{
 		{`version: `, o.number()},
 		{`appVersion: `, o.version},
-		{`.*image: ` + regexp.QuoteMeta(imageName) + `:`, o.version},
 		{`  artifacthub.io/prerelease: `, fmt.Sprintf("%q", fmt.Sprint(!o.final()))},
-	} {
+	}
+	for _, p := range o.programs {
+		lines = append(lines, [2]string{`.*image: ` + regexp.QuoteMeta(registry+p.name) + `:`, o.version})
+	}
+	for _, line := range lines {
 		pattern := regexp.MustCompile(`(?m)^(` + line[0] + `).*$`)
 		if found := len(pattern.FindAllIndex(content, -1)); found != 1 {
 			return nil, fmt.Errorf("%s has %d lines that match %q, not one", name, found, pattern)
