@@ -38,7 +38,8 @@ func billOf(o *options, b binary) (*cdx.BOM, error) {
 		return nil, err
 	}
 	main := cdx.Component{
-		BOMRef: "pkg:golang/" + info.Main.Path + "@" + o.version + "?type=package#cmd/" + b.name,
+		// The bills of two architectures are attested for one image: the name tells them apart.
+		BOMRef: "pkg:golang/" + info.Main.Path + "@" + o.version + "?goarch=" + b.arch + "&goos=" + b.os + "&type=package#cmd/" + b.name,
 		Type:   cdx.ComponentTypeApplication, Name: b.name, Version: o.version,
 	}
 	main.PackageURL = main.BOMRef

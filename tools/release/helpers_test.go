@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -18,6 +19,12 @@ func checkout(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return root
+}
+
+// lines returns the lines of a file.
+func lines(t *testing.T, dir, name string) []string {
+	t.Helper()
+	return strings.Split(strings.TrimSuffix(string(read(t, dir, name)), "\n"), "\n")
 }
 
 // untar returns the files of a tar archive, compressed or not.

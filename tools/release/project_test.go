@@ -1,7 +1,10 @@
 package main
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -13,12 +16,19 @@ import (
 
 // job is what a test reads of a workflow's job.
 type job struct {
+	Defaults struct {
+		Run struct {
+			Shell string `json:"shell"`
+		} `json:"run"`
+	} `json:"defaults"`
 	Permissions map[string]string `json:"permissions"`
 	Uses        string            `json:"uses"`
 	Needs       string            `json:"needs"`
 	Steps       []struct {
-		Uses string `json:"uses"`
-		Run  string `json:"run"`
+		Name string            `json:"name"`
+		Uses string            `json:"uses"`
+		With map[string]string `json:"with"`
+		Run  string            `json:"run"`
 	} `json:"steps"`
 }
 
@@ -110,19 +120,96 @@ func TestReleaseNeedsTheTests(t *testing.T) {
 	}
 }
 
-// TestReleasePushesEveryImage wants each archive in the registry, signed.
-func TestReleasePushesEveryImage(t *testing.T) {
-	var runs strings.Builder
-	for _, step := range workflows(t)["release.yml"].Jobs["release"].Steps {
-		runs.WriteString(step.Run)
+// TestReleaseSignsAllThatItPushes runs the workflow's own scripts, with programs that write down how they are called, and gives each thing
+// that is pushed its own digest.
+func TestReleaseSignsAllThatItPushes(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, content string) {
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	pushed := regexp.MustCompile(`for name in (.*); do\n\s+skopeo copy `).FindStringSubmatch(runs.String())
-	if pushed == nil {
-		t.Fatal("release.yml pushes no list of images")
+	// A digest is that of the name.
+	const digestOf = `sha256sum <<<"${reference##*/}" | sed 's/^/sha256:/; s/ .*//'`
+	write("programs/skopeo", "#!/bin/bash\nset -e\necho \"skopeo $*\" >>calls\nreference=${6-}\n[ \"$1\" != copy ] || { "+digestOf+"; } >\"$4\"\n")
+	write("programs/helm", "#!/bin/bash\nset -e\necho \"helm $*\" >>calls\nreference=$2\n[ \"$1\" != push ] || { echo Pushed: it; echo \"Digest: $("+digestOf+")\"; } >&2\n")
+	write("programs/cosign", "#!/bin/sh\necho \"cosign $*\" >>calls\n")
+	digest := func(pushed string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(pushed+"\n"))) }
+
+	chart := "refvol-" + strings.TrimPrefix(testVersion, "v") + ".tgz"
+	write("bin/release/"+chart, "")
+	want := []string{
+		"helm push bin/release/" + chart + " oci://ghcr.io/refvol/charts",
+		"cosign sign --yes ghcr.io/refvol/charts/refvol@" + digest(chart),
+		"cosign sign-blob --yes --bundle bin/release/SHA256SUMS.sigstore.json bin/release/SHA256SUMS",
 	}
+	outputs := map[string]string{"charts/refvol": "chart"}
+	digests := []string{"chart=" + digest(chart)}
 	for _, p := range programs() {
-		if !slices.Contains(strings.Fields(pushed[1]), p.name) || !strings.Contains(runs.String(), `"$REGISTRY/`+p.name+`@$`) {
-			t.Errorf("release.yml does not push and sign the image of %s", p.name)
+		write("bin/release/"+p.name+"-image.tar", "")
+		pushed := p.name + ":" + testVersion
+		image := registry + p.name + "@" + digest(pushed)
+		want = append(want, "skopeo copy --all --digestfile "+dir+"/digest oci-archive:bin/release/"+p.name+"-image.tar docker://"+registry+pushed,
+			"cosign sign --yes --recursive "+image)
+		for _, on := range p.platforms {
+			bill := "bin/release/" + p.name + "_" + on.String() + ".cdx.json"
+			write(bill, "")
+			if on.os == "linux" {
+				want = append(want, "cosign attest --yes --type cyclonedx --predicate "+bill+" "+image)
+			}
+		}
+		outputs[p.name] = p.name
+		digests = append(digests, p.name+"="+digest(pushed))
+	}
+
+	release := workflows(t)["release.yml"].Jobs["release"]
+	if shell := release.Defaults.Run.Shell; shell != "bash" { // with -eo pipefail
+		t.Errorf("the scripts' shell is %q", shell)
+	}
+	for _, step := range release.Steps {
+		if step.Name == "Push the images and the chart" || step.Name == "Sign" {
+			cmd := exec.CommandContext(t.Context(), "bash", "-eo", "pipefail", "-c", step.Run)
+			cmd.Dir = dir
+			cmd.Env = []string{"PATH=" + dir + "/programs:" + os.Getenv("PATH"), "RUNNER_TEMP=" + dir, "GITHUB_OUTPUT=" + dir + "/outputs",
+				"VERSION=" + testVersion, "REGISTRY=" + strings.TrimSuffix(registry, "/"), "GITHUB_ACTOR=actor", "TOKEN=token"}
+			if output, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", step.Name, err, output)
+			}
+		}
+	}
+	calls := slices.DeleteFunc(lines(t, dir, "calls"), func(call string) bool { return strings.Contains(call, " login ") })
+	slices.Sort(calls)
+	slices.Sort(want)
+	if !slices.Equal(calls, want) {
+		t.Errorf("the workflow calls\n%s\nwant\n%s", strings.Join(calls, "\n"), strings.Join(want, "\n"))
+	}
+	got := lines(t, dir, "outputs")
+	slices.Sort(got)
+	slices.Sort(digests)
+	if !slices.Equal(got, digests) {
+		t.Errorf("the steps that attest provenance get %q, want %q", got, digests)
+	}
+	// The provenance of the files, and of each thing in the registry.
+	attested := map[string]string{}
+	for _, step := range release.Steps {
+		if strings.HasPrefix(step.Uses, "actions/attest-build-provenance@") {
+			if name := step.With["subject-name"]; name != "" && step.With["push-to-registry"] == "true" {
+				attested[name] = step.With["subject-digest"]
+			} else {
+				attested[step.With["subject-checksums"]] = ""
+			}
+		}
+	}
+	if _, there := attested["bin/release/SHA256SUMS"]; !there || len(attested) != len(outputs)+1 {
+		t.Errorf("the provenance of %q is attested", attested)
+	}
+	for name, output := range outputs {
+		if got, want := attested["${{ env.REGISTRY }}/"+name], "${{ steps.push.outputs."+output+" }}"; got != want {
+			t.Errorf("the provenance of %s is attested for %q, want %q", name, got, want)
 		}
 	}
 }

@@ -15,11 +15,8 @@ import (
 	"strings"
 )
 
-// registry is where the images are, and imageName the plugin's without its tag.
-const (
-	registry  = "ghcr.io/refvol/"
-	imageName = registry + "refvol-plugin"
-)
+// registry is where the images are. An image is named as its program.
+const registry = "ghcr.io/refvol/"
 
 // release makes everything in a directory of its own and puts that in the place of the output, so
 // that a release is whole or not there.
@@ -36,6 +33,17 @@ func release(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
+	if err := writeAll(ctx, o, dir, built); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(o.output); err != nil {
+		return err
+	}
+	return os.Rename(dir, o.output)
+}
+
+// writeAll writes into dir all that a release has beside the binaries, which are there.
+func writeAll(ctx context.Context, o *options, dir string, built []binary) error {
 	for _, step := range []struct {
 		what string
 		do   func() error
@@ -50,10 +58,7 @@ func release(ctx context.Context, o *options) error {
 			return fmt.Errorf("%s: %w", step.what, err)
 		}
 	}
-	if err := os.RemoveAll(o.output); err != nil {
-		return err
-	}
-	return os.Rename(dir, o.output)
+	return nil
 }
 
 // platform is what a binary runs on, as Go names it.
