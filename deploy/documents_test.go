@@ -78,7 +78,7 @@ func TestDocumentedImage(t *testing.T) {
 
 // TestDocumentedNodeLabel: the command that labels the nodes with the plugin finds its pods.
 func TestDocumentedNodeLabel(t *testing.T) {
-	command := regexp.MustCompile(`label nodes refvol\.dev/plugin=true \$\(kubectl --namespace (\S+) get pods \\ --selector (\S+)=(\S+) `).
+	command := regexp.MustCompile(`label nodes \$\(kubectl --namespace (\S+) get pods --selector (\S+)=(\S+) .*?\) refvol\.dev/plugin=true `).
 		FindStringSubmatch(plain(documents(t)["docs/live-namespaces.md"]))
 	if command == nil {
 		t.Fatal("docs/live-namespaces.md has no such command")

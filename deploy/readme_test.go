@@ -8,13 +8,14 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// TestReadmeExample holds the pod that a newcomer sees first to what the examples
+// TestReadmeExample holds the pods of the Deployment that a newcomer sees first to what the examples
 // are held to.
 func TestReadmeExample(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
@@ -28,7 +29,8 @@ func TestReadmeExample(t *testing.T) {
 	app := volume.Ref{Kind: volume.ConfigMap, Namespace: exampleNamespace, Name: "app"}
 	objects := payload.Objects{app: {Ref: app, Data: map[string][]byte{"app.yaml": []byte("x")}}}
 	for _, block := range blocks {
-		pod := only[*corev1.Pod](t, decode(t, "README.md", block[1]))
+		deployment := only[*appsv1.Deployment](t, decode(t, "README.md", block[1]))
+		pod := &corev1.Pod{ObjectMeta: deployment.Spec.Template.ObjectMeta, Spec: deployment.Spec.Template.Spec}
 		checkImages(t, pod.Spec)
 		checkVolumes(t, pod, objects)
 	}

@@ -39,7 +39,7 @@ func (r row) reason() string {
 	if reason != "" {
 		reason += "; "
 	}
-	reason += fmt.Sprintf("%s %q: the API server answers with resourceVersion %s, older than %s: if etcd was restored, bump its revision, then write the object again",
+	reason += fmt.Sprintf("%s %q: the API server answers with resourceVersion %s, older than %s: if etcd was restored with a bumped revision, write the object again, otherwise restart all plugins and then replace the pods",
 		first.Kind, first.Namespace+"/"+first.Name, first.OlderAnswer.ResourceVersion, first.OlderAnswer.Known)
 	if more > 0 {
 		reason += fmt.Sprintf(" (the same of %d more objects)", more)

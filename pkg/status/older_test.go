@@ -10,7 +10,7 @@ func TestOlderAnswerInTheTable(t *testing.T) {
 	answer := &OlderAnswer{ResourceVersion: "11", Known: "20"}
 	app, db := VolumeObject{Object: &Object{Kind: "ConfigMap", Namespace: "shop", Name: "app"}}, VolumeObject{Object: &Object{Kind: "Secret", Namespace: "shop", Name: "db", OlderAnswer: answer}}
 	canary := VolumeObject{Object: &Object{Kind: "ConfigMap", Namespace: "shop", Name: "app", Canary: "10%"}, Absent: &Version{UID: "u", ResourceVersion: "1"}}
-	const sentence = `Secret "shop/db": the API server answers with resourceVersion 11, older than 20: if etcd was restored, bump its revision, then write the object again`
+	const sentence = `Secret "shop/db": the API server answers with resourceVersion 11, older than 20: if etcd was restored with a bumped revision, write the object again, otherwise restart all plugins and then replace the pods`
 	for want, v := range map[string]Volume{
 		"  stale; " + sentence + "\n":                       {Reason: "stale", Objects: []VolumeObject{app, db}},
 		"  " + sentence + "\n":                              {Objects: []VolumeObject{db}},

@@ -170,7 +170,7 @@ func TestStaleAnswersAfterARestart(t *testing.T) {
 			}
 			converges(t, 0, f.observers...)
 			f.wantOlderAnswers(true)
-			if out, _, _ := f.runStatus(); strings.Count(out, "if etcd was restored, bump its revision") != len(f.observers) {
+			if out, _, _ := f.runStatus(); strings.Count(out, "if etcd was restored with a bumped revision, write the object again") != len(f.observers) {
 				t.Errorf("status prints\n%s", out)
 			}
 			replaced := f.short("other")
