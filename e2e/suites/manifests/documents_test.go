@@ -1,15 +1,18 @@
 package manifests
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/doclines"
 )
 
 // documented returns the arguments of the kubectl commands of a document that begin with verb.
@@ -62,6 +65,27 @@ func TestSwitchKeepsRights(t *testing.T) {
 	for _, right := range [][2]string{{"list", "secrets"}, {"get", "configmaps"}, {"get", "pods"}} {
 		if err := asked(right[0], right[1]); err == nil {
 			t.Errorf("in the end the account may still %s %s", right[0], right[1])
+		}
+	}
+}
+
+// TestDocumentedKubectl: kubectl knows each command that the documents show, and its flags. It prints the help of a command once it has parsed
+// the flags.
+func TestDocumentedKubectl(t *testing.T) {
+	for _, line := range doclines.Find(t, filepath.Join(shared.deploy, ".."), "kubectl", 100) {
+		if line.Args[1] == "refvol" {
+			continue
+		}
+		args := append([]string{"--help=true"}, line.Args[1:]...)
+		if line.IsSpan { // its last flag may lack a value
+			args = append(args, "x")
+		}
+		out, err := shared.kubectl(t.Context(), args...)
+		if err == nil && !slices.ContainsFunc(line.Args[1:], func(word string) bool { return strings.Contains(out, "\n  kubectl "+word) }) {
+			err = errors.New("kubectl has no such command")
+		}
+		if err != nil {
+			t.Errorf("%s: %v", &line, err)
 		}
 	}
 }
