@@ -184,6 +184,10 @@ func (n *leakyNode) refusals(v *harness.Volume) {
 	}
 }
 
+func without(key string) func(*csi.NodePublishVolumeRequest) {
+	return func(r *csi.NodePublishVolumeRequest) { delete(r.VolumeContext, key) }
+}
+
 // tokens is where pods' tokens come in a request, in one map or the other.
 const tokens = "csi.storage.k8s.io/serviceAccount.tokens"
 

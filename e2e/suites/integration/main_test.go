@@ -30,11 +30,9 @@ type suite struct {
 	// plugin is the program under test, kubeconfig has the rights that deploy/base
 	// gives it.
 	plugin, kubeconfig string
-	// refvol builds kubectl-refvol, once: in a virtual machine there is no compiler.
-	refvol func() (string, error)
 	// powerless is a kubeconfig of a service account without any right.
 	powerless string
-	// plain builds the plugin without the race detector, once.
+	// plain builds the plugin without the race detector, once: in a virtual machine there is no compiler.
 	plain func() (string, error)
 }
 
@@ -81,7 +79,6 @@ func newSuite(ctx context.Context) (_ *suite, err error) {
 		fmt.Fprintln(os.Stderr, "building refvol-plugin")
 		return harness.BuildPlugin(ctx, s.dir, false, os.Stderr)
 	})
-	s.refvol = sync.OnceValues(func() (string, error) { return harness.BuildKubectlRefvol(ctx, s.dir, false, os.Stderr) })
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.stop())

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -91,5 +94,25 @@ func TestPlantedLeaks(t *testing.T) {
 	server.Close()
 	if err := harness.HTTPLeaks(t.Context(), server.Listener.Addr().String()); err == nil {
 		t.Error("a server that is away has nothing to hide")
+	}
+}
+
+// notify tells the plugin what became of its registration, as a kubelet does.
+func notify(t *testing.T, p *harness.Plugin, status *registration.RegistrationStatus) {
+	t.Helper()
+	var sockets []string
+	harness.Eventually(t, soon, func() (err error) {
+		if sockets, err = filepath.Glob(filepath.Join(p.RegistrationDir(), "*.sock")); err == nil && len(sockets) != 1 {
+			err = fmt.Errorf("registration sockets are %q", sockets)
+		}
+		return err
+	})
+	conn, err := grpc.NewClient("unix://"+sockets[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := registration.NewRegistrationClient(conn).NotifyRegistrationStatus(t.Context(), status); err != nil {
+		t.Fatal(err)
 	}
 }

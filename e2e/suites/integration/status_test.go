@@ -204,34 +204,3 @@ func TestStatusWithoutPlugin(t *testing.T) {
 		t.Errorf("exit status %d, %q, %q", exit, out, errOut)
 	}
 }
-
-// TestWithdrawnIsTold: the status says which object was withdrawn from a volume, and not that of one which is shown.
-func TestWithdrawnIsTold(t *testing.T) {
-	n := newAcrossNode(t, anyStatusPort)
-	v, revoke := n.consented()
-	withdrawn := func() (names []string, err error) {
-		report, err := n.report()
-		if err != nil {
-			return nil, err
-		}
-		for _, of := range report.Volumes {
-			for _, o := range of.Objects {
-				if o.Withdrawn {
-					names = append(names, fmt.Sprintf("%s %s/%s of %s, shown: %t", o.Kind, o.Namespace, o.Name, of.Pod.Name, o.Shown != nil))
-				}
-			}
-		}
-		return names, nil
-	}
-	if names, err := withdrawn(); err != nil || len(names) > 0 {
-		t.Errorf("before: %q, %v", names, err)
-	}
-	revoke()
-	want := fmt.Sprintf("Secret %s/db of %s, shown: false", n.source, v.Pod)
-	harness.Eventually(t, soon, func() error {
-		if names, err := withdrawn(); err != nil || len(names) != 1 || names[0] != want {
-			return fmt.Errorf("withdrawn: %q, %w, want %s", names, err, want)
-		}
-		return nil
-	})
-}

@@ -61,7 +61,7 @@ func plugin(name string, tests ...string) part {
 // lifeOfAVolume goes once through all that happens to a volume.
 func lifeOfAVolume() part {
 	return plugin("publish, update, restart, unpublish",
-		"TestNeverVisibleAndIncomplete", "TestEnvFile", "TestJoin", "TestKernelWithoutNoswap")
+		"TestNeverVisibleAndIncomplete", "TestKernelWithoutNoswap")
 }
 
 // receipts are of who opens which files.
@@ -71,7 +71,7 @@ func receipts() part { return plugin("receipts", "TestReceipts", "TestReceiptsIn
 // has become.
 func hostileTargets() part {
 	return plugin("hostile targets",
-		"TestMalformedPublish", "TestSomethingMountedOnAFile", "TestMountRemovedAtAnyCall")
+		"TestSomethingMountedOnAFile", "TestMountRemovedAtAnyCall")
 }
 
 // all is what a kernel that refvol supports must pass.

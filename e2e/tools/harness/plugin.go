@@ -166,16 +166,7 @@ func (p *Plugin) bindPods() error {
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", dir, err)
 	}
-	return p.Propagate(true)
-}
-
-// Propagate has the plugin's mounts reach others, or nobody. It is for a plugin that does not run.
-func (p *Plugin) Propagate(shared bool) error {
-	flag := uintptr(unix.MS_PRIVATE)
-	if shared {
-		flag = unix.MS_SHARED
-	}
-	return os.NewSyscallError("mount "+p.podsDir(), unix.Mount("", p.podsDir(), "", flag, ""))
+	return os.NewSyscallError("mount "+dir, unix.Mount("", dir, "", unix.MS_SHARED, ""))
 }
 
 func (p *Plugin) podsDir() string { return filepath.Join(p.KubeletDir(), "pods") }
