@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
 packages=(access authz apiclient check clientlog csi envfile events fleet health loglimit manager metrics mount opened payload permissions pod publisher-a publisher-b question receipts record refvol-notify refvol-plugin report requests room stage status taint volume writer-a writer-b)
-parts=(unit random simulation integration integration-alone integration-faults integration-schedules suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
+parts=(unit random simulation integration integration-alone integration-faults suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
 # Unit tests of another architecture need a processor of that kind, or QEMU in user mode.
@@ -24,10 +24,9 @@ arm64() {
 }
 
 # alone: long tests of the integration suite that run by themselves. faults: tests that kill the plugin or unmount a volume at one system call
-# after another. schedules: random schedules of faults, which take as long. The part integration runs the others side by side.
-alone='^(TestReadersDuringUpdates|TestAStormOfOpens|TestNoDenialWhileTheAPIServerStarts|TestOneOfThreeServers)$'
+# after another. The part integration runs the others side by side.
+alone='^(TestReadersDuringUpdates|TestAStormOfOpens|TestNoDenialWhileTheAPIServerStarts)$'
 faults='^(TestKilledAnywhere|TestKilledWhileItStarts|TestMountRemovedAtAnyCall)$'
-schedules='^(TestRandomFaults)$'
 integration() {
   REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on -v "$@" ./suites/integration
 }
@@ -97,10 +96,9 @@ crio() {
 run() {
   case $1 in
   unit) make test-unit TEST='test -race -trimpath -buildvcs=false -vet=off -timeout 55m -shuffle=on -count=5' ;;
-  integration) integration -skip="$alone|$faults|$schedules" ;;
+  integration) integration -skip="$alone|$faults" ;;
   integration-alone) integration -run="$alone" ;;
   integration-faults) integration -run="$faults" ;;
-  integration-schedules) integration -run="$schedules" -parallel=20 ;; # its nodes mostly wait
   random) random ;;
   simulation) simulation ;;
   suites) suites ;;

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"sync/atomic"
@@ -102,6 +103,45 @@ func TestPausesAfterACalmWatch(t *testing.T) {
 			t.Errorf("after a watch that lasted the pause is %s", pause)
 		}
 	})
+}
+
+// TestRequestsWhileAllFail: however long an API server fails, each object is requested now and then, after the longest pause.
+func TestRequestsWhileAllFail(t *testing.T) {
+	// As many short pauses as there are, and then the longest. A round is at most three requests: a watch and two lists.
+	const objects, lasts, most = 20, 10 * time.Minute, 3 * (10 + 10*60/15)
+	for name, err := range map[string]error{"forbidden": errForbidden, "unauthorized": errUnauthorized, "failed": apierrors.NewInternalError(errors.New("etcd"))} {
+		t.Run(name, func(t *testing.T) {
+			inEachBubble(t, func(t *testing.T, e *env) {
+				var refs []volume.Ref
+				for i := range objects {
+					ref := secretRef(fmt.Sprint("s", i))
+					e.api.put(secret(ref.Name, "1"))
+					refs = append(refs, ref)
+				}
+				e.RegisterPod(pod("p"), "v", refs)
+				after(2 * time.Second)
+				before := map[volume.Ref]int{}
+				for _, ref := range refs {
+					before[ref] = len(e.api.requests(ref))
+				}
+				e.answerWith(err)
+				for range lasts / testResync {
+					e.Refresh(refs) // as each resync does
+					e.readFor(testResync, refs)
+				}
+				all := 0
+				for _, ref := range refs {
+					n := len(e.api.requests(ref)) - before[ref]
+					if all += n; n > most {
+						t.Errorf("%d requests of %s in %s, want %d at most", n, ref, lasts, most)
+					}
+				}
+				if all < 10 { // one account's tokens may be refused, so that all its objects wait together
+					t.Errorf("%d requests in %s", all, lasts)
+				}
+			})
+		})
+	}
 }
 
 // rewatches counts the watches that were opened again.

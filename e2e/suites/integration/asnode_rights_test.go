@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -112,4 +113,18 @@ func TestRightsAsNode(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestAsNodeWithoutMirrorPod: the API server has no pod for a static pod until it accepts the mirror, which NodeRestriction
+// refuses if it names Secrets. Until then its authorizer answers 403, as for a pod of another node, and no 404.
+func TestAsNodeWithoutMirrorPod(t *testing.T) {
+	t.Parallel()
+	n := newAsNode(t, "--publish-wait=1s")
+	n.secret("db", map[string]string{"password": n.canary()})
+	static := n.volume(directly("secret", "db"))
+	static.Unknown = true
+	for range 2 {
+		wantStatus(t, n.finalAnswer(static), codes.PermissionDenied, "read pod "+n.namespace+"/"+static.Pod+": ", "no relationship found between node")
+	}
+	n.wantNothingLeft()
 }

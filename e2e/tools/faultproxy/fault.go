@@ -24,9 +24,9 @@ const (
 	HalfOpen
 	// Partition holds up all bytes of all connections, and passes them on after it.
 	Partition
-	// TooManyRequests answers with 429 and the Retry-After that SetRetryAfter says.
+	// TooManyRequests answers with 429 and a Retry-After of one second.
 	TooManyRequests
-	// Unavailable answers with 503 and the Retry-After that SetRetryAfter says.
+	// Unavailable answers with 503 and a Retry-After of one second.
 	Unavailable
 	// ServerError answers with 500, in the API server's form.
 	ServerError

@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"strconv"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -50,7 +49,7 @@ func (p *Proxy) kept(o Object, kind string) (stored, bool) {
 
 // ServeHTTP records a request and passes it on, or answers it as the fault says.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	request, over, retryAfter := p.record(describe(r))
+	request, over := p.record(describe(r))
 	if request.Fault == NoHeaders {
 		over = nil
 	}
@@ -67,7 +66,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case refused != nil:
-		answer(w, refused, retryAfter)
+		answer(w, refused)
 	case request.Fault == BadGateway:
 		badGateway(w)
 	case request.Fault == Stale && p.replay(w, r, request, over):
@@ -81,7 +80,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // record takes note of a request. It returns the request with the fault that it meets, and what is closed when that
 // is over.
-func (p *Proxy) record(r Request) (_ Request, over <-chan struct{}, retryAfter string) {
+func (p *Proxy) record(r Request) (_ Request, over <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.Fault = p.fault
@@ -91,20 +90,17 @@ func (p *Proxy) record(r Request) (_ Request, over <-chan struct{}, retryAfter s
 		}
 	}
 	p.requests = append(p.requests, r)
-	return r, p.changed, p.retryAfter
+	return r, p.changed
 }
 
 // answer writes a Status, in JSON, which every client takes.
-func answer(w http.ResponseWriter, err *apierrors.StatusError, retryAfter string) {
+func answer(w http.ResponseWriter, err *apierrors.StatusError) {
 	status := err.Status()
 	status.Kind, status.APIVersion = "Status", "v1"
 	w.Header().Set("Content-Type", "application/json")
 	if status.Code == http.StatusTooManyRequests || status.Code == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", retryAfter)
-		// The API server says it in both places. What is no number has no place in the body.
-		if seconds, err := strconv.ParseInt(retryAfter, 10, 32); err == nil {
-			status.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(seconds)}
-		}
+		w.Header().Set("Retry-After", "1") // the API server says it in both places
+		status.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	}
 	w.WriteHeader(int(status.Code))
 	_ = json.NewEncoder(w).Encode(status)

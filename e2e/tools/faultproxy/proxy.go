@@ -54,8 +54,7 @@ type Proxy struct {
 	mu    sync.Mutex
 	fault Fault
 	// only are the faults of some requests; a later one counts.
-	only       []partialFault
-	retryAfter string
+	only []partialFault
 	// changed is closed, and replaced, when the fault changes.
 	changed  chan struct{}
 	requests []Request
@@ -85,14 +84,13 @@ func Start(o Options) (*Proxy, error) {
 	certified := httptest.NewTLSServer(nil)
 	certified.Close()
 	p := &Proxy{
-		opts:       o,
-		target:     target,
-		forward:    &http.Transport{TLSClientConfig: upstream, ForceAttemptHTTP2: true, DisableCompression: true},
-		ca:         pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certified.Certificate().Raw}),
-		retryAfter: "1",
-		changed:    make(chan struct{}),
-		watches:    make(map[Object]int),
-		oldest:     make(map[answerKey]stored),
+		opts:    o,
+		target:  target,
+		forward: &http.Transport{TLSClientConfig: upstream, ForceAttemptHTTP2: true, DisableCompression: true},
+		ca:      pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certified.Certificate().Raw}),
+		changed: make(chan struct{}),
+		watches: make(map[Object]int),
+		oldest:  make(map[answerKey]stored),
 	}
 	p.server = &http.Server{
 		Handler:   p,
@@ -154,13 +152,6 @@ func (p *Proxy) InjectFor(f Fault, match func(Request) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.only = append(p.only, partialFault{f, match})
-}
-
-// SetRetryAfter sets what TooManyRequests and Unavailable say in Retry-After, whatever it is; at first "1".
-func (p *Proxy) SetRetryAfter(value string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.retryAfter = value
 }
 
 // Heal ends the faults that are on.
