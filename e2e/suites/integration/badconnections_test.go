@@ -20,7 +20,7 @@ func TestBadConnections(t *testing.T) {
 	for _, fault := range harness.Scaled(faults, append(faults, faultproxy.HalfOpen, faultproxy.Partition)) {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
-			n := newProxied(t, faultproxy.Options{}, "--publish-wait=3s")
+			n := newProxied(t, "--publish-wait=3s")
 			changes := n.newThing("configMap", "app")
 			n.configMap("late", map[string]string{"key": "late"})
 			seen, goes, comes := n.watch(changes), n.published("app"), n.short("late")

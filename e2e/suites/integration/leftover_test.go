@@ -97,6 +97,7 @@ func TestSomethingMountedOnAFile(t *testing.T) {
 // names and holes, in the generation and beside it. That costs the plugin few descriptors and little memory, delays the
 // updates of that pod, and no other pod's.
 func TestAVolumeFilledByItsContainer(t *testing.T) {
+	needsLong(t)
 	for _, strategy := range []string{"Atomic", "InPlace"} {
 		t.Run(strategy, func(t *testing.T) {
 			n := newNode(t, "--max-volume-size=256Mi", "--max-total-size=4Gi")

@@ -105,7 +105,7 @@ func forbiddenShows(t *testing.T, a *alerting) {
 }
 
 func absentServerShows(t *testing.T, a *alerting) {
-	n := newProxied(t, faultproxy.Options{}, anyPort)
+	n := newProxied(t, anyPort)
 	v := n.withFault(faultproxy.Refused)
 	n.isStale(map[series]float64{`rest_client_requests_total{code="<error>"}`: 1})
 	// A test can't wait for ten minutes, so three seconds take their place.
@@ -117,7 +117,7 @@ func absentServerShows(t *testing.T, a *alerting) {
 }
 
 func brokenWatchesShow(t *testing.T, a *alerting) {
-	n := newProxied(t, faultproxy.Options{}, anyPort)
+	n := newProxied(t, anyPort)
 	v := n.withFault(faultproxy.WatchClosed)
 	a.wantFiring(t, asReady(n.scrapes(func() {
 		n.moves(n.scrape(), map[series]float64{`refvol_reflector_restarts_total{kind="ConfigMap"}`: 5})
@@ -127,7 +127,7 @@ func brokenWatchesShow(t *testing.T, a *alerting) {
 }
 
 func failingServerShows(t *testing.T, a *alerting) {
-	n := newProxied(t, faultproxy.Options{}, anyPort)
+	n := newProxied(t, anyPort)
 	// Later there are no other requests than those that fail: a series that begins in the second
 	// scrape doesn't grow.
 	n.counts(map[series]float64{`refvol_ready{condition="rights"}`: 1})
@@ -242,7 +242,7 @@ func revokedConsentShows(t *testing.T, _ *alerting) {
 }
 
 func failingReviewsShow(t *testing.T, a *alerting) {
-	n := newProxiedAs(t, componentAccount(t, "cross-namespace"), faultproxy.Options{}, "--cross-namespace", "--resync-interval=1s", anyPort)
+	n := newProxiedAs(t, componentAccount(t, "cross-namespace"), "--cross-namespace", "--resync-interval=1s", anyPort)
 	n.source = newNamespace(t)
 	n.consented()
 	n.inject(faultproxy.ServerError)
@@ -267,7 +267,7 @@ func missingTokensShow(t *testing.T, a *alerting) {
 }
 
 func takenOverShows(t *testing.T, _ *alerting) {
-	n := newProxied(t, faultproxy.Options{}, anyPort)
+	n := newProxied(t, anyPort)
 	n.value("app")
 	v := n.short("app")
 	pinned := n.volume(map[string]string{"configMap": "app", "updatePolicy": "Pinned"})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -35,6 +36,16 @@ func newNode(t *testing.T, args ...string) *node {
 func newNodeAs(t *testing.T, kubeconfig string, args ...string) *node {
 	t.Helper()
 	return newNodeWith(t, harness.PluginOptions{Kubeconfig: kubeconfig, Args: args})
+}
+
+// newPlain starts a plugin that takes what a release takes: no race detector, few logs.
+func newPlain(t *testing.T, args ...string) *node {
+	t.Helper()
+	binary, err := shared.plain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newNodeWith(t, harness.PluginOptions{Binary: binary, Kubeconfig: shared.kubeconfig, Args: append(args, "-v=2")})
 }
 
 // nodeDir makes the directory of a node.
@@ -241,4 +252,49 @@ func (n *node) kernelCounts(volumes ...*harness.Volume) (bytes int64) {
 		bytes += int64(fs.Blocks-fs.Bfree)*fs.Bsize + int64(fs.Files-fs.Ffree)<<10
 	}
 	return bytes
+}
+
+// inParallel calls f for each number below n, a few at a time, and joins the errors.
+func inParallel(n, atOnce int, f func(int) error) error {
+	errs := make([]error, n)
+	var running sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for i := range n {
+		slots <- struct{}{}
+		running.Go(func() {
+			errs[i] = f(i)
+			<-slots
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+func (n *node) publishAll(volumes []*harness.Volume) {
+	n.t.Helper()
+	if err := inParallel(len(volumes), len(volumes), func(i int) error { return n.Publish(n.t.Context(), volumes[i]) }); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) unpublishAll(volumes []*harness.Volume) {
+	n.t.Helper()
+	n.unpublishEach(volumes)
+	n.wantNothingLeft()
+}
+
+// unpublishEach unpublishes volumes, but not necessarily all of the node.
+func (n *node) unpublishEach(volumes []*harness.Volume) {
+	n.t.Helper()
+	if err := inParallel(len(volumes), len(volumes), func(i int) error { return n.Unpublish(n.t.Context(), volumes[i]) }); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// needsLong skips what only the long form has.
+func needsLong(t *testing.T) {
+	t.Helper()
+	if !harness.Scaled(false, true) {
+		t.Skip("SKIP: it belongs to the long form (REFVOL_LONG=1)")
+	}
 }

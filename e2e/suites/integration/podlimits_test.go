@@ -2,8 +2,7 @@ package integration
 
 import (
 	"fmt"
-	"io"
-	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,24 +14,16 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// The limits of docs/limits.md for one volume and for the volumes of one pod together.
 const (
+	// The limits of docs/limits.md for one volume and for the volumes of one pod together.
 	mostVolumeItems   = 8192
 	mostVolumeObjects = 256
-	mostPodVolumes    = 128
 	mostPodObjects    = 1024
 	mostPodItems      = 16384
+	// mostPods is how many of the largest pods a tenant has beside another pod: with an eighth of the node's memory for each of them, one
+	// more could fill the node.
+	mostPods = 7
 )
-
-// newAttacked starts a plugin for a test of attacks. Its memory and its times are those of a release.
-func newAttacked(t *testing.T, args ...string) (*node, *neighbor) {
-	t.Helper()
-	n := newPlain(t, append(args, anyStatusPort)...)
-	n.configMap("known", map[string]string{"key": n.canary()})
-	n.published("known")
-	n.configMap("updated", map[string]string{"round": "0"})
-	return n, &neighbor{node: n, updated: n.published("updated")}
-}
 
 // podOf returns volumes of one new pod, with other volumes in its spec beside them. The API server knows the pod, so a publish stores nothing.
 func (n *node) podOf(count int, attributes func(i int) map[string]string, beside ...corev1.Volume) []*harness.Volume {
@@ -50,33 +41,39 @@ func (n *node) podOf(count int, attributes func(i int) map[string]string, beside
 	return volumes
 }
 
-// naming returns the sources of a volume that names ConfigMaps, all of which may be missing.
-func naming(names ...string) map[string]string {
-	var sources strings.Builder
-	for _, name := range names {
-		fmt.Fprintf(&sources, "- configMap: {name: %s, optional: true}\n", name)
+// largestPods publishes one of the largest pods, for which the plugin needs little memory, and the others at once, beside which another pod
+// starts soon. The limits are generous, because the memory includes garbage, and the machine may be busy.
+func (n *node) largestPods(pod func() []*harness.Volume) {
+	n.t.Helper()
+	n.value("plain")
+	alone, first := n.timePlain(plainPods)
+	before, _ := n.resident()
+	server, _ := residentOf(n.t, shared.APIServerPID())
+	largest := pod()
+	n.publishAll(largest)
+	_, one := n.resident()
+	var volumes []*harness.Volume
+	for range mostPods - 1 {
+		volumes = append(volumes, pod()...)
 	}
-	return map[string]string{"sources": sources.String()}
-}
-
-// numbered returns names that end in the numbers from first on.
-func numbered(prefix string, first, count int) []string {
-	var names []string
-	for i := range count {
-		names = append(names, fmt.Sprint(prefix, first+i))
+	ended := make(chan []error, 1)
+	begin := time.Now()
+	go func() { ended <- n.publishAtOnce(volumes) }()
+	beside, second := n.timePlain(plainPods)
+	answers := <-ended
+	took := time.Since(begin)
+	_, all := n.resident()
+	more, _ := residentOf(n.t, shared.APIServerPID())
+	n.t.Logf("%d volumes took %s; the memory grew from %d by %d MiB for one pod and by %d for all, that of the API server by %d; the median of a plain publish was %s alone and %s beside them",
+		len(volumes), took, before>>20, (one-before)>>20, (all-before)>>20, (more-server)>>20, alone, beside)
+	n.wantPublished(answers, len(volumes), "")
+	if beside > max(time.Second, 20*alone) {
+		n.t.Errorf("a plain publish took %s beside the largest pods, and %s alone", beside, alone)
 	}
-	return names
-}
-
-// listing returns a native volume that shows a key in many files. The ConfigMap may be missing.
-func listing(configMap string, items int) corev1.Volume {
-	optional := true
-	native := harness.NativeConfigMap("native", configMap)
-	native.ConfigMap.Optional = &optional
-	for i := range items {
-		native.ConfigMap.Items = append(native.ConfigMap.Items, corev1.KeyToPath{Key: "key", Path: fmt.Sprintf("%x", i)})
+	if one-before > 100<<20 {
+		n.t.Errorf("the plugin's memory grew by %d MiB for one pod", (one-before)>>20)
 	}
-	return native
+	n.unpublishAll(slices.Concat(first, second, largest, volumes))
 }
 
 // publishAtOnce publishes all volumes at the same time and returns the answers. It is for any goroutine.
@@ -90,123 +87,52 @@ func (n *node) publishAtOnce(volumes []*harness.Volume) []error {
 }
 
 // wantPublished fails the test unless so many answers are good and all others refuse the volume with a text.
-func wantPublished(t *testing.T, answers []error, want int, text string) {
-	t.Helper()
+func (n *node) wantPublished(answers []error, want int, text string) {
+	n.t.Helper()
 	published := 0
 	for _, err := range answers {
 		if err == nil {
 			published++
 		} else {
-			wantStatus(t, err, codes.InvalidArgument, "Too many: the volume names ", text)
+			wantStatus(n.t, err, codes.InvalidArgument, "Too many: the volume names ", text)
 		}
 	}
 	if published != want {
-		t.Errorf("%d of %d volumes were published, want %d", published, len(answers), want)
+		n.t.Errorf("%d of %d volumes were published, want %d", published, len(answers), want)
 	}
 }
 
-// TestPodLimitsDeepPaths: pods put a path of 3,801 bytes in front of the 8,192 items of a native volume, so each volume would have 30 MiB of
-// paths. The plugin refuses them before it makes a path.
-func TestPodLimitsDeepPaths(t *testing.T) {
-	const pods, volumes = 7, 4
-	n, other := newAttacked(t)
-	attributes := func(int) map[string]string {
-		return map[string]string{"sources": "[{volume: {name: native, path: " + strings.Repeat("a/", 1900) + "b}}]"}
-	}
-	var deep []*harness.Volume
-	for range pods {
-		deep = append(deep, n.podOf(volumes, attributes, listing("none", mostVolumeItems))...)
-	}
-	alone, before := other.alone(), n.memory()
-	bursts := harness.Scaled(4, 20)
-	var answers [][]error
-	beside, lasted := other.beside(func() {
-		for range bursts {
-			answers = append(answers, n.publishAtOnce(deep))
-		}
+// TestPodLimitsMostObjects: pods name as many objects as a pod may, each its own, which don't exist. Another pod doesn't wait for their
+// requests.
+func TestPodLimitsMostObjects(t *testing.T) {
+	needsLong(t)
+	n, named := newPlain(t), 0
+	n.largestPods(func() []*harness.Volume {
+		return n.podOf(mostPodObjects/mostVolumeObjects, func(int) map[string]string {
+			var sources strings.Builder
+			for range mostVolumeObjects {
+				named++
+				fmt.Fprintf(&sources, "- configMap: {name: missing-%d, optional: true}\n", named)
+			}
+			return map[string]string{"sources": sources.String()}
+		})
 	})
-	after := n.memory()
-	t.Logf("%d publishes took %s\nalone:  %s\nbeside: %s\nbefore: %s\nafter:  %s", bursts*len(deep), lasted, alone, beside, before, after)
-	for _, burst := range answers {
-		wantPublished(t, burst, 0, "bytes of names and paths")
-	}
-	grewLittle(t, before, after)
-	isCalm(t, alone, beside)
 }
 
-// TestPodLimitsObjects: one pod names 8,192 objects that don't exist, 256 in each volume. Only as many volumes are published as
-// name 1,024 together.
-func TestPodLimitsObjects(t *testing.T) {
-	const volumes, want = 32, mostPodObjects / mostVolumeObjects
-	n, other := newAttacked(t)
-	many := n.podOf(volumes, func(i int) map[string]string {
-		return naming(numbered("missing-", i*mostVolumeObjects, mostVolumeObjects)...)
-	})
-	alone, before := other.alone(), n.memory()
-	watched, rounds := watches(t.Context(), t, "configmaps"), other.rounds
-	var answers []error
-	beside, lasted := other.beside(func() { answers = n.publishAtOnce(many) })
-	after := n.memory()
-	own := watches(t.Context(), t, "configmaps") - watched - (other.rounds - rounds)
-	t.Logf("%d publishes took %s, and there are %d more watches\nalone:  %s\nbeside: %s\nbefore: %s\nafter:  %s", len(many), lasted, own, alone, beside, before, after)
-	wantPublished(t, answers, want, "ConfigMaps and Secrets")
-	if own > mostPodObjects {
-		t.Errorf("the pod has %d watches, more than %d", own, mostPodObjects)
+// TestPodLimitsMostItems: pods list as many items as a pod may, and each item is an empty file. One volume more is refused.
+func TestPodLimitsMostItems(t *testing.T) {
+	needsLong(t)
+	const volumes = mostPodItems / mostVolumeItems
+	n := newPlain(t)
+	n.configMap("files", map[string]string{"key": ""})
+	native := harness.NativeConfigMap("native", "files")
+	for i := range mostVolumeItems - 1 { // the source counts too
+		native.ConfigMap.Items = append(native.ConfigMap.Items, corev1.KeyToPath{Key: "key", Path: fmt.Sprintf("%x", i)})
 	}
-	grewLittle(t, before, after)
-	isCalm(t, alone, beside)
-}
-
-// TestPodLimitsReport: pods have as many volumes as they may, and each volume names the same objects by the longest names. The report has each
-// name once.
-func TestPodLimitsReport(t *testing.T) {
-	const objects = mostPodObjects / mostPodVolumes
-	pods := harness.Scaled(4, 20)
-	n, other := newAttacked(t)
-	names := numbered(strings.Repeat("n", longestKey-1), 0, objects)
-	var volumes []*harness.Volume
-	for range pods {
-		volumes = append(volumes, n.podOf(mostPodVolumes, func(int) map[string]string { return naming(names...) })...)
-	}
-	alone, before := other.alone(), n.memory()
-	empty, _ := n.statusSize()
-	var answers []error
-	beside, lasted := other.beside(func() { answers = n.publishAtOnce(volumes) })
-	wantPublished(t, answers, len(volumes), "")
-	size, fetched := n.statusSize()
-	after := n.memory()
-	pairs := pods * mostPodObjects
-	t.Logf("%d pods took %s; the report of %d pairs of volume and object has %d bytes, %d of them for other volumes, and took %s\nalone:  %s\nbeside: %s\nbefore: %s\nafter:  %s",
-		pods, lasted, pairs, size, empty, fetched, alone, beside, before, after)
-	if most := int64(pairs * longestKey / 2); size > most {
-		t.Errorf("the report has %d bytes, more than %d", size, most)
-	}
-	grewLittle(t, before, after)
-	isCalm(t, alone, beside)
-	report, err := n.report()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if own := len(report.Volumes); own < pods*mostPodVolumes {
-		t.Errorf("the report has %d volumes, want at least %d", own, pods*mostPodVolumes)
-	}
-}
-
-// statusSize returns how many bytes the report has and how long it takes to get it.
-func (n *node) statusSize() (size int64, took time.Duration) {
-	n.t.Helper()
-	begin := time.Now()
-	request, err := http.NewRequestWithContext(n.t.Context(), http.MethodGet, "http://"+n.statusAddress()+"/status", http.NoBody)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	defer response.Body.Close()
-	if size, err = io.Copy(io.Discard, response.Body); err != nil {
-		n.t.Fatal(err)
-	}
-	return size, time.Since(begin)
+	attributes := func(int) map[string]string { return map[string]string{"volume": "native"} }
+	n.largestPods(func() []*harness.Volume { return n.podOf(volumes, attributes, native) })
+	// There is room for one volume, and several ask for it at once.
+	pod := n.podOf(4*volumes, attributes, native)
+	n.publishAll(pod[:volumes-1])
+	n.wantPublished(n.publishAtOnce(pod[volumes-1:]), 1, "sources, items, variables and directories")
 }

@@ -8,7 +8,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/refvol/refvol/e2e/tools/faultproxy"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -30,7 +29,7 @@ func (n *node) rejected(v *harness.Volume) {
 // and another pod of its account carries on, both the watch and the reviews.
 func TestATokenDiesWithItsPod(t *testing.T) {
 	t.Parallel()
-	behind := newProxiedAs(t, componentAccount(t, "pod-identity"), faultproxy.Options{}, "--identity=pod", "--resync-interval=1s")
+	behind := newProxiedAs(t, componentAccount(t, "pod-identity"), "--identity=pod", "--resync-interval=1s")
 	n := behind.node
 	n.secret("db", map[string]string{"password": n.canary()})
 	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))

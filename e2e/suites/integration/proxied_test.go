@@ -26,27 +26,24 @@ const (
 type proxied struct {
 	*node
 	proxy *faultproxy.Proxy
-	// seen are the requests that the proxy had since forgetRequests.
-	seen []faultproxy.Request
 }
 
 // newProxied starts a plugin behind a proxy. The log has each request that failed, but no
 // bodies, as these tests may run for long.
-func newProxied(t *testing.T, o faultproxy.Options, args ...string) *proxied {
+func newProxied(t *testing.T, args ...string) *proxied {
 	t.Helper()
-	return newProxiedAs(t, shared.kubeconfig, o, args...)
+	return newProxiedAs(t, shared.kubeconfig, args...)
 }
 
 // newProxiedAs is newProxied with the rights that another kubeconfig gives.
-func newProxiedAs(t *testing.T, rights string, o faultproxy.Options, args ...string) *proxied {
+func newProxiedAs(t *testing.T, rights string, args ...string) *proxied {
 	t.Helper()
 	config, err := clientcmd.LoadFromFile(rights)
 	if err != nil {
 		t.Fatal(err)
 	}
 	token := config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo].Token
-	o.Target = shared.Config()
-	proxy, err := faultproxy.Start(o)
+	proxy, err := faultproxy.Start(faultproxy.Options{Target: shared.Config()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,17 +57,6 @@ func newProxiedAs(t *testing.T, rights string, o faultproxy.Options, args ...str
 		t.Fatal(err)
 	}
 	return &proxied{node: newNodeAs(t, kubeconfig, append([]string{"-v=4"}, args...)...), proxy: proxy}
-}
-
-// requests returns the requests since forgetRequests; not for concurrent use.
-func (n *proxied) requests() []faultproxy.Request {
-	n.seen = append(n.seen, n.proxy.Requests()...)
-	return n.seen
-}
-
-func (n *proxied) forgetRequests() {
-	n.proxy.Requests()
-	n.seen = nil
 }
 
 func (n *proxied) inject(f faultproxy.Fault) {
@@ -99,27 +85,4 @@ func noWatches(p *faultproxy.Proxy) error {
 		return fmt.Errorf("watches are open: %v", open)
 	}
 	return nil
-}
-
-// rounds are the requests for an object by their kinds.
-type rounds struct{ initial, lists, goingOn int }
-
-// roundsOf counts the rounds of each object.
-func roundsOf(requests []faultproxy.Request) map[faultproxy.Object]rounds {
-	all := make(map[faultproxy.Object]rounds)
-	for _, r := range requests {
-		c := all[r.Object]
-		switch {
-		case r.Initial:
-			c.initial++
-		case r.Verb == "WATCH":
-			c.goingOn++
-		case r.Verb == "LIST":
-			c.lists++
-		default:
-			continue
-		}
-		all[r.Object] = c
-	}
-	return all
 }

@@ -67,65 +67,46 @@ func (n *node) wantProblem(v *harness.Volume, text string) {
 // until they let go.
 func TestVolumeFullOfOldGenerations(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		name string
-		size string
-		// keys are how many there are, and data what one of them holds in generation i.
-		keys int
-		data func(i int) string
-	}{
-		{"pages", "64Ki", 1, func(i int) string { return fmt.Sprintf("%060000d", i) }},
-		{"inodes", "2Mi", 450, func(int) string { return "" }},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			n := newNode(t, "--max-volume-size="+tc.size)
-			object := func(i int) map[string]string {
-				data := make(map[string]string, tc.keys)
-				for k := range tc.keys {
-					data[fmt.Sprintf("%d-%d", i, k)] = tc.data(i)
-				}
-				return data
+	n := newNode(t, "--max-volume-size=64Ki")
+	object := func(i int) map[string]string { return map[string]string{fmt.Sprint(i): fmt.Sprintf("%060000d", i)} }
+	n.configMap("app", object(-1))
+	v := n.short("app")
+	shows := func(i int) error { return n.showsJust(v, object(i)) }
+	n.mustPublish(v)
+	// A reader holds each generation, until the volume is told to be full.
+	last, full := -1, false
+	var releases []func()
+	for ; !full; last++ {
+		if last == 32 {
+			t.Fatal("32 generations are held open and the volume is not full")
+		}
+		releases = append(releases, hold(t, n.Target(v)))
+		n.configMap("app", object(last+1))
+		harness.Eventually(t, soon, func() error {
+			err, problem := shows(last+1), n.problem(v)
+			if full = err != nil && strings.Contains(problem, unix.ENOSPC.Error()); full {
+				return nil
 			}
-			n.configMap("app", object(-1))
-			v := n.short("app")
-			shows := func(i int) error { return n.showsJust(v, object(i)) }
-			n.mustPublish(v)
-			// A reader holds each generation, until the volume is told to be full.
-			last, full := -1, false
-			var releases []func()
-			for ; !full; last++ {
-				if last == 32 {
-					t.Fatal("32 generations are held open and the volume is not full")
-				}
-				releases = append(releases, hold(t, n.Target(v)))
-				n.configMap("app", object(last+1))
-				harness.Eventually(t, soon, func() error {
-					err, problem := shows(last+1), n.problem(v)
-					if full = err != nil && strings.Contains(problem, unix.ENOSPC.Error()); full {
-						return nil
-					}
-					if err == nil && problem != "" {
-						err = fmt.Errorf("the condition is %q", problem)
-					}
-					return err
-				})
+			if err == nil && problem != "" {
+				err = fmt.Errorf("the condition is %q", problem)
 			}
-			last--
-			t.Logf("full in generation %d", last+1)
-			n.wantProblem(v, "no space left on device")
-			n.mustPublish(v) // as the kubelet does after its own restart
-			if err := shows(last); err != nil {
-				t.Errorf("while the volume is full: %v", err)
-			}
-			for _, release := range releases {
-				release()
-			}
-			harness.Eventually(t, afterCause, func() error { return shows(last + 1) })
-			n.hasCondition(v, "")
-			n.mustUnpublish(v)
-			n.wantNothingLeft()
+			return err
 		})
 	}
+	last--
+	t.Logf("full in generation %d", last+1)
+	n.wantProblem(v, "no space left on device")
+	n.mustPublish(v) // as the kubelet does after its own restart
+	if err := shows(last); err != nil {
+		t.Errorf("while the volume is full: %v", err)
+	}
+	for _, release := range releases {
+		release()
+	}
+	harness.Eventually(t, afterCause, func() error { return shows(last + 1) })
+	n.hasCondition(v, "")
+	n.mustUnpublish(v)
+	n.wantNothingLeft()
 }
 
 // showsJust says how a volume's files differ from data.
@@ -202,14 +183,14 @@ func TestReadersDontExceedTheTotal(t *testing.T) {
 const (
 	// mostBytes is what the API server allows the keys and values of one object.
 	mostBytes = 1 << 20
-	// longestKey is the longest key that it allows, longestElement the longest name of
-	// a file.
-	longestKey, longestElement = 253, 255
+	// longestKey is the longest key that it allows.
+	longestKey = 253
 )
 
 // The largest objects that the API server takes are published, updated and unpublished
 // like any.
 func TestLargestObjects(t *testing.T) {
+	needsLong(t)
 	t.Parallel()
 	for _, tc := range []struct {
 		name string
@@ -248,6 +229,7 @@ func TestLargestObjects(t *testing.T) {
 // TestManySmallKeys: an object of many small keys, each of which takes a page, and an inode for its file and for its link,
 // fits the defaults, also when all of them change. An eighth of --max-total-size has room for what it shows.
 func TestManySmallKeys(t *testing.T) {
+	needsLong(t)
 	t.Parallel()
 	const keys, share = 6000, 512 << 20 / 8
 	n := newNode(t)
@@ -279,25 +261,4 @@ func TestManySmallKeys(t *testing.T) {
 	}
 	n.mustUnpublish(v)
 	n.wantNothingLeft()
-}
-
-// TestClosedFilesCountNoMore: a reader holds the file of before past its removal, and closes it. Then another volume has the
-// room, also though the one that held it is not written again.
-func TestClosedFilesCountNoMore(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, "--max-volume-size=1Mi", "--max-total-size=8Mi")
-	n.configMap("app", map[string]string{"key": strings.Repeat("1", 500<<10)})
-	n.configMap("other", map[string]string{"key": strings.Repeat("x", 300<<10)})
-	v := n.published("app")
-	release := hold(t, n.Target(v))
-	n.configMap("app", map[string]string{"key": strings.Repeat("2", 500<<10)})
-	n.arrives(v, "key", strings.Repeat("2", 500<<10), soon)
-	harness.Eventually(t, soon, func() error { return n.pruned(v) })
-	sibling := *v
-	sibling.Name, sibling.Attributes = "sibling", map[string]string{"configMap": "other"}
-	wantStatus(t, n.Publish(t.Context(), &sibling), codes.ResourceExhausted, "a pod's share")
-	release()
-	n.mustPublish(&sibling)
-	n.mustUnpublish(&sibling)
-	n.mustUnpublish(v)
 }

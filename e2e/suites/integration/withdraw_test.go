@@ -41,7 +41,7 @@ func TestRevokedWhileSecretsCannotBeRead(t *testing.T) {
 		for _, pod := range []string{"pod known", "pod unknown"} {
 			t.Run(strategy+" "+pod, func(t *testing.T) {
 				t.Parallel()
-				p := newProxiedAs(t, componentAccount(t, "cross-namespace"), faultproxy.Options{}, "--cross-namespace", "--resync-interval=1s")
+				p := newProxiedAs(t, componentAccount(t, "cross-namespace"), "--cross-namespace", "--resync-interval=1s")
 				n := p.node
 				n.source = newNamespace(t)
 				own, plain, revoked := n.canary(), n.canary(), n.canary()
