@@ -129,10 +129,6 @@ func nativeSecret(name string) corev1.PodSpec {
 	return native(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}})
 }
 
-func nativeConfigMap(name string) corev1.PodSpec {
-	return native(corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}})
-}
-
 // nativeBoth names a ConfigMap and a Secret by an unmounted projected volume.
 func nativeBoth(configMap, secret string) corev1.PodSpec {
 	return native(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
