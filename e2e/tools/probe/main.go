@@ -24,7 +24,6 @@ const usage = `usage:
   probe sleep                               until SIGTERM
   probe read FILE                           the file's bytes
   probe tree DIR                            each entry below DIR, in JSON
-  probe dsn FILE                            the parts of the DSN in a YAML file, in JSON
   probe write FILE TEXT                     "ok", or the name of the errno
   probe await FILE TEXT TIMEOUT [OTHER...]  "ready", then in JSON how TEXT arrived
   probe grow TIMEOUT LAST FILE...           "ready", then in JSON each text that the FILEs got until all held LAST
@@ -77,8 +76,6 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return read(out, args[0])
 	case command == "tree" && len(args) == 1:
 		return answer(out)(tree(args[0]))
-	case command == "dsn" && len(args) == 1:
-		return answer(out)(dsn(args[0]))
 	case command == "write" && len(args) == 2:
 		return write(out, args[0], args[1])
 	case command == "await" && len(args) >= 3:
