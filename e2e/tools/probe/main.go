@@ -25,7 +25,7 @@ const usage = `usage:
   probe read FILE                           the file's bytes
   probe tree DIR                            each entry below DIR, in JSON
   probe write FILE TEXT                     "ok", or the name of the errno
-  probe await FILE TEXT TIMEOUT [OTHER...]  "ready", then in JSON how TEXT arrived
+  probe await FILE TEXT TIMEOUT             "ready", then in JSON how TEXT arrived
   probe grow TIMEOUT LAST FILE...           "ready", then in JSON each text that the FILEs got until all held LAST
   probe login TIMEOUT LAST DIR              "ready", then in JSON how often a login with the user and the password of DIR failed,
                                             until both are LAST
@@ -78,12 +78,12 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return answer(out)(tree(args[0]))
 	case command == "write" && len(args) == 2:
 		return write(out, args[0], args[1])
-	case command == "await" && len(args) >= 3:
+	case command == "await" && len(args) == 3:
 		r := reader{last: map[string]string{}}
-		return r.until(ctx, out, args[2], args[1], args[:1], args[3:])
+		return r.until(ctx, out, args[2], args[1], args[:1])
 	case command == "grow" && len(args) >= 3:
 		r := reader{tells: true, began: time.Now(), last: map[string]string{}}
-		return r.until(ctx, out, args[0], args[1], args[2:], nil)
+		return r.until(ctx, out, args[0], args[1], args[2:])
 	case command == "login" && len(args) == 3:
 		return login(ctx, out, args[0], args[1], args[2])
 	case command == "follow" && len(args) >= 1:

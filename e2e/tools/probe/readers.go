@@ -36,8 +36,6 @@ type reading struct {
 	Error string `json:"error,omitempty"`
 	// Told is what the reads of grow gave: each error, and each text that differs from the one before.
 	Told []told `json:"told,omitempty"`
-	// Others is what other files held right after that.
-	Others map[string]string `json:"others,omitempty"`
 }
 
 // reader reads files. last has the last text of each. If it tells, it also keeps what the reads gave, for the suite to judge.
@@ -74,8 +72,8 @@ func (r *reader) read(file string) (text string, ok bool) {
 }
 
 // until reads the files until each holds the text. It writes "ready" to out after the first reads, so that who makes
-// the change knows when to, and at the end the reading in JSON, with what the others hold.
-func (r *reader) until(ctx context.Context, out io.Writer, timeout, text string, files, others []string) error {
+// the change knows when to, and at the end the reading in JSON.
+func (r *reader) until(ctx context.Context, out io.Writer, timeout, text string, files []string) error {
 	limit, err := time.ParseDuration(timeout)
 	if err != nil {
 		return err
@@ -104,14 +102,6 @@ func (r *reader) until(ctx context.Context, out io.Writer, timeout, text string,
 		case <-ctx.Done():
 			return fmt.Errorf("%s has not the text after %s: %+v", missing, limit, r.reading)
 		}
-	}
-	r.Others = make(map[string]string, len(others))
-	for _, other := range others {
-		content, err := os.ReadFile(other)
-		if err != nil {
-			return err
-		}
-		r.Others[other] = string(content)
 	}
 	return answer(out)(r.reading, nil)
 }

@@ -98,11 +98,10 @@ func (p *pod) entries(ctx context.Context, path string) ([]entry, error) {
 
 // arrival tells how a text arrived in a file, as the probe tells of it.
 type arrival struct {
-	Reads  int               `json:"reads"`
-	Failed int               `json:"failed"`
-	Error  string            `json:"error"`
-	Others map[string]string `json:"others"`
-	Told   []told            `json:"told"`
+	Reads  int    `json:"reads"`
+	Failed int    `json:"failed"`
+	Error  string `json:"error"`
+	Told   []told `json:"told"`
 	// at is when the answer reached this process: later than the file had the text.
 	at time.Time
 }
@@ -117,12 +116,10 @@ type pending struct {
 }
 
 // await starts a probe in the pod's first container that reads file until it holds
-// text, and returns once it does so. The probe tells what the other files hold at
-// that moment.
-func (p *pod) await(file, text string, timeout time.Duration, others ...string) *pending {
+// text, and returns once it does so.
+func (p *pod) await(file, text string, timeout time.Duration) *pending {
 	p.t.Helper()
-	args := append([]string{"await", file, text, timeout.String()}, others...)
-	return p.pend(fmt.Sprintf("%q in %s", text, file), timeout, args)
+	return p.pend(fmt.Sprintf("%q in %s", text, file), timeout, []string{"await", file, text, timeout.String()})
 }
 
 // grow starts a probe that reads the files, whose texts only grow, until all hold the last one.

@@ -50,10 +50,7 @@ func hostilePod(name string) *corev1.Pod {
 	}
 	spec.Spec.ShareProcessNamespace = new(true)
 	for _, volume := range hostileVolumes() {
-		mountKey(spec, volume, "key")
-		mountKey(spec, volume, "conf/app.yaml")
-		c := &spec.Spec.Containers[0]
-		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volume, MountPath: "/dirs/" + volume, SubPath: "conf"})
+		mountBelow(&spec.Spec.Containers[0], volume+":/keys/"+volume+"/key:key", volume+":/keys/"+volume+"/conf/app.yaml:conf/app.yaml", volume+":/dirs/"+volume+":conf")
 	}
 	spec.Spec.Containers = append(spec.Spec.Containers, newContainer("second", volumes))
 	return spec

@@ -169,8 +169,8 @@ func TestSubPathsInPlace(t *testing.T) {
 	shown := func(name, strategy string) corev1.Volume {
 		return refvol(name, attributes{"configMap": "settings", "optional": "true", "items": items, "writeStrategy": strategy})
 	}
-	spec := newPod("parts", shown("live", "InPlace"), shown("atomic", "Atomic"))
-	mountBelow(&spec.Spec.Containers[0], "live:/a:conf/a", "live:/dir:conf", "atomic:/atomicdir:conf", "atomic:/atomic:conf/a")
+	spec := newPod("parts", shown("live", "InPlace"), shown("atomic", "Atomic"), native("native", "settings"))
+	mountBelow(&spec.Spec.Containers[0], "live:/a:conf/a", "live:/dir:conf", "atomic:/atomicdir:conf", "atomic:/atomic:conf/a", "native:/native:a")
 	p := n.start(spec)
 
 	late := newPod("late", shown("live", "InPlace"))
@@ -178,7 +178,8 @@ func TestSubPathsInPlace(t *testing.T) {
 	waits := n.create(late)
 	waits.awaitWarning("Failed", "failed to create subPath directory for volumeMount \"live\"")
 
-	n.updateConfigMap("settings", object{"a": "first", "b": "another", "late": "here"})
+	n.updateConfigMap("settings", object{"a": "2nd", "b": "another", "late": "here"})
+	p.awaitText("/a", "2nd", podTimeout)         // a shorter text
 	p.awaitText("/dir/b", "another", podTimeout) // a directory gets another key
 	waits.awaitReady()                           // the key exists
 	waits.awaitText("/late", "here", podTimeout)
@@ -191,8 +192,16 @@ func TestSubPathsInPlace(t *testing.T) {
 	for _, file := range []string{"/a", "/dir/a"} { // a key that comes back
 		p.awaitText(file, "again", podTimeout)
 	}
-	if err := p.hasText(t.Context(), "probe", "/atomic", "first"); err != nil {
-		t.Error(err)
+	p.probe("await", mountDir+"native/a", "again", nativeTimeout.String())
+	for _, file := range []string{"/atomic", "/native"} { // as with the kubelet's own volumes
+		if err := p.hasText(t.Context(), "probe", file, "first"); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, file := range []string{"/a", mountDir + "live/conf/a"} {
+		if got := p.probe("write", file, "changed"); got == "ok\n" {
+			t.Errorf("%s can be written", file)
+		}
 	}
 	eventually(t, podTimeout, "the directory of the Atomic volume is empty", func(ctx context.Context) error {
 		entries, err := p.entries(ctx, "/atomicdir")
@@ -200,5 +209,26 @@ func TestSubPathsInPlace(t *testing.T) {
 			err = fmt.Errorf("it has %d entries", len(entries)-1)
 		}
 		return err
+	})
+}
+
+// awaitOneGeneration waits until the volume holds nothing of its earlier files.
+func (p *pod) awaitOneGeneration(dir string) {
+	p.t.Helper()
+	eventually(p.t, podTimeout, "one generation in "+dir, func(ctx context.Context) error {
+		entries, err := p.entries(ctx, dir) // it fails if a file goes meanwhile
+		if err != nil {
+			return err
+		}
+		count := 0
+		for _, e := range entries {
+			if generation.MatchString(e.Path) {
+				count++
+			}
+		}
+		if count != 1 {
+			return fmt.Errorf("there are %d", count)
+		}
+		return nil
 	})
 }

@@ -35,7 +35,7 @@ func TestReceipts(t *testing.T) {
 		case "holds":
 			spec.Spec.Containers[0].Args = []string{"reload", "1h", mountDir + "app/a"}
 		case "subpath":
-			mountKey(spec, "app", "a")
+			mountBelow(&spec.Spec.Containers[0], "app:/keys/app/a:a")
 		}
 		pods[name] = s.create(spec)
 	}
