@@ -50,6 +50,7 @@ func TestDaemonSetPod(t *testing.T) {
 		{"readiness probe", container.ReadinessProbe.HTTPGet, asks("/readyz")},
 		// A live plugin that is slow under load must outlast a short stall.
 		{"liveness gives up after 30 s", container.LivenessProbe.PeriodSeconds*container.LivenessProbe.FailureThreshold >= 30, true},
+		{"kubectl refvol status shows the end of the log", container.TerminationMessagePolicy, corev1.TerminationMessageFallbackToLogsOnError},
 		{"limits", container.Resources.Limits, corev1.ResourceList(nil)},
 		{"cpu request is set", container.Resources.Requests.Cpu().IsZero(), false},
 		{"memory request is set", container.Resources.Requests.Memory().IsZero(), false},

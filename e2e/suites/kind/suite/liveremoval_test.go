@@ -32,7 +32,7 @@ spec:
 func TestLiveNamespaceRemoval(t *testing.T) {
 	t.Parallel()
 	useAllNodes(t)
-	s := newShell(t, "lives")
+	s := newInstaller(t, "lives")
 	n := s.pods
 	n.needsPolicies()
 	t.Cleanup(func() { // Helm keeps these
@@ -160,7 +160,7 @@ func (n *namespace) running() []*pod {
 }
 
 // areLive returns an error if one of the pods is not made live by the release.
-func (s *shell) areLive(pods []*pod) error {
+func (s *installer) areLive(pods []*pod) error {
 	var errs []error
 	for _, p := range pods {
 		errs = append(errs, live(p.Pod, s.driver))

@@ -1,12 +1,10 @@
 package suite
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -15,37 +13,30 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/version"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// shell runs commands of documents against a release, whose names replace theirs.
-type shell struct {
+// installer is a shell for a release, whose names replace those of the documents.
+type installer struct {
 	*release
-	// pods is the namespace of the pods.
-	pods  *namespace
-	names *strings.Replacer
-	env   []string
+	*shell
 }
 
-func newShell(t *testing.T, prefix string) *shell {
+func newInstaller(t *testing.T, prefix string) *installer {
 	t.Helper()
-	dir := t.TempDir()
-	s := &shell{release: newRelease(t, prefix), pods: newNamespace(t)}
-	s.env = append(os.Environ(), "HOME="+dir, "PATH="+dir+":"+os.Getenv("PATH"), "KUBECONFIG="+s.kubeconfig(dir))
-	for name, program := range map[string]string{"kubectl": os.Getenv("REFVOL_KUBECTL"), "kubectl-refvol": os.Getenv("REFVOL_KUBECTL_REFVOL"), "helm": s.program} {
-		if err := os.Symlink(program, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.rename()
-	return s
+	r := newRelease(t, prefix)
+	registry, repository, tag := r.imageParts()
+	flags := fmt.Sprintf(" --plugin-namespace=%s --plugin-selector=app.kubernetes.io/name=%s --driver-name=%s", r.name, r.app, r.driver)
+	return &installer{r, newShell(newNamespace(t), "refvol-system", r.name, "daemonset/refvol-plugin", "daemonset/"+r.app, "refvol-uninstall-check", r.check,
+		"deploy/charts/refvol", r.chart, "refvol converged", "refvol converged"+flags, "refvol status", "refvol status"+flags,
+		"image.registry=registry.example.com,image.tag=v0.1.0", "image.registry="+registry+",image.repository="+repository+",image.tag="+tag,
+		"image.tag=v0.2.0", "image.tag="+tag+"-newer", "--timeout 60s", "--timeout 10m", "helm uninstall refvol", "helm uninstall refvol --timeout 20m")}
 }
 
 // stranger follows the document.
 type stranger struct {
-	*shell
+	*installer
 	kitchen *kitchen
 	// document and runbook are texts; commands are those of the document that have not been run.
 	document, runbook string
@@ -67,7 +58,7 @@ func newStranger(t *testing.T) *stranger {
 			t.Error(err)
 		}
 	})
-	s := &stranger{shell: newShell(t, "stranger"), kitchen: newKitchen(t)}
+	s := &stranger{installer: newInstaller(t, "stranger"), kitchen: newKitchen(t)}
 	s.kitchen.namespaces["default"] = s.pods
 	for file, text := range map[string]*string{"getting-started.md": &s.document, "runbook.md": &s.runbook} {
 		content, err := os.ReadFile("../../../../docs/" + file)
@@ -82,57 +73,11 @@ func newStranger(t *testing.T) *stranger {
 	return s
 }
 
-// rename has the commands name the release, the chart and the images of the test.
-func (s *shell) rename() {
-	registry, repository, tag := s.imageParts()
-	flags := fmt.Sprintf(" --plugin-namespace=%s --plugin-selector=app.kubernetes.io/name=%s --driver-name=%s", s.name, s.app, s.driver)
-	s.names = strings.NewReplacer("refvol-system", s.name, "daemonset/refvol-plugin", "daemonset/"+s.app, "refvol-uninstall-check", s.check,
-		"deploy/charts/refvol", s.chart, "refvol converged", "refvol converged"+flags, "refvol status", "refvol status"+flags,
-		"image.registry=registry.example.com,image.tag=v0.1.0", "image.registry="+registry+",image.repository="+repository+",image.tag="+tag,
-		"image.tag=v0.2.0", "image.tag="+tag+"-newer", "--timeout 60s", "--timeout 10m", "helm uninstall refvol", "helm uninstall refvol --timeout 20m")
-}
-
 // newer is the image that the upgrade brings.
-func (s *shell) newer() string { return s.image + "-newer" }
-
-// kubeconfig returns a file whose namespace is that of the pods.
-func (s *shell) kubeconfig(dir string) string {
-	s.t.Helper()
-	config, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	config.Contexts[config.CurrentContext].Namespace = s.pods.name
-	file := filepath.Join(dir, "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, file); err != nil {
-		s.t.Fatal(err)
-	}
-	return file
-}
-
-// run has a shell run a command, and returns what it printed; its warnings only with an error.
-func (s *shell) run(command string) (string, error) {
-	cmd := exec.CommandContext(s.t.Context(), "sh", "-c", s.names.Replace(command))
-	cmd.Env = s.env
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return stdout.String() + stderr.String(), err
-	}
-	return stdout.String(), nil
-}
-
-func (s *shell) output(command string) string {
-	s.t.Helper()
-	out, err := s.run(command)
-	if err != nil {
-		s.t.Fatalf("%s: %v: %s", command, err, out)
-	}
-	return out
-}
+func (s *installer) newer() string { return s.image + "-newer" }
 
 // refusesDefaults reports whether the cluster is too old for the chart's default identity, and checks that helm then says what to do.
-func (s *shell) refusesDefaults(install string) bool {
+func (s *installer) refusesDefaults(install string) bool {
 	s.t.Helper()
 	server, err := s.client.Discovery().ServerVersion()
 	if err != nil {
@@ -177,17 +122,7 @@ func (s *stranger) does(begins string, args ...string) string {
 // shows runs the next command until it prints a line.
 func (s *stranger) shows(begins, line string) {
 	s.t.Helper()
-	command := s.next(begins)
-	eventually(s.t, podTimeout, command+" prints "+line, func(context.Context) error {
-		out, err := s.run(command)
-		if err == nil && out != line+"\n" {
-			err = errors.New("it does not")
-		}
-		if err != nil {
-			err = fmt.Errorf("%w: %s", err, out)
-		}
-		return err
-	})
+	s.prints(s.next(begins), line+"\n")
 }
 
 // said returns the flag that the document says in its text.
@@ -217,14 +152,6 @@ func (s *stranger) running(name string) *pod {
 	return p
 }
 
-// find wants a line of a text that has all words.
-func (s *shell) find(text string, words ...string) {
-	s.t.Helper()
-	if len(linesWith(text, words...)) == 0 {
-		s.t.Errorf("no line has %q in\n%s", words, text)
-	}
-}
-
 // runbookStatus returns the runbook's command that lists the volumes of a node.
 func (s *stranger) runbookStatus() string {
 	s.t.Helper()
@@ -233,4 +160,34 @@ func (s *stranger) runbookStatus() string {
 		s.t.Fatal("the runbook has no command for the status of a node")
 	}
 	return command
+}
+
+// refusesUninstall wants helm to refuse a command that uninstalls, and to print why. helm reads the log of the check once, when its last lines
+// may be missing, so the command is repeated until it prints all reasons.
+func (s *installer) refusesUninstall(command string, reasons ...string) {
+	s.t.Helper()
+	eventually(s.t, podTimeout, fmt.Sprintf("%s is refused with %q", command, reasons), func(context.Context) error {
+		out, err := s.run(command)
+		if err == nil {
+			s.t.Fatalf("%s is not refused, and prints %s", command, out)
+		}
+		if !containsAll(out, reasons) {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+// repairs repairs a release whose uninstallation was refused, by docs/uninstall.md.
+func (s *installer) repairs() {
+	s.t.Helper()
+	if out, err := s.run("helm upgrade refvol deploy/charts/refvol --namespace refvol-system"); err == nil || !strings.Contains(out, "has no deployed releases") {
+		s.t.Errorf("an upgrade after the refusal: %v, %s", err, out)
+	}
+	command := regexp.MustCompile(`helm rollback refvol \d+ --namespace \S+`).FindString(s.output("kubectl --namespace refvol-system logs job/refvol-uninstall-check"))
+	if command == "" {
+		s.t.Fatal("the log of the check has no command that repairs the release")
+	}
+	s.output(command)
+	s.find(s.output("helm status refvol --namespace refvol-system"), "STATUS:", "deployed")
 }

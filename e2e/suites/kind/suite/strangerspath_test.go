@@ -74,6 +74,7 @@ func TestStrangersPath(t *testing.T) {
 	left := leftovers{inspector: inspectors[p.Spec.NodeName], paths: paths, of: p}
 	left.there(t)
 	s.refusesUninstall(s.next("helm uninstall"), fmt.Sprintf("pod %s/app on node %s", s.pods.name, p.Spec.NodeName))
+	s.repairs()
 	s.wantRunning(s.newer(), "--identity=node", true)
 	s.does("kubectl delete pod")
 	s.does("helm uninstall")

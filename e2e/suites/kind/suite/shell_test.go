@@ -1,0 +1,103 @@
+package suite
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// shell runs commands of documents, with the names of the test in the place of theirs.
+type shell struct {
+	// pods is the namespace of commands that name none.
+	pods  *namespace
+	names *strings.Replacer
+	env   []string
+}
+
+// newShell returns a shell that replaces names, which are pairs of an old and a new one.
+func newShell(pods *namespace, names ...string) *shell {
+	pods.t.Helper()
+	dir := pods.t.TempDir()
+	s := &shell{pods: pods, names: strings.NewReplacer(names...)}
+	s.env = append(os.Environ(), "HOME="+dir, "PATH="+dir+":"+os.Getenv("PATH"), "KUBECONFIG="+s.kubeconfig(dir))
+	for name, program := range map[string]string{"kubectl": "REFVOL_KUBECTL", "kubectl-refvol": "REFVOL_KUBECTL_REFVOL", "helm": "REFVOL_HELM"} {
+		if err := os.Symlink(os.Getenv(program), filepath.Join(dir, name)); err != nil {
+			pods.t.Fatalf("%s must name %s; make e2e does: %v", program, name, err)
+		}
+	}
+	return s
+}
+
+// kubeconfig returns a file whose namespace is that of the pods.
+func (s *shell) kubeconfig(dir string) string {
+	s.pods.t.Helper()
+	config, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
+	if err != nil {
+		s.pods.t.Fatal(err)
+	}
+	config.Contexts[config.CurrentContext].Namespace = s.pods.name
+	file := filepath.Join(dir, "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		s.pods.t.Fatal(err)
+	}
+	return file
+}
+
+// run has a shell run a command, and returns what it printed; its warnings only with an error.
+func (s *shell) run(command string) (string, error) {
+	cmd := exec.CommandContext(s.pods.t.Context(), "sh", "-c", s.names.Replace(command))
+	cmd.Env = s.env
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String() + stderr.String(), err
+	}
+	return stdout.String(), nil
+}
+
+func (s *shell) output(command string) string {
+	s.pods.t.Helper()
+	out, err := s.run(command)
+	if err != nil {
+		s.pods.t.Fatalf("%s: %v: %s", command, err, out)
+	}
+	return out
+}
+
+// prints runs a command until it prints just a text.
+func (s *shell) prints(command, text string) {
+	s.pods.t.Helper()
+	eventually(s.pods.t, podTimeout, fmt.Sprintf("%s prints %q", command, text), func(context.Context) error {
+		out, err := s.run(command)
+		if err == nil && out == text {
+			return nil
+		}
+		return fmt.Errorf("it prints %q, error %w", out, err)
+	})
+}
+
+// fails runs a command until it fails with a line that has all words: the plugin hears of a change after the command that made it.
+func (s *shell) fails(command string, words ...string) {
+	s.pods.t.Helper()
+	eventually(s.pods.t, podTimeout, fmt.Sprintf("%s says %q", command, words), func(context.Context) error {
+		out, err := s.run(command)
+		if err == nil || len(linesWith(out, words...)) == 0 {
+			return fmt.Errorf("it ends with %w and says\n%s", err, out)
+		}
+		return nil
+	})
+}
+
+// find wants a line of a text that has all words.
+func (s *shell) find(text string, words ...string) {
+	s.pods.t.Helper()
+	if len(linesWith(text, words...)) == 0 {
+		s.pods.t.Errorf("no line has %q in\n%s", words, text)
+	}
+}
