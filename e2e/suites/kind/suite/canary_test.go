@@ -2,7 +2,6 @@ package suite
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
@@ -54,18 +53,6 @@ func newCanaried(t *testing.T, share int) *canaried {
 func (c *canaried) patch(change string) {
 	c.t.Helper()
 	if _, err := c.client.AppsV1().Deployments(c.name).Patch(c.t.Context(), "app", types.StrategicMergePatchType, []byte(change), metav1.PatchOptions{}); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-// annotate changes the canary's share.
-func (c *canaried) annotate(share string) {
-	c.t.Helper()
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{volume.CanaryAnnotation: share}}})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if _, err := c.client.CoreV1().ConfigMaps(c.name).Patch(c.t.Context(), "settings-canary", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -135,15 +122,15 @@ func TestCanaryObject(t *testing.T) {
 		}
 		return []string{"first", "second"}
 	}
-	c.annotate("100%")
+	c.patchConfigMap("settings-canary", `{"metadata":{"annotations":{"`+volume.CanaryAnnotation+`":"100%"}}}`)
 	c.awaitTold("the canary for all", all)
-	c.write("second")
+	c.patchConfigMap("settings", `{"data":{"text":"second"}}`)
 	if r := kubectlRefvol(t, "converged", "configmap/settings", "-n", c.name); r.status != 0 {
 		t.Fatalf("converged: status %d\n%s%s", r.status, r.stdout, r.stderr)
 	}
 	if err := c.client.CoreV1().ConfigMaps(c.name).Delete(t.Context(), "settings-canary", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.write("third") // and so the pods have seen the end of the canary
+	c.patchConfigMap("settings", `{"data":{"text":"third"}}`) // and so the pods have seen the end of the canary
 	c.awaitTold("the end of the canary", func(place int) []string { return append(all(place), "third") })
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // namespace is where one test has its objects.
@@ -101,6 +102,15 @@ func (n *namespace) updateConfigMap(name string, data object) *corev1.ConfigMap 
 		n.t.Fatal(err)
 	}
 	return updated
+}
+
+// patchConfigMap changes what a merge patch has, and nothing else of a ConfigMap.
+func (n *namespace) patchConfigMap(name, patch string) {
+	n.t.Helper()
+	_, err := n.client.CoreV1().ConfigMaps(n.name).Patch(n.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
 }
 
 func (n *namespace) createSecret(name string, data object) {

@@ -13,7 +13,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -189,7 +188,7 @@ func TestRestartsOfADeployment(t *testing.T) {
 	}
 
 	w.rollout(0, "--to=0%")
-	w.patchMode("bad")
+	w.patchConfigMap("settings", `{"data":{"mode":"bad"}}`)
 	result := w.rollout(1, "--steps=1,100%", "--every=1m", "--opened", "--allow-restarts=1")
 	first, bad := ofLowestPlace(w.pods), []string(nil)
 	for _, p := range w.pods {
@@ -203,22 +202,13 @@ func TestRestartsOfADeployment(t *testing.T) {
 	if !slices.ContainsFunc(bad, func(name string) bool { return strings.Contains(result.stdout, "pod "+w.name+"/"+name+" ") }) {
 		t.Fatalf("%q restarted, and the command names none of them", bad)
 	}
-	w.patchMode("fast")
+	w.patchConfigMap("settings", `{"data":{"mode":"fast"}}`)
 	w.rollout(0, "--to=100%", "--every=5s", "--opened", "--allow-restarts=1")
 	w.awaitMode("fast")
 	for _, p := range w.pods {
 		if n := p.restarts(t); n != 1 && !slices.Contains(first, p.Name) {
 			t.Errorf("%s has restarted %d times", p.Name, n)
 		}
-	}
-}
-
-// patchMode changes the value, and nothing else of the ConfigMap.
-func (w *web) patchMode(value string) {
-	w.t.Helper()
-	patch := fmt.Appendf(nil, `{"data":{"mode":%q}}`, value)
-	if _, err := w.client.CoreV1().ConfigMaps(w.name).Patch(w.t.Context(), "settings", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		w.t.Fatal(err)
 	}
 }
 

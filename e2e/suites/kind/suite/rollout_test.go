@@ -2,7 +2,6 @@ package suite
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -49,18 +47,6 @@ func newRolled(t *testing.T, count int) *rolled {
 		p.awaitReady()
 	}
 	return r
-}
-
-// write changes the text, and nothing else of the ConfigMap.
-func (r *rolled) write(text string) {
-	r.t.Helper()
-	patch, err := json.Marshal(map[string]any{"data": object{"text": text}})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if _, err := r.client.CoreV1().ConfigMaps(r.name).Patch(r.t.Context(), "settings", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		r.t.Fatal(err)
-	}
 }
 
 // annotations returns those of the ConfigMap.
@@ -158,7 +144,7 @@ func TestRollout(t *testing.T) {
 	r := newRolled(t, 30)
 	r.awaitTold("first")
 	r.rollout(0, "--to=0%")
-	r.write("second")
+	r.patchConfigMap("settings", `{"data":{"text":"second"}}`)
 	r.awaitTold("first")
 	r.rollout(0, "--steps=1,50%,100%", "--every=2s")
 	r.awaitTold("first", "second")
@@ -167,7 +153,7 @@ func TestRollout(t *testing.T) {
 		t.Errorf("after the rollout the annotations are %v, want %v", got, held)
 	}
 
-	r.write("bad")
+	r.patchConfigMap("settings", `{"data":{"text":"bad"}}`)
 	// A busy kubelet tells of a restart late, and the command ends once it has.
 	result := r.rollout(1, "--steps=1,50%,100%", "--every=5m")
 	bad := r.awaitBad()
@@ -175,7 +161,7 @@ func TestRollout(t *testing.T) {
 		t.Fatalf("the bad value is in %q, and the command names none of them", bad)
 	}
 
-	r.write("second") // the first of two steps: the pods of the share heal
+	r.patchConfigMap("settings", `{"data":{"text":"second"}}`) // the first of two steps: the pods of the share heal
 	r.awaitLast(bad, "second")
 	r.rollout(0, "--to=100%", "--every=2s") // the second step
 	if got := r.annotations(); !maps.Equal(got, held) {
