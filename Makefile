@@ -177,7 +177,7 @@ test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin
 	$(GO) -C e2e/suites/sanity test $(SANDBOX) $(RACE) -vet=off -timeout 15m -count=1 ./...
 
 # REFVOL_LONG=1 asks for the long form of the suites that have one. On kind that is all of
-# the suite at once, with TestEnvFiles, and what make e2e-nodes runs.
+# the suite at once, and what make e2e-nodes runs.
 .PHONY: test-long
 test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and the suites' long forms, on kind too
 	$(STATIC) -C tools/release test $(BUILD_FLAGS) -count=1 -timeout 3h -v .
