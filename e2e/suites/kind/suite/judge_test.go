@@ -2,8 +2,6 @@ package suite
 
 import (
 	"errors"
-	"strings"
-	"testing"
 
 	judged "github.com/refvol/refvol/internal/history"
 )
@@ -26,21 +24,4 @@ func judgeTold(all []told) error {
 		errs = append(errs, errors.New(v.String()))
 	}
 	return errors.Join(errs...)
-}
-
-// TestJudge: a text that is smaller than the one before is found, in its own file only, and so is a read that failed.
-func TestJudge(t *testing.T) {
-	for _, c := range []struct {
-		want string
-		told []told
-	}{
-		{"", []told{{File: "a", Text: "1"}, {File: "b", Text: "0"}, {File: "a", Text: "2"}}},
-		{"goes back", []told{{File: "a", Text: "2"}, {File: "b", Text: "0"}, {File: "a", Text: "1"}}},
-		{"no such file", []told{{File: "a", Text: "2"}, {File: "a", Error: "no such file"}}},
-	} {
-		err := judgeTold(c.told)
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%+v: %v, want %q", c.told, err, c.want)
-		}
-	}
 }
