@@ -60,9 +60,7 @@ func TestRotatePassword(t *testing.T) {
 	if i < 0 || len(recipes[i].steps) != 2 {
 		t.Fatal("docs/recipes.md has no recipe of two commands that rotates a password")
 	}
-	k := newKitchen(t)
-	k.in(t, "shop")
-	n := k.namespaces["shop"]
+	n := newNamespace(t)
 	n.createSecret("db", object{"password": "first"})
 	r, pods := &readers{namespace: n}, make([]*pod, 30)
 	workers := n.workers(t)
@@ -78,13 +76,10 @@ func TestRotatePassword(t *testing.T) {
 	for _, p := range pods { // a pod is ready before its program has read anything
 		r.awaitTold(t, p.Pod, 1)
 	}
+	s := newShell(n, "-n shop", "-n "+n.name, "--timeout 2m", "--timeout 10m") // a busy machine may need more
 	changed := now(t)
-	k.run(t, recipes[i].steps[0])
-	args := slices.Clone(recipes[i].steps[1].args[1:]) // without "refvol"
-	args[slices.Index(args, "shop")] = n.name
-	args[slices.Index(args, "2m")] = "10m" // a busy machine may need more
-	if r := kubectlRefvol(t, args...); r.status != 0 {
-		t.Errorf("status %d\n%s\n%s", r.status, r.stdout, r.stderr)
+	for _, step := range recipes[i].steps {
+		s.output(step.command)
 	}
 	revoked, last := now(t), time.Duration(0)
 	for _, p := range pods {

@@ -2,20 +2,17 @@ package suite
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes/scheme"
 )
@@ -25,10 +22,7 @@ import (
 const recipeImage = "docker.io/library/busybox:1.37"
 
 // step is a command of a recipe, and what it prints.
-type step struct {
-	args   []string
-	prints []string
-}
+type step struct{ command, prints string }
 
 // recipe is a section of docs/recipes.md or docs/getting-started.md.
 type recipe struct {
@@ -57,8 +51,13 @@ func TestRecipes(t *testing.T) {
 			t.Parallel()
 			k := newKitchen(t)
 			k.apply(t, r.yaml)
-			for _, s := range r.steps {
-				k.run(t, s)
+			s := newShell(k.namespaces["default"])
+			for _, step := range r.steps {
+				if step.prints == "" {
+					s.output(step.command)
+				} else {
+					s.prints(step.command, step.prints)
+				}
 			}
 			if r.isOneVolume() {
 				k.isWhole(t, r)
@@ -86,11 +85,10 @@ func parseRecipes(t *testing.T, text string) []recipe {
 				continue
 			}
 			for line := range strings.Lines(b[2]) {
-				line = strings.TrimSuffix(line, "\n")
-				if command, ok := strings.CutPrefix(line, "$ kubectl "); ok {
-					r.steps = append(r.steps, step{args: words(command)})
+				if command, ok := strings.CutPrefix(line, "$ "); ok {
+					r.steps = append(r.steps, step{command: strings.TrimSuffix(command, "\n")})
 				} else if last := len(r.steps) - 1; last >= 0 {
-					r.steps[last].prints = append(r.steps[last].prints, line)
+					r.steps[last].prints += line
 				}
 			}
 		}
@@ -102,19 +100,6 @@ func parseRecipes(t *testing.T, text string) []recipe {
 		}
 	}
 	return recipes
-}
-
-// words splits a command as a shell does that knows single quotes only.
-func words(command string) []string {
-	var args []string
-	for i, part := range strings.Split(command, "'") {
-		if i%2 == 1 {
-			args = append(args, part)
-		} else {
-			args = append(args, strings.Fields(part)...)
-		}
-	}
-	return args
 }
 
 // kitchen runs one recipe. Each namespace of the document is one of the test's own.
@@ -212,70 +197,13 @@ func withShell(spec *corev1.PodSpec, image, program string) {
 	}
 }
 
-// run does what kubectl would do with the command of a step.
-func (k *kitchen) run(t *testing.T, s step) {
-	t.Helper()
-	flags := pflag.NewFlagSet("kubectl", pflag.ContinueOnError)
-	in := flags.StringP("namespace", "n", "default", "")
-	patch := flags.StringP("patch", "p", "", "")
-	labels := flags.StringP("selector", "l", "", "")
-	container := flags.StringP("container", "c", "", "")
-	tail := flags.Int64("tail", -1, "")
-	if err := flags.Parse(s.args); err != nil {
-		t.Fatalf("%q: %v", s.args, err)
-	}
-	name := k.in(t, *in)
-	switch args := flags.Args(); {
-	case len(args) == 3 && args[0] == "patch":
-		resource := corev1.SchemeGroupVersion.WithResource(args[1] + "s")
-		if _, err := k.objects.Resource(resource).Namespace(name).
-			Patch(t.Context(), args[2], types.StrategicMergePatchType, []byte(*patch), metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	case args[0] == "logs":
-		eventually(t, podTimeout, fmt.Sprintf("%q prints %q", s.args, s.prints), func(ctx context.Context) error {
-			printed, err := k.logs(ctx, name, strings.Join(args[1:], ""), *labels, &corev1.PodLogOptions{Container: *container, TailLines: tail})
-			if err == nil && !slices.Equal(printed, s.prints) {
-				err = fmt.Errorf("it prints %q", printed)
-			}
-			return err
-		})
-	default:
-		t.Fatalf("the test can't run %q", s.args)
-	}
-}
-
-// logs returns the lines of a pod's log, or of those of all pods with the labels.
-func (k *kitchen) logs(ctx context.Context, namespace, pod, labels string, opts *corev1.PodLogOptions) ([]string, error) {
-	pods := []string{pod}
-	if labels != "" {
-		list, err := k.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: labels})
-		if err != nil {
-			return nil, err
-		}
-		pods = nil
-		for i := range list.Items {
-			pods = append(pods, list.Items[i].Name)
-		}
-	}
-	var lines []string
-	for _, name := range pods {
-		text, err := k.client.CoreV1().Pods(namespace).GetLogs(name, opts).DoRaw(ctx)
-		if err != nil {
-			return nil, err
-		}
-		lines = slices.AppendSeq(lines, strings.SplitSeq(strings.TrimSuffix(string(text), "\n"), "\n"))
-	}
-	return lines, nil
-}
-
 // isWhole wants no line in the log of a recipe's pod that the document doesn't show: a reader sees
 // one version of all files, or another.
 func (k *kitchen) isWhole(t *testing.T, r recipe) {
 	t.Helper()
-	var shown []string
+	shown := ""
 	for _, s := range r.steps {
-		shown = append(shown, s.prints...)
+		shown += s.prints
 	}
 	for _, n := range k.namespaces {
 		pods, err := k.client.CoreV1().Pods(n.name).List(t.Context(), metav1.ListOptions{})
@@ -283,13 +211,14 @@ func (k *kitchen) isWhole(t *testing.T, r recipe) {
 			t.Fatal(err)
 		}
 		for i := range pods.Items {
-			lines, err := k.logs(t.Context(), n.name, pods.Items[i].Name, "", &corev1.PodLogOptions{Container: pods.Items[i].Spec.Containers[0].Name})
+			name, container := pods.Items[i].Name, pods.Items[i].Spec.Containers[0].Name
+			log, err := k.client.CoreV1().Pods(n.name).GetLogs(name, &corev1.PodLogOptions{Container: container}).DoRaw(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, line := range lines {
-				if !slices.Contains(shown, line) {
-					t.Errorf("the log of %s has %q, which the document doesn't show", pods.Items[i].Name, line)
+			for line := range strings.Lines(string(log)) {
+				if !slices.Contains(slices.Collect(strings.Lines(shown)), line) {
+					t.Errorf("the log of %s has %q, which the document doesn't show", name, line)
 				}
 			}
 		}
