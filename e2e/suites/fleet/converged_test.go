@@ -131,6 +131,18 @@ func TestNoNodeIsLeftOut(t *testing.T) {
 	}
 }
 
+// TestAPodWithoutAPluginHoldsUpNobody: one that waits on a node without the plugin is listed apart.
+func TestAPodWithoutAPluginHoldsUpNobody(t *testing.T) {
+	w := newWorld(t)
+	w.node("good").publish("live")
+	w.registerWith("bare", "other.example.com")
+	w.waitingPod("stranded", "bare")
+	v, r := w.converged()
+	if r.status != 0 || !v.Converged || v.Nodes != 1 || len(v.WithoutPlugin) != 1 || v.WithoutPlugin[0].Name != "stranded" || v.WithoutPlugin[0].Node != "bare" {
+		t.Errorf("status %d\n%s\n%s", r.status, r.stdout, r.stderr)
+	}
+}
+
 // serve serves HTTP until the end of the test, and returns where.
 func serve(t *testing.T, handler http.HandlerFunc) string {
 	server := httptest.NewServer(handler)

@@ -145,7 +145,7 @@ func (w *world) appPod(name, node string, phase corev1.PodPhase) {
 }
 
 // waitingPod stores a pod that a kubelet has accepted, and for which it can't mount a volume of the driver.
-func (w *world) waitingPod(name, node string) *corev1.Pod {
+func (w *world) waitingPod(name, node string) {
 	w.t.Helper()
 	pod := w.newAppPod(name, node)
 	now := metav1.Now()
@@ -157,7 +157,6 @@ func (w *world) waitingPod(name, node string) *corev1.Pod {
 		}},
 	}
 	w.putPod(pod)
-	return pod
 }
 
 func (w *world) newAppPod(name, node string) *corev1.Pod {
