@@ -54,39 +54,55 @@ func ownNamespace(t *testing.T, labels map[string]string) string {
 	return made.Name
 }
 
-// enforce installs the component until the end of the test, and waits until each of its bindings is in force. In the
-// end it waits until none is.
-func (s liveSuite) enforce(t *testing.T, others ...string) {
+// inForce returns a function that waits until a policy changes a pod of its namespace, and one with its label in a plain namespace. In the end of
+// the test it waits until neither is changed.
+func inForce(t *testing.T, label, labelled, plain string, pod func() *corev1.Pod, isChanged func(*corev1.Pod) bool) (await func()) {
 	t.Helper()
-	wait := func(ctx context.Context, want string) error {
+	wait := func(ctx context.Context, want bool) error {
 		return harness.Poll(ctx, soon, pace, func() error {
-			for _, namespace := range []string{s.live, s.plain} {
-				pod := mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a")
-				if namespace == s.plain {
-					pod.Labels = map[string]string{liveLabel: "true"}
+			for _, namespace := range []string{labelled, plain} {
+				pod := pod()
+				if namespace == plain {
+					pod.Labels = map[string]string{label: "true"}
 				}
 				got, err := createdIn(ctx, namespace, pod)
+				if err == nil && isChanged(got) != want {
+					err = fmt.Errorf("a pod in %s is changed because of %s: %t", namespace, label, !want)
+				}
 				if err != nil {
 					return err
-				}
-				if volume := got.Spec.Containers[0].VolumeMounts[0].Name; volume != want {
-					return fmt.Errorf("a pod in %s mounts %s, want %s", namespace, volume, want)
 				}
 			}
 			return nil
 		})
 	}
 	t.Cleanup(func() {
-		if err := wait(context.WithoutCancel(t.Context()), "a"); err != nil {
+		if err := wait(context.WithoutCancel(t.Context()), false); err != nil {
 			t.Error(err)
 		}
 	})
-	install(t, append(others, "live")...)
-	if err := wait(t.Context(), "refvol-a"); err != nil {
-		t.Fatal(err)
+	return func() {
+		t.Helper()
+		if err := wait(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
 	}
+}
+
+// liveAtOnce describes a pod that the policy changes, and isLive reports whether it has.
+func liveAtOnce() *corev1.Pod { return mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a") }
+
+func isLive(pod *corev1.Pod) bool { return pod.Spec.Containers[0].VolumeMounts[0].Name == "refvol-a" }
+
+// enforce installs the component until the end of the test, and waits until each of its bindings is in force. In the
+// end it waits until none is.
+func (s liveSuite) enforce(t *testing.T, others ...string) {
+	t.Helper()
+	awaitLive := inForce(t, liveLabel, s.live, s.plain, liveAtOnce, isLive)
+	install(t, append(others, "live")...)
+	awaitLive()
 	// The API server hears of the policy of updates by itself.
-	pods, pod := shared.Client().CoreV1().Pods(s.live), mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a")
+	pods, pod := shared.Client().CoreV1().Pods(s.live), liveAtOnce()
 	pod.Name = "updated"
 	pod, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
 	if err != nil {
@@ -200,25 +216,10 @@ func outline(pod *corev1.Pod) []byte {
 // before makes the pods of all cases that the API server takes, while no policy is in force.
 func before(t *testing.T, s liveSuite, cases []liveCase) map[string]*corev1.Pod {
 	t.Helper()
-	accounts := shared.Client().CoreV1().ServiceAccounts(metav1.NamespaceSystem)
-	// Pods of kube-system have this account, as no controller makes one there.
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: s.live}}
-	if _, err := accounts.Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := accounts.Delete(context.WithoutCancel(t.Context()), s.live, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
+	accountIn := accounts(t, s.live)
 	pods := map[string]*corev1.Pod{}
-	for i, test := range cases {
-		switch test.namespace {
-		case metav1.NamespaceSystem:
-			cases[i].pod.Spec.ServiceAccountName = s.live
-		case pluginNamespace:
-			cases[i].pod.Spec.ServiceAccountName = pluginAccount
-		}
+	for _, test := range cases {
+		test.pod.Spec.ServiceAccountName = cmp.Or(accountIn[test.namespace], test.pod.Spec.ServiceAccountName)
 		pod, err := createdIn(t.Context(), test.where(s), withFewItems(test.pod))
 		if test.says == "" {
 			wantRefusal(t, err)

@@ -3,7 +3,6 @@ package manifests
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,8 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
-
-	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 const (
@@ -35,56 +32,18 @@ func newRestartSuite(t *testing.T) restartSuite {
 // none is.
 func (s restartSuite) enforce(t *testing.T, others ...string) {
 	t.Helper()
-	wait := func(ctx context.Context, want bool) error {
-		return harness.Poll(ctx, soon, pace, func() error {
-			for _, namespace := range []string{s.restart, s.plain} {
-				pod := withEnv(secretKey("db", "password"))
-				if namespace == s.plain {
-					pod.Labels = map[string]string{restartLabel: "true"}
-				}
-				got, err := createdIn(ctx, namespace, pod)
-				if err == nil && (len(got.Spec.InitContainers) > 0) != want {
-					err = fmt.Errorf("a pod in %s gets a sidecar: %t", namespace, !want)
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	t.Cleanup(func() {
-		if err := wait(context.WithoutCancel(t.Context()), false); err != nil {
-			t.Error(err)
-		}
-	})
+	awaitRestart := inForce(t, restartLabel, s.restart, s.plain, func() *corev1.Pod { return withEnv(secretKey("db", "password")) },
+		func(pod *corev1.Pod) bool { return len(pod.Spec.InitContainers) > 0 })
 	install(t, append(others, "restart")...)
-	if err := wait(t.Context(), true); err != nil {
-		t.Fatal(err)
-	}
+	awaitRestart()
 }
 
 // enforceWithLive is enforce, also for the component live: the API server learns of each policy by itself.
 func (s restartSuite) enforceWithLive(t *testing.T) {
 	t.Helper()
-	wait := func(ctx context.Context, want string) error {
-		return harness.Poll(ctx, soon, pace, func() error {
-			got, err := createdIn(ctx, s.plain, withLabels(mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a"), liveLabel))
-			if err == nil && got.Spec.Containers[0].VolumeMounts[0].Name != want {
-				err = fmt.Errorf("a pod mounts %s, want %s", got.Spec.Containers[0].VolumeMounts[0].Name, want)
-			}
-			return err
-		})
-	}
-	t.Cleanup(func() {
-		if err := wait(context.WithoutCancel(t.Context()), "a"); err != nil {
-			t.Error(err)
-		}
-	})
+	awaitLive := inForce(t, liveLabel, s.plain, s.plain, liveAtOnce, isLive)
 	s.enforce(t, "live")
-	if err := wait(t.Context(), "refvol-a"); err != nil {
-		t.Fatal(err)
-	}
+	awaitLive()
 }
 
 func (c restartCase) where(s restartSuite) string { return cmp.Or(c.namespace, s.restart) }
@@ -93,9 +52,9 @@ func (c restartCase) where(s restartSuite) string { return cmp.Or(c.namespace, s
 func TestRestart(t *testing.T) {
 	s := newRestartSuite(t)
 	cases := restartCases(s)
-	before := map[string]*corev1.Pod{}
-	accountsOf(t, s.restart, cases)
+	before, accountIn := map[string]*corev1.Pod{}, accounts(t, s.restart)
 	for _, test := range cases {
+		test.pod.Spec.ServiceAccountName = cmp.Or(accountIn[test.namespace], test.pod.Spec.ServiceAccountName)
 		pod, err := createdIn(t.Context(), test.where(s), test.pod.DeepCopy())
 		if err != nil {
 			t.Fatalf("%s: %v", test.name, err)
@@ -124,8 +83,9 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// accountsOf gives pods of the two namespaces that have no default account one.
-func accountsOf(t *testing.T, name string, cases []restartCase) {
+// accounts makes an account in kube-system, where no controller makes one. It returns the accounts of pods by namespace, where that is not the
+// default one.
+func accounts(t *testing.T, name string) map[string]string {
 	t.Helper()
 	accounts := shared.Client().CoreV1().ServiceAccounts(metav1.NamespaceSystem)
 	if _, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
@@ -136,14 +96,7 @@ func accountsOf(t *testing.T, name string, cases []restartCase) {
 			t.Error(err)
 		}
 	})
-	for i := range cases {
-		switch cases[i].namespace {
-		case metav1.NamespaceSystem:
-			cases[i].pod.Spec.ServiceAccountName = name
-		case pluginNamespace:
-			cases[i].pod.Spec.ServiceAccountName = pluginAccount
-		}
-	}
+	return map[string]string{metav1.NamespaceSystem: name, pluginNamespace: pluginAccount}
 }
 
 // wantAdded compares the sidecar and its volumes with what they should be.
