@@ -1,8 +1,10 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Each wrong command line fails with status 2 and a text with the flag, the value and the fix.
@@ -100,9 +102,28 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// A query may hold a secret, which must not be logged.
-func TestActionHasNoQuery(t *testing.T) {
-	if got := mustParse(t, "--dir=/a", "--url=http://127.0.0.1/x?token=secret").action(); got != "POST http://127.0.0.1/x" {
-		t.Error(got)
+// TestActions: the log describes each action. A query may hold a secret, which must not be logged.
+func TestActions(t *testing.T) {
+	for args, want := range map[string]string{
+		"--url=http://127.0.0.1/x?token=secret":                 "POST http://127.0.0.1/x",
+		"--signal=HUP --process=app":                            "send HUP to app",
+		"--state=/s --exit-code=42":                             "exit 42",
+		"--state=/s --exit-code=42 --signal=TERM --process=app": "send TERM to app, then exit 42",
+	} {
+		if got := mustParse(t, append(strings.Fields(args), "--dir=/a")...).action(); got != want {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+}
+
+// TestDefaults: the times are those that the usage says, and a limit of a time is accepted.
+func TestDefaults(t *testing.T) {
+	o := mustParse(t, "--dir=/a", "--url=http://127.0.0.1/")
+	got := []time.Duration{o.patience, o.settle, o.poll, o.grace, o.timeout}
+	if want := []time.Duration{time.Minute, time.Second, 30 * time.Second, 30 * time.Second, 10 * time.Second}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if o := mustParse(t, "--dir=/a", "--url=http://127.0.0.1/", "--poll=100ms"); o.poll != 100*time.Millisecond {
+		t.Errorf("poll is %v", o.poll)
 	}
 }
