@@ -13,7 +13,7 @@ import (
 // liveManifest is a pod as a user would write and apply it.
 const liveManifest = `apiVersion: v1
 kind: Pod
-metadata: {name: app, labels: {version: "1"}}
+metadata: {name: app, labels: {version: "1"}, annotations: {backup.velero.io/backup-volumes-excludes: e}}
 spec:
   initContainers:
   - {name: i, image: localhost/none, volumeMounts: [{name: a, mountPath: /i}]}
