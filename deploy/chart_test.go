@@ -213,8 +213,8 @@ func TestChartLint(t *testing.T) {
 	}
 }
 
-// TestChartSaysItsImages: the chart's metadata lists the images that the release has, one for each program. Who mirrors the
-// images by this list must have all that the chart names, also in policies and hooks.
+// TestChartSaysItsImages: the chart's metadata lists the images that the release has, one for each program. A mirror
+// made from this list must have all images that the chart names, also in policies and hooks.
 func TestChartSaysItsImages(t *testing.T) {
 	loaded, err := loader.LoadDir(chart)
 	if err != nil {

@@ -81,8 +81,13 @@ func TestDocumentedKubectl(t *testing.T) {
 			args = append(args, "x")
 		}
 		out, err := shared.kubectl(t.Context(), args...)
-		if err == nil && !slices.ContainsFunc(line.Args[1:], func(word string) bool { return strings.Contains(out, "\n  kubectl "+word) }) {
+		at := slices.IndexFunc(line.Args[1:], func(word string) bool { return strings.Contains(out, "\n  kubectl "+word) })
+		switch rest := line.Args[at+2:]; {
+		case err != nil:
+		case at < 0:
 			err = errors.New("kubectl has no such command")
+		case strings.Contains(out, "\nAvailable Commands:\n") && len(rest) > 0 && !strings.HasPrefix(rest[0], "-"):
+			err = errors.New("kubectl has no such subcommand")
 		}
 		if err != nil {
 			t.Errorf("%s: %v", &line, err)

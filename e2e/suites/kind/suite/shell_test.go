@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/refvol/refvol/internal/leak"
 )
 
 // shell runs commands of documents, with the names of the test in the place of theirs.
@@ -55,7 +57,13 @@ func (s *shell) run(command string) (string, error) {
 	cmd.Env = s.env
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
+	err := cmd.Run()
+	if strings.HasPrefix(command, "kubectl refvol ") {
+		if err := leak.Check(command, stdout.String()+stderr.String()); err != nil {
+			s.pods.t.Error(err)
+		}
+	}
+	if err != nil {
 		return stdout.String() + stderr.String(), err
 	}
 	return stdout.String(), nil
@@ -78,7 +86,7 @@ func (s *shell) prints(command, text string) {
 		if err == nil && out == text {
 			return nil
 		}
-		return fmt.Errorf("it prints %q, error %w", out, err)
+		return fmt.Errorf("it prints %q, error %v", out, err)
 	})
 }
 
@@ -88,7 +96,7 @@ func (s *shell) fails(command string, words ...string) {
 	eventually(s.pods.t, podTimeout, fmt.Sprintf("%s says %q", command, words), func(context.Context) error {
 		out, err := s.run(command)
 		if err == nil || len(linesWith(out, words...)) == 0 {
-			return fmt.Errorf("it ends with %w and says\n%s", err, out)
+			return fmt.Errorf("it ends with %v and says\n%s", err, out)
 		}
 		return nil
 	})

@@ -2,6 +2,7 @@ package suite
 
 import (
 	"fmt"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -9,6 +10,15 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// helmTestImage is the argument that has the pod of helm test run where no registry is.
+func helmTestImage() string {
+	shell := os.Getenv("REFVOL_SHELL_IMAGE")
+	if shell == "" {
+		return ""
+	}
+	return "--set helmTest.image=" + shell
+}
 
 // TestStrangersPath runs all commands of docs/getting-started.md in order, from the install to the uninstall,
 // and looks at each step at what the documents say of it.
@@ -21,9 +31,10 @@ func TestStrangersPath(t *testing.T) {
 	if s.refusesDefaults("helm install refvol deploy/charts/refvol --namespace refvol-system") {
 		return
 	}
-	s.does("helm install", s.said("--set metrics.enabled=true"))
+	s.does("helm install", s.said("--set metrics.enabled=true"), helmTestImage())
 	s.does("kubectl --namespace refvol-system rollout status")
 	s.wantRunning(s.image, "--identity=node", true)
+	s.find(s.output("helm test refvol --namespace refvol-system"), "Phase:", "Succeeded") // docs/install.md
 
 	s.kitchen.apply(t, s.yaml())
 	s.shows("kubectl logs", "hello")
