@@ -41,6 +41,13 @@ func TestWrongFlags(t *testing.T) {
 		"--url=http://u:p@127.0.0.1/":         `invalid value "http://u:p@127.0.0.1/" for flag -url: write a URL with http:// and 127.0.0.1, [::1] or localhost, such as http://127.0.0.1:9090/-/reload`,
 		"--url=https://127.0.0.1/":            `invalid value "https://127.0.0.1/" for flag -url: write a URL with http:// and 127.0.0.1, [::1] or localhost, such as http://127.0.0.1:9090/-/reload`,
 		"--method=post":                       `invalid value "post" for flag -method: write a method of HTTP in capital letters, such as POST`,
+		"--exit-code=2":                       `invalid value "2" for flag -exit-code: write a number from 3 to 125, such as 42: 1 and 2 are this program's own failures`,
+		"--status=600":                        `invalid value "600" for flag -status: write a status from 100 to 599, or a range, such as 200-299`,
+		"--http=:0":                           `invalid value ":0" for flag -http: write a port after a colon, with or without an address before it, such as :9811`,
+		"--env-prefix=a/b":                    `invalid value "a/b" for flag -env-prefix: write letters, digits and underscores, such as refvol_`,
+		"--env-prefix=a:":                     `invalid value "a:" for flag -env-prefix: write letters, digits and underscores, such as refvol_`,
+		"--env-prefix=@a":                     `invalid value "@a" for flag -env-prefix: write letters, digits and underscores, such as refvol_`,
+		"--env-prefix=a[":                     `invalid value "a[" for flag -env-prefix: write letters, digits and underscores, such as refvol_`,
 		"--status=99":                         `invalid value "99" for flag -status: write a status from 100 to 599, or a range, such as 200-299`,
 		"--status=300-200":                    `invalid value "300-200" for flag -status: write a status from 100 to 599, or a range, such as 200-299`,
 		"--status=2xx":                        `invalid value "2xx" for flag -status: write a status from 100 to 599, or a range, such as 200-299`,
@@ -86,6 +93,8 @@ func TestRightFlags(t *testing.T) {
 		"--dir=/a --signal=SIGUSR1 --process=nginx",
 		"--dir /a --signal hup --process nginx --only *.conf --ignore a.conf",
 		"--env=/e --env-prefix=refvol_ --state=/s --exit-code=42 --patience=6m",
+		"--env=/e --env-prefix=azAZ09_ --state=/s --exit-code=3",
+		"--dir=/a --url=http://127.0.0.1/ --status=100-599 --http=:1",
 		"--dir=/a --state=/s --exit-code=125 --signal=TERM --process=app --grace=0s",
 	} {
 		mustParse(t, strings.Fields(args)...)

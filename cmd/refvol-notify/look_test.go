@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unsafe"
 
@@ -262,4 +263,19 @@ func TestFirstNames(t *testing.T) {
 			t.Errorf("%d names: %q, want %q", n, got, want)
 		}
 	}
+}
+
+// TestWaitWithoutTheKernel: without the kernel's notifications, a look comes more often.
+func TestWaitWithoutTheKernel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for want, w := range map[time.Duration]*watcher{time.Hour: {file: os.Stdin}, pollEvery: {}} {
+			began := time.Now()
+			if err := w.wait(t.Context(), time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); took != want {
+				t.Errorf("it waited %v, want %v", took, want)
+			}
+		}
+	})
 }

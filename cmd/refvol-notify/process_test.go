@@ -95,6 +95,28 @@ func (a *application) expect(t *testing.T, prefix string) {
 	}
 }
 
+// TestIsNamed: a name is the kernel's or the command's.
+func TestIsNamed(t *testing.T) {
+	program, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "100")
+	cmd.Args[0] = "/opt/another"
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	for name, want := range map[string]bool{"sleep": true, "another": true, "opt": false} {
+		if got := isNamed(cmd.Process.Pid, name); got != want {
+			t.Errorf("isNamed(%q) = %v", name, got)
+		}
+	}
+}
+
 // A change signals the topmost process of the name.
 func TestSignal(t *testing.T) {
 	v := newVolume(t, false)

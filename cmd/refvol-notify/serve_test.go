@@ -249,3 +249,12 @@ func TestLostAnswer(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestStartWithoutSocket: that the containers start is noted also if somebody has removed the socket.
+func TestStartWithoutSocket(t *testing.T) {
+	m := &monitor{dir: t.TempDir()}
+	m.start()
+	if _, err := os.Lstat(startedIn(m.dir)); err != nil {
+		t.Error(err)
+	}
+}
