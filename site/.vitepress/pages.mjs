@@ -53,7 +53,6 @@ const listed = [
   [
     'Explanation',
     ['docs/how-it-works.md', 'How it works'],
-    ['docs/trust-boundaries.md', 'Trust boundaries'],
     ['docs/updates.md', 'Updates'],
     ['docs/reliability.md', 'When something breaks'],
     ['docs/identity.md', 'Identity modes'],
