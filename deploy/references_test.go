@@ -11,14 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestReferencesOfTheShortForm renders the kustomization of docs/references.md around a Pod and a
+// TestReferencesOfTheShortForm renders the kustomization of docs/volume-sources.md around a Pod and a
 // Deployment, whose attributes get the names that kustomize generates.
 func TestReferencesOfTheShortForm(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := regexp.MustCompile("(?s)`([a-z]+\\.yaml)`:\n\n```yaml\n(.*?)```").FindAllStringSubmatch(documents(t)["docs/references.md"], -1)
+	blocks := regexp.MustCompile("(?s)`([a-z]+\\.yaml)`:\n\n```yaml\n(.*?)```").FindAllStringSubmatch(documents(t)["docs/volume-sources.md"], -1)
 	if len(blocks) != 2 {
 		t.Fatalf("the document has %d files", len(blocks))
 	}

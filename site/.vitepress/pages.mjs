@@ -15,8 +15,6 @@ const listed = [
     ['docs/env-files.md', 'Env files'],
     ['docs/apply.md', 'Apply a change'],
     ['docs/rollout.md', 'Staged changes'],
-    ['docs/cross-namespace.md', 'Other namespaces'],
-    ['docs/references.md', 'References that tools find'],
     ['docs/check.md', 'Check a manifest'],
     ['docs/adopting.md', 'Adopting refvol'],
   ],
