@@ -43,7 +43,6 @@ const listed = [
     ['docs/limits.md', 'Limits'],
     ['docs/compatibility.md', 'Compatibility'],
     ['docs/versioning.md', 'Versions'],
-    ['docs/glossary.md', 'Glossary'],
     ['docs/benchmarks.md', 'Benchmarks'],
     ['deploy/examples/README.md', 'Examples', 'examples.md'],
     ['CHANGELOG.md', 'Changelog', 'changelog.md'],
