@@ -154,15 +154,16 @@ func TestChartRestartImage(t *testing.T) {
 }
 
 // TestStartupTaintHasOneKey: the flag names the taint that the policy lets go, also with the
-// change that docs/startup-taint.md shows.
+// change that docs/operations.md shows.
 func TestStartupTaintHasOneKey(t *testing.T) {
-	_, recipe, ok := strings.Cut(documents(t)["docs/startup-taint.md"], "\n    patches:\n")
+	_, recipe, ok := strings.Cut(documents(t)["docs/operations.md"], "\n```yaml\npatches:\n")
 	if !ok {
-		t.Fatal("docs/startup-taint.md has no patches")
+		t.Fatal("docs/operations.md has no patches")
 	}
+	recipe, _, _ = strings.Cut(recipe, "```")
 	for key, lines := range map[string]string{
 		driverName + "/agent-not-ready": "",
-		"example.com/not-ready":         "patches:\n" + strings.ReplaceAll(recipe, "\n    ", "\n")[len("    "):],
+		"example.com/not-ready":         "patches:\n" + recipe,
 	} {
 		objects := render(t, kustomization(t, []string{"startup-taint"}, lines))
 		all := flags(t, pluginContainer(t, only[*appsv1.DaemonSet](t, objects)))

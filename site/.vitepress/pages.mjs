@@ -24,7 +24,6 @@ const listed = [
     ['docs/platforms.md', 'Platforms'],
     ['docs/operations.md', 'Operate'],
     ['docs/upgrade.md', 'Upgrade'],
-    ['docs/startup-taint.md', 'Startup taint'],
     ['docs/uninstall.md', 'Uninstall'],
     ['docs/troubleshooting.md', 'Troubleshooting: messages'],
     ['docs/runbook.md', 'Runbook: alerts'],
