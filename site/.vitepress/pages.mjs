@@ -16,7 +16,6 @@ const listed = [
     ['docs/apply.md', 'Apply a change'],
     ['docs/rollout.md', 'Staged changes'],
     ['docs/check.md', 'Check a manifest'],
-    ['docs/adopting.md', 'Adopting refvol'],
   ],
   [
     'How-to: clusters',
@@ -52,7 +51,7 @@ const listed = [
     ['docs/identity.md', 'Identity modes'],
     ['docs/security.md', 'Security'],
     ['docs/scale.md', 'Scale'],
-    ['docs/comparison.md', 'Comparison'],
+    ['docs/comparison.md', 'Comparison and migration'],
     ['docs/faq.md', 'Questions and answers'],
   ],
   [
