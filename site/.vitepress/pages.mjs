@@ -35,7 +35,6 @@ const listed = [
     ['deploy/charts/refvol/README.md', 'Values of the chart', 'chart.md'],
     ['docs/commands.md', 'Commands'],
     ['docs/status.md', 'Status'],
-    ['docs/status-format.md', 'Format of the status'],
     ['docs/metrics.md', 'Metrics and monitoring'],
     ['docs/limits.md', 'Limits'],
     ['docs/compatibility.md', 'Compatibility'],
