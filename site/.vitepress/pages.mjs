@@ -20,7 +20,6 @@ const listed = [
   [
     'How-to: clusters',
     ['docs/install.md', 'Install'],
-    ['docs/platforms.md', 'Platforms'],
     ['docs/operations.md', 'Operate'],
     ['docs/upgrade.md', 'Upgrade and versions'],
     ['docs/uninstall.md', 'Uninstall'],
@@ -37,7 +36,7 @@ const listed = [
     ['docs/status.md', 'Status'],
     ['docs/metrics.md', 'Metrics and monitoring'],
     ['docs/limits.md', 'Limits'],
-    ['docs/compatibility.md', 'Compatibility'],
+    ['docs/compatibility.md', 'Compatibility and platforms'],
     ['docs/benchmarks.md', 'Benchmarks'],
     ['deploy/examples/README.md', 'Examples', 'examples.md'],
     ['CHANGELOG.md', 'Changelog', 'changelog.md'],
