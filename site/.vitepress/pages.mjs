@@ -50,7 +50,6 @@ const listed = [
     ['docs/security.md', 'Security'],
     ['docs/scale.md', 'Scale'],
     ['docs/comparison.md', 'Comparison and migration'],
-    ['docs/faq.md', 'Questions and answers'],
   ],
   [
     'Project',
