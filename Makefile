@@ -225,10 +225,6 @@ bench: ## Measure against the references; SCENARIO=update,publish picks, PLUGIN=
 bench-table: ## Put the goals and what make bench measured into docs/benchmarks.md
 	$(BENCH_RUN) . -table ../../../docs/benchmarks.md
 
-.PHONY: flags-table
-flags-table: ## Put the flags of refvol-plugin serve into docs/flags.md
-	SANDBOX_KEEP='$(CURDIR)/docs' $(GO) test $(SANDBOX) -count=1 -run TestFlagsPage ./cmd/refvol-plugin -args -update
-
 .PHONY: commands-page
 commands-page: ## Put the help of all programs into docs/commands.md
 	SANDBOX_KEEP='$(CURDIR)/docs' $(GO) test $(SANDBOX) -count=1 -p 1 -run TestCommandsPage ./cmd/refvol-plugin ./cmd/refvol-notify -args -update

@@ -2,13 +2,15 @@ package main
 
 import (
 	"bytes"
-	"strings"
+	"flag"
 	"testing"
 
 	"github.com/refvol/refvol/internal/helppage"
 )
 
-// TestCommandsPage: docs/commands.md shows the help of each command, except the flags of serve, which have their own page.
+var update = flag.Bool("update", false, "write this program's part of docs/commands.md anew")
+
+// TestCommandsPage: docs/commands.md shows the help of each command.
 func TestCommandsPage(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
 	root := newRootCommand()
@@ -19,11 +21,7 @@ func TestCommandsPage(t *testing.T) {
 		if err := cmd.Help(); err != nil {
 			t.Fatal(err)
 		}
-		text := b.String()
-		if cmd.Name() == "serve" {
-			text, _, _ = strings.Cut(text, "\nFlags:")
-		}
-		commands = append(commands, helppage.Command{Line: cmd.CommandPath(), Help: text})
+		commands = append(commands, helppage.Command{Line: cmd.CommandPath(), Help: b.String()})
 	}
 	last := len(commands) - 1
 	commands = append(commands[last:], commands[:last]...)

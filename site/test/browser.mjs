@@ -82,7 +82,7 @@ test('a search for subPath', () => open('', {}, async (page) => {
 }))
 
 for (const [scheme, other] of [['light', 'dark'], ['dark', 'light']]) {
-  test(`${scheme} as the system asks, and ${other} by the switch`, () => open('flags.html', { colorScheme: scheme }, async (page) => {
+  test(`${scheme} as the system asks, and ${other} by the switch`, () => open('commands.html', { colorScheme: scheme }, async (page) => {
     const is = (color) => (/\(255, 255, 255\)/.test(color) ? 'light' : 'dark')
     assert.equal(is(await background(page)), scheme)
     await picture(page, `reference-1280-${scheme}`)
@@ -100,7 +100,7 @@ for (const name of fs.readdirSync(built).filter((file) => file.endsWith('.html')
   }))
 }
 
-test('search and menu on a phone', () => open('flags.html', { viewport: phone, hasTouch: true }, async (page) => {
+test('search and menu on a phone', () => open('commands.html', { viewport: phone, hasTouch: true }, async (page) => {
   await page.click('.VPLocalNav .menu')
   await page.locator('.VPSidebar.open').waitFor()
   await page.click('.VPSidebar a:has-text("Limits")')
