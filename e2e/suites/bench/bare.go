@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"time"
 
@@ -107,4 +108,36 @@ func (l *lab) floorOfOneFile(ctx context.Context, changes int) (float64, error) 
 		keys = keys.changed(i)
 	}
 	return measure.Median(times), errors.Join(l.report.Samples("update.floor_ms", "ms", times), v.remove())
+}
+
+// floorOfMany returns the median time in which the bare system calls change so many volumes of one file, on all processors, in milliseconds.
+func (l *lab) floorOfMany(ctx context.Context, volumes, changes int) (floor float64, err error) {
+	tmpfs, err := l.mountTmpfs()
+	if err != nil {
+		return 0, err
+	}
+	all := make([]*written, volumes)
+	for i := range all {
+		if all[i], err = newBare(filepath.Join(tmpfs, fmt.Sprint("volume-", i))); err != nil {
+			return 0, err
+		}
+		defer func() { err = errors.Join(err, all[i].remove()) }()
+	}
+	var times []float64
+	keys := newContents(1)
+	for i := range changes + 1 {
+		writes := make([]func() error, len(all))
+		for k, v := range all {
+			writes[k] = v.prepare(ctx, keys)
+		}
+		began := time.Now()
+		if err := inParallel(len(writes), runtime.GOMAXPROCS(0), func(k int) error { return writes[k]() }); err != nil {
+			return 0, fmt.Errorf("change %d: %w", i, err)
+		}
+		if i > 0 {
+			times = append(times, float64(time.Since(began))/float64(time.Millisecond))
+		}
+		keys = keys.changed(i)
+	}
+	return measure.Median(times), l.report.Samples("fanout.floor_ms", "ms", times)
 }

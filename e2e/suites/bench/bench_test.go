@@ -31,7 +31,7 @@ func TestDocumentedTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.WriteTable(document, goals()); err != nil {
+	if err := f.WriteTable(document, goals(), stepsTable(f)); err != nil {
 		t.Fatal(err)
 	}
 	if made, err := os.ReadFile(document); err != nil || string(made) != string(text) {

@@ -18,6 +18,8 @@ type fleet interface {
 	// arrivals returns when copies came into the state that want has for their object, or a later one. missing is how
 	// many have not.
 	arrivals(ctx context.Context, want []int) (at []time.Time, missing int, err error)
+	// cpu returns the processor time of all that run, in seconds.
+	cpu() (float64, error)
 	close() error // which returns what a reader should not have seen
 }
 
@@ -86,6 +88,26 @@ func (p *plugins) arrivals(_ context.Context, want []int) (at []time.Time, missi
 	return at, missing, nil
 }
 
+func (p *plugins) cpu() (float64, error) {
+	pids := make([]int, len(p.nodes))
+	for i, n := range p.nodes {
+		pids[i] = n.PID()
+	}
+	return cpuOf(pids)
+}
+
+// cpuOf returns the processor time of processes, in seconds.
+func cpuOf(pids []int) (total float64, err error) {
+	for _, pid := range pids {
+		p, err := stat(pid)
+		if err != nil {
+			return 0, err
+		}
+		total += p.CPUTime()
+	}
+	return total, nil
+}
+
 // close proves that each volume still shows what the reader has seen last.
 func (p *plugins) close() error {
 	err := p.Close()
@@ -132,6 +154,14 @@ func (f *references) stop() (err error) {
 	}
 	f.processes = nil
 	return err
+}
+
+func (f *references) cpu() (float64, error) {
+	pids := make([]int, len(f.processes))
+	for i, r := range f.processes {
+		pids[i] = r.pid
+	}
+	return cpuOf(pids)
 }
 
 func (f *references) arrivals(ctx context.Context, want []int) (at []time.Time, missing int, err error) {

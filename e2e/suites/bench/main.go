@@ -57,7 +57,7 @@ func runMain(args []string) error {
 		if err != nil {
 			return err
 		}
-		return f.WriteTable(s.table, goals())
+		return f.WriteTable(s.table, goals(), stepsTable(f))
 	}
 	chosen, err := choose(*names)
 	outside := sandbox.Check() != nil

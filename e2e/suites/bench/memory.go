@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 
 // runMemory is B6: what a process takes that shows so many volumes of one object each, against one of as many bare
 // reflectors of client-go, and one of as many of refvol's own. All are looked at in the same way, in a process of its
-// own for each number. It also tells how many watches each object has, and what the plugin does while nothing changes.
+// own for each number. It also tells how many watches each object has.
 func runMemory(ctx context.Context, l *lab) error {
 	counts := scaled(l, []int{0, 20}, []int{0, 100, 1000, 5000})
 	least, most := counts[0], counts[len(counts)-1]
@@ -73,7 +72,7 @@ func (l *lab) footprint(ctx context.Context, side string, count int, start func(
 	value("goroutines", "goroutines", goroutines)
 	value("connections", "connections", connections-others)
 	if side == "refvol" && count == scaled(l, 20, 1000) {
-		err = l.reportIdle(ctx, s.pid, count, scaled(l, 5*time.Second, 5*time.Minute))
+		err = l.reportWatches(ctx, count)
 	}
 	return resident, err
 }
@@ -112,49 +111,16 @@ func plugin(ctx context.Context, l *lab, count int) (*subject, error) {
 	if err := n.publishAll(ctx, asPlugin.volumes(count, max(count, 1)), 16); err != nil {
 		return nil, err
 	}
-	address, err := n.ProfilingAddress()
-	if err == nil && address == "" {
-		err = fmt.Errorf("the plugin serves no profiles\n%s", n.LogTail())
-	}
-	return &subject{n.PID(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, address, n.Close}, err
+	return n.subject()
 }
 
-// reportIdle reports how many watches there are for each of so many objects, and what the plugin does while nothing
-// changes. It fails if the plugin asks the API server for anything.
-func (l *lab) reportIdle(ctx context.Context, pid, objects int, lasts time.Duration) error {
+// reportWatches reports how many watches there are for each of so many objects.
+func (l *lab) reportWatches(ctx context.Context, objects int) error {
 	open, err := l.OpenWatches(ctx, "configmaps")
 	if err != nil {
 		return err
 	}
 	l.report.Value("memory.watches_per_object", "watches", float64(open-l.ownWatches)/float64(objects))
-	asked, busy, err := l.asked(ctx, pid)
-	if err != nil {
-		return err
-	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(lasts):
-	}
-	now, later, err := l.asked(ctx, pid)
-	if err != nil {
-		return err
-	}
-	// The API server's own watches of ConfigMaps end after 5 to 10 minutes, and are then counted once more.
-	watch := controlplane.Request{Verb: "WATCH", Resource: "configmaps"}
-	now[watch] -= min(l.ownWatches, max(0, now[watch]-asked[watch]))
-	total := 0
-	for request, count := range now {
-		if now[request] = count - asked[request]; now[request] == 0 {
-			delete(now, request)
-		}
-		total += now[request]
-	}
-	l.report.Value("memory.idle_cpu_percent", "% of a core", 100*(later-busy)/lasts.Seconds())
-	l.report.Value("memory.idle_requests_per_minute", "requests", float64(total)/lasts.Minutes())
-	if total > 0 {
-		return fmt.Errorf("the API server had %v while nothing changed", now)
-	}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 
@@ -97,6 +98,15 @@ func (l *lab) newNode(ctx context.Context, i identity, name string, args ...stri
 		}
 		return err
 	})
+}
+
+// subject returns the plugin's process. It must have a --profiling-address.
+func (n *node) subject() (*subject, error) {
+	address, err := n.ProfilingAddress()
+	if err == nil && address == "" {
+		err = fmt.Errorf("the plugin serves no profiles\n%s", n.LogTail())
+	}
+	return &subject{n.PID(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, address, n.Close}, err
 }
 
 // storePods has the API server know the volumes' new pods, and its Node authorizer which objects they name.

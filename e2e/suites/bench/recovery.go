@@ -245,7 +245,7 @@ func (s *side) disrupt(ctx context.Context, disruption string) error {
 		return err
 	}
 	server := s.APIServerPID()
-	before, err := s.bill(ctx)
+	before, err := s.bill(ctx, disruption != "start")
 	if err != nil {
 		return err
 	}
@@ -258,13 +258,17 @@ func (s *side) disrupt(ctx context.Context, disruption string) error {
 	if err != nil {
 		return err
 	}
-	took, err := s.bill(ctx)
+	took, err := s.bill(ctx, true)
 	if err != nil {
 		return err
 	}
 	for name := range took {
 		// Another process counts from 0.
-		if name == "handshakes" || server == s.APIServerPID() {
+		isOther := server != s.APIServerPID()
+		if name == "clients_cpu" {
+			isOther = disruption == "start"
+		}
+		if name == "handshakes" || !isOther {
 			took[name] -= before[name]
 		}
 	}
@@ -319,8 +323,8 @@ func (s *side) write(ctx context.Context) error {
 }
 
 // bill is what the API server was asked for since it started: TLS handshakes, watches and reads of ConfigMaps,
-// requests that it answered with 429, and its seconds on a processor.
-func (s *side) bill(ctx context.Context) (map[string]float64, error) {
+// requests that it answered with 429, and its seconds on a processor. clients_cpu are those of its clients, if these run.
+func (s *side) bill(ctx context.Context, isRunning bool) (map[string]float64, error) {
 	asked, cpu, err := s.asked(ctx, s.APIServerPID())
 	if err != nil {
 		return nil, err
@@ -334,7 +338,14 @@ func (s *side) bill(ctx context.Context) (map[string]float64, error) {
 		return nil, err
 	}
 	begun, err := s.count.begun()
-	return map[string]float64{"handshakes": begun, "requests": float64(requests), "refused": float64(refused), "cpu": cpu}, err
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]float64{"handshakes": begun, "requests": float64(requests), "refused": float64(refused), "cpu": cpu}
+	if isRunning {
+		all["clients_cpu"], err = s.fleet.cpu()
+	}
+	return all, err
 }
 
 // reportRecovery reports what the plugins took under a load, beside what the references did: medians of times, and of
@@ -354,6 +365,7 @@ func (l *lab) reportRecovery(ctx context.Context, load load) error {
 		for name, s := range map[string]*side{prefix: ours, "reference_" + prefix: reference} {
 			value(name+"s", "s", median(s, "s"))
 			value(name+"cpu", "s", median(s, "cpu"))
+			value(name+"volume_cpu_ms", "ms", 1000*median(s, "clients_cpu")/float64(load.nodes*cmp.Or(load.beside, load.objects)))
 			value(name+"refused", "requests", most(s, "refused"))
 			value(name+"requests", "requests", most(s, "requests"))
 			value(name+"handshakes", "a node", most(s, "handshakes")/float64(load.nodes))

@@ -33,6 +33,7 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 	if err := l.create(ctx, len(identities()), always(before)); err != nil {
 		return err
 	}
+	var nodes []*node
 	var all []*updating
 	defer func() {
 		for _, u := range all {
@@ -40,10 +41,11 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 		}
 	}()
 	for i, identity := range identities() {
-		n, err := l.newNode(ctx, identity, "node-"+string(identity))
+		n, err := l.newNode(ctx, identity, "node-"+string(identity), "--profiling-address=127.0.0.1:0")
 		if err != nil {
 			return err
 		}
+		nodes = append(nodes, n)
 		v := identity.volume(objectName(i))
 		if err := n.storePods(ctx, v); err != nil {
 			return err
@@ -74,6 +76,9 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 			return err
 		}
 	}
+	if err := l.reportCost(ctx, nodes[0], all[0]); err != nil {
+		return err
+	}
 	floor, err := l.floorOfOneFile(ctx, updates)
 	if err != nil {
 		return err
@@ -81,6 +86,25 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 	l.report.Value("update.floor_ratio", "ratio", l.report.P50("update.added_ms")/floor)
 	l.report.Value("update.node_ratio", "ratio", l.report.P50("update.node_added_ms")/l.report.P50("update.added_ms"))
 	return nil
+}
+
+// reportCost reports what an update costs the plugin, and where its time goes, beside more updates. These are not timed.
+func (l *lab) reportCost(ctx context.Context, n *node, u *updating) error {
+	plugin, err := n.subject()
+	if err != nil {
+		return err
+	}
+	updates := scaled(l, 20, 200)
+	more := func() error {
+		if err := u.send(ctx, updates, updateInterval); err != nil {
+			return err
+		}
+		return u.settle(ctx)
+	}
+	if err := l.reportCosts(ctx, plugin, updates, more); err != nil {
+		return err
+	}
+	return l.reportSteps(ctx, plugin, updates, time.Duration(updates)*updateInterval+2*time.Second, more)
 }
 
 // runFanout is B3: one object in a volume of each of a node's pods. An update is timed from the event of a bare watch
@@ -119,8 +143,14 @@ func runFanout(ctx context.Context, l *lab) (err error) {
 			last[i] = max(last[i], took)
 		}
 	}
-	return errors.Join(n.show(all, always(state(u.sent-1))), eventually(ctx, counts),
+	err = errors.Join(n.show(all, always(state(u.sent-1))), eventually(ctx, counts),
 		l.report.Samples("fanout.last_ms", "ms", measure.Milliseconds(last)))
+	if err != nil {
+		return err
+	}
+	floor, err := l.floorOfMany(ctx, len(all), u.sent)
+	l.report.Value("fanout.floor_ratio", "ratio", l.report.P50("fanout.last_ms")/floor)
+	return err
 }
 
 // updating is one object under updates, the volumes that show it, and a bare watch of it: nothing that shows an
@@ -174,10 +204,9 @@ func (u *updating) send(ctx context.Context, updates int, interval time.Duration
 	return u.updateSteadily(ctx, updates, interval, func(i int) (object, value string) { return u.object, state(first + i) })
 }
 
-// await waits until the last update was seen by all, reports what was lost or merged, and fails if an update was
-// lost.
-func (u *updating) await(ctx context.Context, figure func(string) string) error {
-	err := eventually(ctx, func() error {
+// settle waits until the last update was seen by all.
+func (u *updating) settle(ctx context.Context) error {
+	return eventually(ctx, func() error {
 		for i, t := range slices.Concat([]*timeline{u.told}, u.shown) {
 			if seen := len(t.moments()); seen < u.sent {
 				return fmt.Errorf("update %d of %d is the last that the watch (0) or volume %d showed", seen, u.sent, i)
@@ -185,6 +214,12 @@ func (u *updating) await(ctx context.Context, figure func(string) string) error 
 		}
 		return nil
 	})
+}
+
+// await waits until the last update was seen by all, reports what was lost or merged, and fails if an update was
+// lost.
+func (u *updating) await(ctx context.Context, figure func(string) string) error {
+	err := u.settle(ctx)
 	lost, merged := 0, 0
 	for _, t := range u.shown {
 		lost, merged = lost+u.sent-len(t.moments()), merged+t.merged

@@ -105,9 +105,9 @@ func thisMachine() (Machine, error) {
 	}, nil
 }
 
-// WriteTable puts the runs, and what came of the goals, into a Markdown document, in the place of the table that it has. It
+// WriteTable puts the runs, and what came of the goals, into a Markdown document, in the place of the table that it has, and more after it. It
 // fails if a goal was never measured.
-func (f File) WriteTable(document string, goals []Goal) error {
+func (f File) WriteTable(document string, goals []Goal, more string) error {
 	const begin, end = "<!-- made by make bench-table: begin -->\n", "<!-- made by make bench-table: end -->\n"
 	text, err := os.ReadFile(document)
 	if err != nil {
@@ -122,7 +122,17 @@ func (f File) WriteTable(document string, goals []Goal) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(document, []byte(string(before)+begin+table+end+string(after)), 0o644)
+	return os.WriteFile(document, []byte(string(before)+begin+table+more+end+string(after)), 0o644)
+}
+
+// Value returns a single figure, and 0 if there is none of that name.
+func (f File) Value(name string) float64 {
+	for _, r := range f.Results {
+		if r.Name == name && r.Value != nil {
+			return *r.Value
+		}
+	}
+	return 0
 }
 
 // table lists the runs by number, and the goals, each with the numbers of its runs.

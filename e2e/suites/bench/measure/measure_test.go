@@ -129,13 +129,13 @@ func TestTable(t *testing.T) {
 		Results: []Result{{Name: "a.x", Unit: "s", Run: second, Value: &one}, {Name: "a.y", Unit: "s", Run: first, Value: &two}},
 	}
 	goals := []Goal{{"B1", "a.*", "value", 2, false}, {"B2", "a.x", "value", 1, false}}
-	if err := f.WriteTable(document, append(goals, Goal{"B3", "b", "value", 1, false})); err == nil || !strings.Contains(err.Error(), "no result b") {
+	if err := f.WriteTable(document, append(goals, Goal{"B3", "b", "value", 1, false}), ""); err == nil || !strings.Contains(err.Error(), "no result b") {
 		t.Errorf("a goal without a result: %v", err)
 	}
 	if text, err := os.ReadFile(document); err != nil || string(text) != old {
 		t.Errorf("got %s, %v, want it untouched", text, err)
 	}
-	if err := f.WriteTable(document, goals); err != nil {
+	if err := f.WriteTable(document, goals, "the end\n"); err != nil {
 		t.Fatal(err)
 	}
 	want := "above\n" + begin + `
@@ -147,6 +147,7 @@ func TestTable(t *testing.T) {
 | B1 | ` + "`a.*`" + ` value | 1 to 2 | <= 2 | all 2 met | 1, 2 |
 | B2 | ` + "`a.x`" + ` value | 1 | <= 1 | met | 2 |
 
+the end
 ` + end + "below\n"
 	if text, err := os.ReadFile(document); err != nil || string(text) != want {
 		t.Errorf("got %s, %v, want %s", text, err, want)
