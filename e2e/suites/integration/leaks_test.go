@@ -30,29 +30,27 @@ type leakyNode struct {
 // the most to search.
 func TestNothingLeaks(t *testing.T) {
 	t.Parallel()
-	for _, format := range []string{"text", "json"} {
-		for _, inSecrets := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, tokens in secrets %t", format, inSecrets), func(t *testing.T) {
-				t.Parallel()
-				n := &leakyNode{inSecrets: inSecrets, node: newAcrossNode(t, "-v=20", "--logging-format="+format,
-					"--publish-wait=1s", "--max-volume-size=64Ki", "--http-address=127.0.0.1:0")}
-				n.secret("db", map[string]string{"password": n.canary(), "a.b": n.canary()})
-				n.configMap("own", map[string]string{"own": n.canary()})
-				v := n.tokened(n.volume(map[string]string{"sources": n.sources()}))
-				n.publishes(v, soon)
-				p := n.podWithEnv()
-				n.publishes(p, soon)
-				n.changes(v, p)
-				n.refusals(v)
-				n.forbidden()
-				n.restarts(v, p)
-				n.restartWith("--publish-wait=100s") // so that a publish waits until it is dumped
-				n.dumps(v)
-				n.search()
-				n.mustUnpublish(v)
-				n.mustUnpublish(p)
-			})
-		}
+	for format, inSecrets := range map[string]bool{"text": false, "json": true} {
+		t.Run(fmt.Sprintf("%s, tokens in secrets %t", format, inSecrets), func(t *testing.T) {
+			t.Parallel()
+			n := &leakyNode{inSecrets: inSecrets, node: newAcrossNode(t, "-v=20", "--logging-format="+format,
+				"--publish-wait=1s", "--max-volume-size=64Ki", "--http-address=127.0.0.1:0")}
+			n.secret("db", map[string]string{"password": n.canary(), "a.b": n.canary()})
+			n.configMap("own", map[string]string{"own": n.canary()})
+			v := n.tokened(n.volume(map[string]string{"sources": n.sources()}))
+			n.publishes(v, soon)
+			p := n.podWithEnv()
+			n.publishes(p, soon)
+			n.changes(v, p)
+			n.refusals(v)
+			n.forbidden()
+			n.restarts(v, p)
+			n.restartWith("--publish-wait=100s") // so that a publish waits until it is dumped
+			n.dumps(v)
+			n.search()
+			n.mustUnpublish(v)
+			n.mustUnpublish(p)
+		})
 	}
 }
 

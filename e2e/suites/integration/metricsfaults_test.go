@@ -14,40 +14,26 @@ import (
 
 // TestFaultsShow makes one fault of each kind. The metrics that tell of it move, and move back where it can be
 // mended. Of the alerts' expressions, all of which are evaluated on what the plugin serves, those of that fault
-// have a result. How long a fault must last is for the alerts' unit tests.
+// have a result. Faults of which no other alert tells are left to the alerts' unit tests, as is how long one must last.
 func TestFaultsShow(t *testing.T) {
 	t.Parallel()
 	a := newAlerting(t)
 	for name, test := range map[string]func(*testing.T, *alerting){
-		"none":                  nothingShows,
 		"not registered":        unregisteredShows,
 		"deleted object":        deletedObjectShows,
 		"forbidden":             forbiddenShows,
 		"API server away":       absentServerShows,
 		"API server in trouble": failingServerShows,
-		"broken watches":        brokenWatchesShow,
-		"full volume":           fullVolumeShows,
 		"full node":             fullNodeShows,
-		"full cache":            fullCacheShows,
 		"revoked consent":       revokedConsentShows,
 		"reviews fail":          failingReviewsShow,
 		"no tokens":             missingTokensShow,
-		"restart":               takenOverShows,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(t, a)
 		})
 	}
-}
-
-func nothingShows(t *testing.T, a *alerting) {
-	n := newNode(t, anyPort)
-	n.value("app")
-	v := n.published("app")
-	a.wantFiring(t, asReady(n.scrapes(func() { n.arrives(v, "key", n.value("app"), soon) })))
-	wantStatus(t, n.Publish(t.Context(), n.volume(map[string]string{"configmap": "app"})), codes.InvalidArgument)
-	n.counts(map[series]float64{`refvol_csi_call_duration_seconds{method="NodePublishVolume",code="InvalidArgument"}`: 1, "refvol_volumes": 1})
 }
 
 func unregisteredShows(t *testing.T, a *alerting) {
@@ -116,16 +102,6 @@ func absentServerShows(t *testing.T, a *alerting) {
 	n.recovers(v)
 }
 
-func brokenWatchesShow(t *testing.T, a *alerting) {
-	n := newProxied(t, anyPort)
-	v := n.withFault(faultproxy.WatchClosed)
-	a.wantFiring(t, asReady(n.scrapes(func() {
-		n.moves(n.scrape(), map[series]float64{`refvol_reflector_restarts_total{kind="ConfigMap"}`: 5})
-	})), "RefvolWatchesRestart")
-	n.isStale(nil)
-	n.recovers(v)
-}
-
 func failingServerShows(t *testing.T, a *alerting) {
 	n := newProxied(t, anyPort)
 	// Later there are no other requests than those that fail: a series that begins in the second
@@ -179,19 +155,6 @@ func (n *proxied) recovers(v *harness.Volume) {
 	}
 }
 
-func fullVolumeShows(t *testing.T, a *alerting) {
-	n := newNode(t, anyPort, "--max-volume-size=64Ki")
-	n.value("app")
-	v := n.published("app")
-	a.wantFiring(t, asReady(n.scrapes(func() {
-		before := n.scrape()
-		n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 100<<10)})
-		n.moves(before, map[series]float64{`refvol_writes_total{result="error"}`: 1, `refvol_volumes{condition="VolumeUpdateFailed"}`: 1})
-	})), "RefvolVolumesAbnormal", "RefvolWritesFail")
-	n.arrives(v, "key", n.value("app"), afterCause)
-	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, "refvol_volumes": 1})
-}
-
 func fullNodeShows(t *testing.T, a *alerting) {
 	n := newNode(t, anyPort, "--max-volume-size=128Ki", "--max-total-size=128Ki")
 	n.configMap("app", map[string]string{"key": n.canary() + strings.Repeat("x", 110<<10)})
@@ -207,27 +170,6 @@ func fullNodeShows(t *testing.T, a *alerting) {
 	a.wantFiring(t, asReady(n.scrapes(func() {
 		wantStatus(t, n.finalAnswer(full), codes.ResourceExhausted)
 	})), "RefvolMemoryNearLimit", "RefvolCallsFail", "RefvolWritesFail")
-}
-
-// fullCacheShows: eight pods, each with nearly its share, leave no room for a ninth.
-func fullCacheShows(t *testing.T, a *alerting) {
-	n := newNode(t, anyPort, "--max-cached-size=128Ki")
-	object := func(name string) string {
-		n.configMap(name, map[string]string{"key": n.canary() + strings.Repeat("x", 15000)})
-		return name
-	}
-	for i := range 8 {
-		n.published(object(fmt.Sprint("app-", i)))
-	}
-	full := n.short(object("full"))
-	wantStatus(t, n.finalAnswer(full), codes.ResourceExhausted)
-	a.wantFiring(t, asReady(n.scrapes(func() {
-		err := n.finalAnswer(full)
-		wantStatus(t, err, codes.ResourceExhausted)
-		if !strings.Contains(err.Error(), "(--max-cached-size)") {
-			t.Errorf("the text names no limit: %v", err)
-		}
-	})), "RefvolCacheNearLimit", "RefvolCallsFail")
 }
 
 func revokedConsentShows(t *testing.T, _ *alerting) {
@@ -264,22 +206,4 @@ func missingTokensShow(t *testing.T, a *alerting) {
 	a.wantFiring(t, asReady(n.scrapes(nil)), "RefvolVolumesWithoutToken", "RefvolVolumesUnknown")
 	n.mustPublish(v) // as the kubelet does after a while
 	n.counts(map[series]float64{"refvol_volumes_without_token": 0, `refvol_volumes{condition="Current"}`: 1})
-}
-
-func takenOverShows(t *testing.T, _ *alerting) {
-	n := newProxied(t, anyPort)
-	n.value("app")
-	v := n.short("app")
-	pinned := n.volume(map[string]string{"configMap": "app", "updatePolicy": "Pinned"})
-	n.publishes(v, soon)
-	n.publishes(pinned, soon)
-	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, `refvol_volumes{condition="Pinned"}`: 1})
-	n.mustKill()
-	n.inject(faultproxy.Refused)
-	n.mustStart()
-	n.counts(map[series]float64{
-		`refvol_volumes{condition="Unknown"}`: 2, "refvol_volumes": 2, "refvol_volume_bytes": float64(n.kernelCounts(v, pinned)),
-	})
-	n.heal()
-	n.counts(map[series]float64{`refvol_volumes{condition="Current"}`: 1, `refvol_volumes{condition="Pinned"}`: 1})
 }
