@@ -2,8 +2,7 @@
 // balancers and API servers break it.
 //
 // It terminates TLS under a certificate of its own and speaks HTTP/2 on both sides, so that a fault can hit one
-// request, one event of a watch, or whole connections. It knows of the Kubernetes API only URLs and the framing of
-// watches in protobuf.
+// request or whole connections. It knows of the Kubernetes API only URLs.
 package faultproxy
 
 import (
@@ -17,6 +16,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"sync"
 
@@ -33,17 +33,14 @@ type Options struct {
 	// Target is how the API server is reached; its credentials are not used: each request carries the client's own.
 	// Required.
 	Target *rest.Config
-	// NoWatchList refuses watches that begin with the state, as API servers before 1.32 do.
-	NoWatchList bool
 }
 
 // Proxy is a running proxy. Its methods are safe for concurrent use; those that change the fault take turns.
 type Proxy struct {
-	opts    Options
-	target  *url.URL
-	forward *http.Transport
-	server  *http.Server
-	network network
+	forward   *httputil.ReverseProxy
+	transport *http.Transport
+	server    *http.Server
+	network   network
 	// ca is what clients have to trust, in PEM, for serverName.
 	ca      []byte
 	serving sync.WaitGroup
@@ -54,12 +51,9 @@ type Proxy struct {
 	mu    sync.Mutex
 	fault Fault
 	// only are the faults of some requests; a later one counts.
-	only []partialFault
-	// changed is closed, and replaced, when the fault changes.
-	changed  chan struct{}
+	only     []partialFault
 	requests []Request
 	watches  map[Object]int
-	oldest   map[answerKey]stored
 }
 
 // partialFault is a fault of the requests that match.
@@ -83,20 +77,19 @@ func Start(o Options) (*Proxy, error) {
 	}
 	certified := httptest.NewTLSServer(nil)
 	certified.Close()
+	errorLog := log.New(io.Discard, "", 0) // broken connections are its work
+	transport := &http.Transport{TLSClientConfig: upstream, ForceAttemptHTTP2: true, DisableCompression: true}
 	p := &Proxy{
-		opts:    o,
-		target:  target,
-		forward: &http.Transport{TLSClientConfig: upstream, ForceAttemptHTTP2: true, DisableCompression: true},
-		ca:      pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certified.Certificate().Raw}),
-		changed: make(chan struct{}),
-		watches: make(map[Object]int),
-		oldest:  make(map[answerKey]stored),
+		forward:   forward(target, transport, errorLog),
+		transport: transport,
+		ca:        pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certified.Certificate().Raw}),
+		watches:   make(map[Object]int),
 	}
 	p.server = &http.Server{
 		Handler:   p,
 		TLSConfig: &tls.Config{Certificates: certified.TLS.Certificates, MinVersion: tls.VersionTLS12},
 		HTTP2:     &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-		ErrorLog:  log.New(io.Discard, "", 0), // broken connections are its work
+		ErrorLog:  errorLog,
 	}
 	return p, p.Heal()
 }
@@ -107,7 +100,7 @@ func (p *Proxy) Close() error {
 	err = errors.Join(err, p.server.Close())
 	p.serving.Wait()
 	err = errors.Join(err, p.server.Shutdown(context.Background()))
-	p.forward.CloseIdleConnections()
+	p.transport.CloseIdleConnections()
 	return err
 }
 
@@ -127,9 +120,6 @@ func (p *Proxy) WriteKubeconfig(path, token string) error {
 	return nil
 }
 
-// Address is where it listens: host and port.
-func (p *Proxy) Address() string { return p.network.address }
-
 // Inject replaces the faults that are on, if any, by f.
 func (p *Proxy) Inject(f Fault) error {
 	p.changing.Lock()
@@ -141,8 +131,6 @@ func (p *Proxy) Inject(f Fault) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault, p.only = f, nil
-	close(p.changed)
-	p.changed = make(chan struct{})
 	return err
 }
 
@@ -159,13 +147,6 @@ func (p *Proxy) Heal() error { return p.Inject(None) }
 
 // ResetConnections resets all connections, whatever fault is on.
 func (p *Proxy) ResetConnections() { p.network.reset() }
-
-// current returns the fault that is on, and what is closed when that changes.
-func (p *Proxy) current() (Fault, <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.fault, p.changed
-}
 
 // Requests returns the requests that have arrived since the last call.
 func (p *Proxy) Requests() []Request {

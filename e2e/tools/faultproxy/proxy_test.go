@@ -1,6 +1,7 @@
 package faultproxy
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,58 +12,36 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
 
-const watchPath = "/api/v1/namespaces/ns/configmaps?watch=true&fieldSelector=metadata.name%3Dapp"
+const (
+	listPath  = "/api/v1/namespaces/ns/configmaps?fieldSelector=metadata.name%3Dapp"
+	watchPath = listPath + "&watch=true"
+)
 
-// upstream is an API server that knows one ConfigMap, in a new version for each request.
-type upstream struct {
-	version atomic.Int64
-}
-
-// ServeHTTP answers a watch with the state, its end, and one more version, and keeps it open; anything else with a
-// text.
-func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	version := int(u.version.Add(2))
-	if r.URL.Query().Get("watch") != "true" {
-		fmt.Fprintf(w, "answer %d", version)
-		return
+// upstream is an API server. It answers a watch with an event, and keeps it open.
+func upstream(w http.ResponseWriter, r *http.Request) {
+	fmt.Fprintln(w, "answer")
+	if r.URL.Query().Get("watch") == "true" {
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
 	}
-	w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf;stream=watch")
-	if r.URL.Query().Get("sendInitialEvents") == "true" {
-		u.event(w, watch.Added, version, nil)
-		u.event(w, watch.Bookmark, version, map[string]string{metav1.InitialEventsAnnotationKey: "true"})
-	}
-	u.event(w, watch.Modified, version+1, nil)
-	send(w, nil)
-	<-r.Context().Done()
-}
-
-func (u *upstream) event(w io.Writer, kind watch.EventType, version int, annotations map[string]string) {
-	_, _ = w.Write(eventFrame(kind, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "app", ResourceVersion: fmt.Sprint(version), Annotations: annotations},
-	}))
 }
 
 // start returns a proxy before an upstream.
-func start(t *testing.T, o Options) *Proxy {
+func start(t *testing.T) *Proxy {
 	t.Helper()
-	server := httptest.NewUnstartedServer(&upstream{})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(upstream))
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	o.Target = &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
-	p, err := Start(o)
+	p, err := Start(Options{Target: &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,56 +103,60 @@ func wantAnswer(t *testing.T, c *http.Client, p *Proxy) {
 }
 
 func TestStatuses(t *testing.T) {
-	const list = "/api/v1/namespaces/ns/configmaps?fieldSelector=metadata.name%3Dapp"
-	for _, tc := range []struct {
-		fault       Fault
-		noWatchList bool
-		path        string
-		want        int
-	}{
-		{None, false, list, 200},
-		{TooManyRequests, false, list, 429},
-		{ServerError, false, list, 500},
-		{BadGateway, false, list, 502},
-		{Gone, false, list, 200},
-		{Gone, false, watchPath + "&resourceVersion=3", 410},
-		{TooLarge, false, list, 504},
-		{TooLarge, false, watchPath + "&sendInitialEvents=true", 504},
-		{None, true, watchPath + "&sendInitialEvents=true", 422},
-		{GoAway, false, list, 200},
-		{Unavailable, false, list, 503},
-		{Unauthorized, false, list, 401},
-		{SecretsFail, false, list, 200},
-	} {
-		t.Run(fmt.Sprint(tc.fault, " ", tc.want), func(t *testing.T) {
-			p := start(t, Options{NoWatchList: tc.noWatchList})
-			c := client(t, p)
-			inject(t, p, tc.fault)
-			ctx, connections := counted(t.Context())
-			for range 2 {
-				if code, body, err := get(ctx, c, p, tc.path); code != tc.want {
-					t.Errorf("answer = %d %q, %v, want %d", code, body, err, tc.want)
-				}
-			}
-			requests := p.Requests()
-			if len(requests) != 2 || requests[0].Object != (Object{"configmaps", "ns", "app"}) || requests[0].Fault != tc.fault {
-				t.Errorf("requests = %+v", requests)
-			}
-			wantConnections := 1
-			if tc.fault == GoAway {
-				wantConnections = 2
-			}
-			if *connections != wantConnections {
-				t.Errorf("%d connections were made, want %d", *connections, wantConnections)
-			}
-			inject(t, p, None)
-			wantAnswer(t, c, p)
-		})
+	p := start(t)
+	c := client(t, p)
+	ctx, connections := counted(t.Context())
+	want := func(path string, want int) {
+		t.Helper()
+		if code, body, err := get(ctx, c, p, path); code != want {
+			t.Errorf("answer = %d %q, %v, want %d", code, body, err, want)
+		}
+	}
+	inject(t, p, ServerError)
+	want(listPath, 500)
+	if requests := p.Requests(); len(requests) != 1 || requests[0] != (Request{Object{"configmaps", "ns", "app"}, "LIST"}) {
+		t.Errorf("requests = %+v", requests)
+	}
+	inject(t, p, Unauthorized)
+	want(watchPath, 401)
+	inject(t, p, None)
+	want(listPath, 200)
+	p.InjectFor(ServerError, func(r Request) bool { return r.Resource == "secrets" })
+	want("/api/v1/namespaces/ns/secrets/db", 500)
+	want(listPath, 200)
+	inject(t, p, None)
+	want("/api/v1/namespaces/ns/secrets/db", 200)
+	if *connections != 1 {
+		t.Errorf("%d connections were made, want one", *connections)
+	}
+}
+
+// TestWatch: events are passed on as they come, and the watch is counted.
+func TestWatch(t *testing.T) {
+	p := start(t)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+p.network.address+watchPath, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := client(t, p).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if event, err := bufio.NewReader(response.Body).ReadString('\n'); err != nil || event != "answer\n" {
+		t.Errorf("event = %q, %v", event, err)
+	}
+	if watches := p.Watches(); len(watches) != 1 || watches[Object{"configmaps", "ns", "app"}] != 1 {
+		t.Errorf("watches = %v", watches)
+	}
+	inject(t, p, Cut)
+	if rest, err := io.ReadAll(response.Body); err == nil || len(rest) > 0 {
+		t.Errorf("the watch goes on with %q, %v, want a connection that breaks", rest, err)
 	}
 }
 
 func TestRefused(t *testing.T) {
-	p := start(t, Options{})
+	p := start(t)
 	c := client(t, p)
 	wantAnswer(t, c, p)
 	inject(t, p, Refused)
@@ -186,7 +169,7 @@ func TestRefused(t *testing.T) {
 }
 
 func TestCut(t *testing.T) {
-	p := start(t, Options{})
+	p := start(t)
 	c := client(t, p)
 	wantAnswer(t, c, p)
 	inject(t, p, Cut)
@@ -201,7 +184,7 @@ func TestCut(t *testing.T) {
 }
 
 func TestHalfOpenConnectionsStayDeaf(t *testing.T) {
-	p := start(t, Options{})
+	p := start(t)
 	c, other := client(t, p), client(t, p)
 	wantAnswer(t, c, p)
 	inject(t, p, HalfOpen)
@@ -222,30 +205,26 @@ func TestHalfOpenConnectionsStayDeaf(t *testing.T) {
 }
 
 func TestWhatIsHeldUpArrivesLater(t *testing.T) {
-	for _, fault := range []Fault{Partition, Stalled} {
-		t.Run(fault.String(), func(t *testing.T) {
-			p := start(t, Options{})
-			c := client(t, p)
-			wantAnswer(t, c, p)
-			inject(t, p, fault)
-			ctx, connections := counted(t.Context())
-			answered := make(chan error, 1)
-			go func() {
-				_, _, err := get(ctx, c, p, "/x")
-				answered <- err
-			}()
-			select {
-			case err := <-answered:
-				t.Fatalf("an answer came during the fault: %v", err)
-			case <-time.After(200 * time.Millisecond):
-			}
-			inject(t, p, None)
-			if err := <-answered; err != nil {
-				t.Error(err)
-			}
-			if *connections != 0 {
-				t.Errorf("%d more connections were made, want none", *connections)
-			}
-		})
+	p := start(t)
+	c := client(t, p)
+	wantAnswer(t, c, p)
+	inject(t, p, Partition)
+	ctx, connections := counted(t.Context())
+	answered := make(chan error, 1)
+	go func() {
+		_, _, err := get(ctx, c, p, "/x")
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		t.Fatalf("an answer came during the fault: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	inject(t, p, None)
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+	if *connections != 0 {
+		t.Errorf("%d more connections were made, want none", *connections)
 	}
 }

@@ -3,9 +3,6 @@ package faultproxy
 import (
 	"net/http"
 	"strings"
-	"time"
-
-	authenticationv1 "k8s.io/api/authentication/v1"
 )
 
 // Object names what a request is about. Name is empty for a list of more than one.
@@ -18,22 +15,14 @@ type Object struct {
 // Request is one request that arrived, whatever became of it.
 type Request struct {
 	Object
-	// At is when it arrived.
-	At time.Time
 	// Verb is GET, LIST or WATCH, or the HTTP method in capitals of what changes something.
 	Verb string
-	// User is whom it impersonates, empty for nobody.
-	User string
-	// Fault was on when it arrived.
-	Fault Fault
-	// Initial tells that it is a watch that begins with the state; goesOn, one from a resourceVersion of its own.
-	Initial, goesOn bool
 }
 
 // describe reads a request's URL: /api/v1/[namespaces/NS/]RESOURCE[/NAME], or the same below /apis/GROUP/VERSION.
 func describe(r *http.Request) Request {
 	query := r.URL.Query()
-	d := Request{At: time.Now(), Verb: r.Method, User: r.Header.Get(authenticationv1.ImpersonateUserHeader)}
+	d := Request{Verb: r.Method}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	switch prefix := map[string]int{"api": 2, "apis": 3}[parts[0]]; {
 	case prefix == 0 || len(parts) <= prefix:
@@ -52,9 +41,6 @@ func describe(r *http.Request) Request {
 	case r.Method != http.MethodGet:
 	case query.Get("watch") == "true":
 		d.Verb = "WATCH"
-		d.Initial = query.Get("sendInitialEvents") == "true"
-		version := query.Get("resourceVersion")
-		d.goesOn = !d.Initial && version != "" && version != "0"
 	default:
 		d.Verb = "LIST"
 	}
