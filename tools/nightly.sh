@@ -26,7 +26,7 @@ arm64() {
 # alone: long tests of the integration suite that run by themselves. faults: tests that kill the plugin or unmount a volume at one system call
 # after another. The part integration runs the others side by side.
 alone='^(TestReadersDuringUpdates|TestAStormOfOpens|TestNoDenialWhileTheAPIServerStarts)$'
-faults='^(TestKilledAnywhere|TestKilledWhileItStarts|TestMountRemovedAtAnyCall)$'
+faults='^(TestKilledAnywhere|TestMountRemovedAtAnyCall)$'
 integration() {
   REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on -v "$@" ./suites/integration
 }
@@ -39,6 +39,7 @@ random() {
     REFVOL_SEEDS=50 tools/sandbox.sh go -C e2e test "${flags[@]}" ./suites/envfile &&
     REFVOL_SEEDS=50 go -C deploy test "${flags[@]}" . &&
     REFVOL_SEEDS=1-5000 go -C cmd/kubectl-refvol test "${flags[@]}" -run TestRolloutModel . &&
+    REFVOL_LONG=1 tools/sandbox.sh go test "${flags[@]}" -run Faults ./pkg/writer &&
     REFVOL_LONG=1 go test "${flags[@]}" -run TestMemory ./pkg/report
 }
 
@@ -68,6 +69,7 @@ mutants() {
   dir=pkg/$package
   [ -d "$dir" ] || dir=cmd/$package
   [ "$package" = refvol-notify ] && times=4 # many of its mutants wait for a change that does not come
+  if [ "$package" = writer ]; then export REFVOL_LONG=1; fi # each fault of the system calls
   case $1 in *-a) other='^[n-z]' ;; *-b) other='^[a-m]' ;; esac
   GOBIN=$gremlins go install github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 || return
   printf '#!/bin/bash\nargs=("$@")\n[ "${args[-1]}" = github.com/refvol/refvol ] && args[-1]=.\nexec %q "${args[@]}"\n' "$(command -v go)" >"$gremlins/go" &&

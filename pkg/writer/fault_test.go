@@ -87,10 +87,39 @@ func doJob(text string) (Result, error) {
 	return New(j.Options).Withdraw(ctx, root, refused, j.Tree.Record)
 }
 
-// fault is what happens to one call.
+// fault is what happens to one call. Without what, nothing happens, and made gets the calls that the job makes.
 type fault struct {
 	what, call string
 	when       int
+	made       map[string]made
+}
+
+// made are the first call of a name that a job makes in its volume, and the last, by their numbers in the thread.
+type made struct{ first, last int }
+
+// count reads the trace of a job, which begins after the call that opens the volume. Calls of the runtime before it have numbers, too.
+func (f fault) count(trace, volume string) {
+	threads, thread, begun := map[string]map[string]made{}, "", false
+	for line := range strings.Lines(trace) {
+		id, call, _ := strings.Cut(line, " ")
+		name, args, isCall := strings.Cut(strings.TrimSpace(call), "(")
+		if !isCall || begun && id != thread {
+			continue
+		}
+		if threads[id] == nil {
+			threads[id] = map[string]made{}
+		}
+		m := threads[id][name]
+		m.last++
+		if begun && m.first == 0 {
+			m.first = m.last
+		}
+		threads[id][name] = m
+		if !begun && strings.Contains(args, `"`+volume+`"`) {
+			thread, begun = id, true
+		}
+	}
+	maps.Copy(f.made, threads[thread])
 }
 
 func (f fault) String() string { return fmt.Sprintf("%s of %s %d", f.what, f.call, f.when) }
@@ -126,12 +155,19 @@ func (f fault) run(t *testing.T, j job) (output string, hit bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("strace", "-f", "-o", log, "-e", "trace="+f.call, "-e", fmt.Sprintf("inject=%s:%s:when=%d", f.call, f.what, f.when), program)
+	options := []string{"-f", "-o", log, "-e", "trace=" + strings.Join(calls, ",")}
+	if f.what != "" {
+		options = append(options[:4], "trace="+f.call, "-e", fmt.Sprintf("inject=%s:%s:when=%d", f.call, f.what, f.when))
+	}
+	cmd := exec.Command("strace", append(options, program)...)
 	cmd.Env = append(os.Environ(), jobVariable+"="+string(text), "GOMAXPROCS=1", "GOGC=off")
 	out, err := cmd.CombinedOutput()
 	trace, logErr := os.ReadFile(log)
 	if logErr != nil {
 		t.Fatalf("strace: %v, %v: %s", err, logErr, out)
+	}
+	if f.what == "" {
+		f.count(string(trace), j.Volume)
 	}
 	hit = strings.Contains(string(trace), "INJECTED") || strings.Contains(string(trace), "killed by SIGKILL")
 	if !hit && err != nil {
@@ -160,7 +196,8 @@ func withPlainFiles(j job) any {
 	return map[string]any{"Volume": j.Volume, "Options": j.Options, "Tree": tree, "Data": j.Data, "Refused": j.Refused}
 }
 
-// forEachFault runs try with each fault of each call until the job makes fewer calls.
+// forEachFault runs try with each fault of each call until the job makes fewer calls. The short form has the first call of each name and the
+// last.
 func forEachFault(t *testing.T, whats []string, try func(t *testing.T, f fault) (hit bool)) {
 	var f fault
 	defer func() {
@@ -168,23 +205,37 @@ func forEachFault(t *testing.T, whats []string, try func(t *testing.T, f fault) 
 			t.Logf("the last fault: %v", f)
 		}
 	}()
-	runs := map[string]int{}
+	runs, ends := map[string]int{}, map[string]made{}
+	long := os.Getenv("REFVOL_LONG") != ""
+	if !long {
+		try(t, fault{made: ends})
+	}
+	one := func(what, call string, when int) bool {
+		f = fault{what: what, call: call, when: when}
+		hit := !t.Failed() && try(t, f)
+		if hit {
+			runs[what]++
+		}
+		return hit
+	}
 	for _, what := range whats {
 		for _, call := range calls {
 			if what == "error=ENOSPC" && !slices.Contains(takesRoom, call) || what == "signal=KILL" && !slices.Contains(changes, call) {
 				continue
 			}
-			for when, hit := 1, true; hit && !t.Failed(); when++ {
-				f = fault{what, call, when}
-				if hit = try(t, f); hit {
-					runs[what]++
+			if end := ends[call]; end.first > 0 {
+				one(what, call, end.first)
+				if end.last > end.first {
+					one(what, call, end.last)
 				}
+			}
+			for when := 1; long && one(what, call, when); when++ {
 			}
 		}
 	}
 	t.Logf("runs: %v", runs)
 	for _, what := range whats {
-		if runs[what] < 10 {
+		if runs[what] < 10 && long || runs[what] < 5 {
 			t.Errorf("only %d runs of %s", runs[what], what)
 		}
 	}

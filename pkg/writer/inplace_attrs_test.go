@@ -35,7 +35,7 @@ func TestInPlaceAttrs(t *testing.T) {
 			v, w := newVolume(t), newInPlace(Options{})
 			v.rewrite(w, before)
 			inodes := v.inodes()
-			if out, hit := (fault{"error=EIO", "write", 1}).run(t, job{Volume: v.path, Options: w.opts, Tree: *after}); !hit {
+			if out, hit := (fault{what: "error=EIO", call: "write", when: 1}).run(t, job{Volume: v.path, Options: w.opts, Tree: *after}); !hit {
 				t.Fatal(out)
 			}
 			if got := v.inode("d/a").Mode & 0o777; got != tt.between {

@@ -124,9 +124,9 @@ func TestARewriteThatFailsIsTorn(t *testing.T) {
 		fails fault
 		torn  bool
 	}{
-		"a file changes":    {tree(file("a", "2"), file("b", "1")), fault{"error=EIO", "write", 1}, true},
-		"a file is emptied": {tree(file("a", "1")), fault{"error=EIO", "ftruncate", 1}, true},
-		"only the record":   {tree(file("a", "1"), file("b", "1")), fault{"error=EIO", "fsetxattr", 2}, false},
+		"a file changes":    {tree(file("a", "2"), file("b", "1")), fault{what: "error=EIO", call: "write", when: 1}, true},
+		"a file is emptied": {tree(file("a", "1")), fault{what: "error=EIO", call: "ftruncate", when: 1}, true},
+		"only the record":   {tree(file("a", "1"), file("b", "1")), fault{what: "error=EIO", call: "fsetxattr", when: 2}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := newVolume(t)

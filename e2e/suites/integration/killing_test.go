@@ -27,8 +27,6 @@ type killing struct {
 	// generation is what the objects are at, and versions what the API server calls it.
 	generation int
 	versions   []string
-	// logged is how long the plugin's log was before what is tried.
-	logged int
 }
 
 // tally is what was killed where, by tests that may run at once. mu guards what is below it.
@@ -131,14 +129,14 @@ func (k *killing) current(v *harness.Volume) error {
 	for _, o := range k.shape.objects {
 		for key, want := range o.data(k.generation) {
 			path := o.path(key)
-			if got := files[path].Content; got != want {
+			if got := files[path]; got != want {
 				return fmt.Errorf("%s holds %q, want %q", path, got, want)
 			}
 			delete(files, path)
 		}
 	}
 	for path, file := range files {
-		if k.shape.strategy != "InPlace" || file.Content != "" {
+		if k.shape.strategy != "InPlace" || file != "" {
 			return fmt.Errorf("%s is still there", path)
 		}
 	}

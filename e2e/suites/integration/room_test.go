@@ -116,8 +116,8 @@ func (n *node) showsJust(v *harness.Volume, data map[string]string) error {
 		return err
 	}
 	for key, want := range data {
-		if f, ok := files[key]; !ok || f.Content != want {
-			return fmt.Errorf("%.60s: there is %t, with %d bytes, want %d", key, ok, len(f.Content), len(want))
+		if f, ok := files[key]; !ok || f != want {
+			return fmt.Errorf("%.60s: there is %t, with %d bytes, want %d", key, ok, len(f), len(want))
 		}
 	}
 	if len(files) != len(data) {

@@ -3,7 +3,6 @@ package integration
 import (
 	"bytes"
 	"errors"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -15,95 +14,42 @@ import (
 	"github.com/refvol/refvol/e2e/tools/supervise"
 )
 
-// removal is what the plugin does while the mount of a volume is removed.
-type removal struct {
-	name string
-	// prepare comes before the calls that count, and run makes the plugin do them.
-	prepare, run func(*killing, *harness.Volume)
-	// over returns nil once the plugin has coped with the loss of the mount.
-	over func(*killing, *harness.Volume) error
-	// stride is how many calls the short form goes on by, at most. short and long are the
-	// calls that must have been hit, in either form.
-	stride      int
-	short, long []string
-}
-
-func removals() []removal {
-	return []removal{
-		{
-			name:    "update",
-			prepare: func(*killing, *harness.Volume) {},
-			run:     func(k *killing, _ *harness.Volume) { k.change() },
-			over:    (*killing).dropped,
-			stride:  15,
-			short:   []string{"openat"},
-			long:    []string{"openat", "openat2", "open_tree", "mount_setattr", "mkdirat", "write", "symlinkat", "renameat"},
-		},
-		{
-			name:    "publish again",
-			prepare: func(*killing, *harness.Volume) {},
-			run:     (*killing).publishAgain,
-			over:    (*killing).droppedOrAnew,
-			stride:  1,
-			short:   []string{"openat2"},
-			long:    []string{"openat", "openat2"},
-		},
-		{
-			name:    "start",
-			prepare: func(k *killing, _ *harness.Volume) { k.mustKill(); k.change() },
-			run:     func(k *killing, _ *harness.Volume) { k.mustStart() },
-			// It may never have known the volume.
-			over:   func(*killing, *harness.Volume) error { return nil },
-			stride: 30,
-			short:  []string{"openat"},
-			long:   []string{"openat", "openat2", "open_tree", "mount_setattr", "write"},
-		},
-	}
-}
-
-// TestMountRemovedAtAnyCall unmounts a volume behind the plugin's back right before each
-// call, one by one, of an update of it, of a publish of what is there already, and of a
-// start of the plugin. The plugin must go on, and never write to the disk under the mount.
+// TestMountRemovedAtAnyCall unmounts a volume behind the plugin's back right before each call, one by one, of an update of it. The plugin
+// must go on, and never write to the disk under the mount.
 func TestMountRemovedAtAnyCall(t *testing.T) {
 	t.Parallel()
-	seed := harness.Seed(t)
-	for i, r := range removals() {
-		t.Run(r.name, func(t *testing.T) {
-			t.Parallel()
-			removed, random := map[string]int{}, rand.New(rand.NewPCG(seed, uint64(i)))
-			for _, s := range []*shape{shapes()[0], shapes()[3]} {
-				t.Run(s.name, func(t *testing.T) {
-					k := newKilling(t, s, newTally())
-					for nth := 1; ; nth += harness.Scaled(1+random.IntN(r.stride), 1) {
-						at, done := k.removeMountAt(r, nth)
-						if done {
-							break
-						}
-						t.Logf("mount of %s removed at call %d: %s", s.name, nth, at)
-						removed[at.Name]++
-					}
-				})
-			}
-			t.Logf("removed at %v", removed)
-			for _, name := range harness.Scaled(r.short, r.long) {
-				if removed[name] == 0 {
-					t.Errorf("never removed at %s", name)
+	random, removed := harness.Rand(t), map[string]int{}
+	for _, s := range []*shape{shapes()[0], shapes()[3]} {
+		t.Run(s.name, func(t *testing.T) {
+			k := newKilling(t, s, newTally())
+			for nth := 1; ; nth += harness.Scaled(1+random.IntN(15), 1) {
+				at, done := k.removeMountAt(nth)
+				if done {
+					break
 				}
+				t.Logf("mount of %s removed at call %d: %s", s.name, nth, at)
+				removed[at.Name]++
 			}
 		})
 	}
+	t.Logf("removed at %v", removed)
+	every := []string{"openat", "openat2", "open_tree", "mount_setattr", "mkdirat", "write", "symlinkat", "renameat"}
+	for _, name := range harness.Scaled(every[:1], every) {
+		if removed[name] == 0 {
+			t.Errorf("never removed at %s", name)
+		}
+	}
 }
 
-// removeMountAt publishes a volume and removes its mount at the nth call of what the
-// plugin does then. It says which call that was, or that all was done before.
-func (k *killing) removeMountAt(r removal, nth int) (at supervise.Call, done bool) {
+// removeMountAt publishes a volume and removes its mount at the nth call of an update. It says which call that was, or
+// that all was done before.
+func (k *killing) removeMountAt(nth int) (at supervise.Call, done bool) {
 	k.t.Helper()
 	v, well := k.newVolume(), k.newVolume()
 	k.mustPublish(v)
 	k.mustPublish(well)
 	wantUntouched := k.watchDisk(v)
-	k.logged = len(k.log())
-	r.prepare(k, v)
+	logged := len(k.log())
 	var unmounted error
 	removed := make(chan struct{})
 	k.Arm(func(n int, c supervise.Call) bool {
@@ -114,7 +60,7 @@ func (k *killing) removeMountAt(r removal, nth int) (at supervise.Call, done boo
 		}
 		return false
 	})
-	r.run(k, v)
+	k.change()
 	harness.Eventually(k.t, afterRestart+pruning, func() error {
 		select {
 		case <-removed:
@@ -131,7 +77,7 @@ func (k *killing) removeMountAt(r removal, nth int) (at supervise.Call, done boo
 	k.becomesCurrent(well)
 	select {
 	case <-removed:
-		harness.Eventually(k.t, afterRestart, func() error { return r.over(k, v) })
+		harness.Eventually(k.t, afterRestart, func() error { return k.dropped(v, logged) })
 	default:
 		done = true
 	}
@@ -148,37 +94,14 @@ func (k *killing) removeMountAt(r removal, nth int) (at supervise.Call, done boo
 	return at, done
 }
 
-// publishAgain publishes a volume that is there. Who finds the mount gone may refuse to:
-// the kubelet calls again.
-func (k *killing) publishAgain(v *harness.Volume) {
-	k.t.Helper()
-	if err := k.Publish(k.t.Context(), v); err != nil {
-		k.t.Logf("publish again: %v", err)
-	}
-}
-
-// dropped returns nil once the plugin has logged that the volume is gone.
-func (k *killing) dropped(v *harness.Volume) error {
-	for line := range bytes.Lines(k.log()[k.logged:]) {
+// dropped returns nil once the plugin has logged, after so many bytes, that the volume is gone.
+func (k *killing) dropped(v *harness.Volume, logged int) error {
+	for line := range bytes.Lines(k.log()[logged:]) {
 		if bytes.Contains(line, []byte("no longer mounted")) && bytes.Contains(line, []byte(v.ID())) {
 			return nil
 		}
 	}
 	return errors.New("the plugin has not said that the volume is gone")
-}
-
-// droppedOrAnew returns nil once the plugin knows that the volume is gone, or has
-// mounted it anew.
-func (k *killing) droppedOrAnew(v *harness.Volume) error {
-	root, _, err := visible(k.Target(v))
-	if err != nil {
-		return err
-	}
-	if root < 0 {
-		return k.dropped(v)
-	}
-	unix.Close(root)
-	return k.current(v)
 }
 
 // watchDisk watches the directory that a volume is mounted on. The returned function
