@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/refvol/refvol/internal/leak"
 )
 
 // Each wrong command line fails with status 2 and a text with the flag, the value and the fix.
@@ -78,7 +80,7 @@ func TestWrongFlags(t *testing.T) {
 			}
 			want += "; " + command + " --help lists the flags"
 		}
-		var stdout, stderr buffer
+		var stdout, stderr leak.Log
 		status := run(t.Context(), strings.Fields(args), &stdout, &stderr)
 		if got := stderr.String(); status != 2 || got != "refvol-notify: "+want+"\n" || stdout.String() != "" {
 			t.Errorf("%s: status %d, %s", args, status, got)
@@ -103,7 +105,7 @@ func TestRightFlags(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	for _, args := range []string{"--help", "-h", "wait --help"} {
-		var stdout, stderr buffer
+		var stdout, stderr leak.Log
 		status := run(t.Context(), strings.Fields(args), &stdout, &stderr)
 		if status != 0 || !strings.Contains(stdout.String(), "-state") || stderr.String() != "" {
 			t.Errorf("%s: status %d, %s%s", args, status, &stdout, &stderr)

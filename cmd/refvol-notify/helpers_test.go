@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
@@ -98,24 +98,6 @@ func mustParse(t testing.TB, args ...string) *options {
 	return o
 }
 
-// buffer is a log that may be read while it is written.
-type buffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 // waitFor waits until a condition holds.
 func waitFor(t testing.TB, what string, holds func() bool) {
 	t.Helper()
@@ -134,7 +116,7 @@ func waitFor(t testing.TB, what string, holds func() bool) {
 
 // started is the program running in this process.
 type started struct {
-	log  *buffer
+	log  *leak.Log
 	stop func() int
 	done <-chan int
 }
@@ -144,7 +126,7 @@ func start(t testing.TB, args ...string) *started {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan int, 1)
-	p := &started{log: &buffer{}, done: done}
+	p := &started{log: &leak.Log{}, done: done}
 	go func() { done <- run(ctx, args, io.Discard, p.log) }()
 	p.stop = sync.OnceValue(func() int { cancel(); return <-done })
 	t.Cleanup(func() { cancel() })
@@ -157,7 +139,7 @@ type pod struct {
 	*testing.T
 	options *options
 	began   time.Time
-	log     *buffer
+	log     *leak.Log
 	wake    chan struct{}
 	monitor *monitor
 
@@ -175,7 +157,7 @@ type pod struct {
 
 func newPod(t *testing.T, args ...string) *pod {
 	return &pod{
-		T: t, options: mustParse(t, args...), began: time.Now(), log: &buffer{}, wake: make(chan struct{}, 1),
+		T: t, options: mustParse(t, args...), began: time.Now(), log: &leak.Log{}, wake: make(chan struct{}, 1),
 		files: files{"/v/a": "1"}, variables: map[string]string{}, fails: func() error { return nil },
 	}
 }

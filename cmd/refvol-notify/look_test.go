@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/pkg/writer"
 )
 
@@ -191,7 +192,7 @@ func mustLook(t testing.TB, o *options) files {
 func TestPlainDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "later")
 	url, count := called(t)
-	p := &started{log: &buffer{}}
+	p := &started{log: &leak.Log{}}
 	done := make(chan int, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer func() { cancel(); <-done }()
@@ -212,7 +213,7 @@ func TestNoInotifyInstanceIsLeft(t *testing.T) {
 	v := newVolume(t, false)
 	v.write("a", "1")
 	url, count := called(t)
-	log := &buffer{}
+	log := &leak.Log{}
 	cmd := self(t.Context(), "program without inotify", "--dir="+v.path, "--url="+url, "--settle=0s")
 	cmd.Stderr = log
 	cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER

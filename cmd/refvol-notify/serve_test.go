@@ -15,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/refvol/refvol/internal/leak"
 )
 
 func get(t testing.TB, url string) (int, string) {
@@ -78,7 +80,7 @@ func TestWait(t *testing.T) {
 	m := &monitor{wake: wake}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	var log buffer
+	var log leak.Log
 	if status := run(ended, args, &log, &log); status != 1 || log.String() == "" {
 		t.Errorf("without a process: status %d, %s", status, &log)
 	}
@@ -136,7 +138,7 @@ func waitEndsWithTheProcess(t *testing.T, isKilled bool) {
 	})}
 	go func() { _ = server.Serve(listener) }()
 	done := make(chan int)
-	var log buffer
+	var log leak.Log
 	begin := time.Now()
 	go func() { done <- run(t.Context(), []string{"wait", "--state=" + state}, &log, &log) }()
 	listener.(*net.UnixListener).SetUnlinkOnClose(!isKilled)
@@ -182,7 +184,7 @@ func TestCannotListen(t *testing.T) {
 		"--http=" + listener.Addr().String():               "--http: ",
 		"--state=" + filepath.Join(t.TempDir(), "missing"): "mount an emptyDir there that user",
 	} {
-		var log buffer
+		var log leak.Log
 		status := run(t.Context(), append([]string{"--dir=/a", "--url=http://127.0.0.1/"}, args), &log, &log)
 		if status != 1 || !strings.Contains(log.String(), want) {
 			t.Errorf("%s: status %d, %s", args, status, &log)

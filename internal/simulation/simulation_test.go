@@ -156,7 +156,7 @@ func simulate(t *testing.T, seed uint64, steps int, all *sum) {
 	supervisor.Wait()
 	w.server.close()
 	after(10 * time.Minute) // what client-go's events still wait for
-	for _, line := range w.logs.with("panicked") {
+	for _, line := range w.logs.With("panicked") {
 		t.Error(line)
 	}
 	w.judge(all)
@@ -202,7 +202,7 @@ func (w *world) writeTrace() {
 	}
 	path := fmt.Sprintf("%s/simulation-%d", dir, w.seed)
 	must(os.WriteFile(path+".history", []byte(text.String()), 0o600))
-	must(os.WriteFile(path+".log", []byte(w.logs.text.String()), 0o600))
+	must(os.WriteFile(path+".log", []byte(w.logs.String()), 0o600))
 	w.Logf("the history and the log are in %s.*", path)
 }
 

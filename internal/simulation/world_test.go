@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +13,7 @@ import (
 	"k8s.io/klog/v2/textlogger"
 
 	"github.com/refvol/refvol/internal/history"
+	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/volume"
@@ -72,7 +71,7 @@ type world struct {
 	opens      *opens
 	kubeletDir string
 	logger     klog.Logger
-	logs       *lines
+	logs       *leak.Log
 	objects    map[string]volume.Ref
 	volumes    []*simVolume
 	kubelets   sync.WaitGroup
@@ -118,7 +117,7 @@ func modeOf(seed uint64) mode {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		T: t, dice: &dice{seed: seed, rolled: map[string]uint64{}}, History: history.New(), mode: modeOf(seed), kubeletDir: t.TempDir(), logs: &lines{},
+		T: t, dice: &dice{seed: seed, rolled: map[string]uint64{}}, History: history.New(), mode: modeOf(seed), kubeletDir: t.TempDir(), logs: &leak.Log{},
 		end: make(chan struct{}),
 	}
 	w.mounts, w.opens, w.server = newMounts(w), newOpens(w), newAPIServer(w)
@@ -185,26 +184,6 @@ func must(err error) {
 	if err != nil {
 		panic(err)
 	}
-}
-
-// lines keeps log lines. It is safe for concurrent use.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-// Write adds to the lines.
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// with returns the lines that contain a part.
-func (l *lines) with(part string) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.DeleteFunc(slices.Collect(strings.Lines(l.text.String())), func(line string) bool { return !strings.Contains(line, part) })
 }
 
 // tmpfsDir creates a directory on tmpfs if there is one, because a disk may limit attributes.

@@ -1,11 +1,10 @@
 package loglimit
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
+	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -23,34 +23,24 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const leftOut = "Lines about the volumes of a pod were left out"
 
-// buffer is a log.
-type buffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
+// testLog is a log that is read bit by bit.
+type testLog struct {
+	leak.Log
+	taken int
 }
 
 // take returns the lines since the last call.
-func (b *buffer) take() (lines []string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for line := range strings.Lines(b.text.String()) {
-		lines = append(lines, line)
-	}
-	b.text.Reset()
-	return lines
+func (l *testLog) take() []string {
+	text := l.String()[l.taken:]
+	l.taken += len(text)
+	return slices.Collect(strings.Lines(text))
 }
 
 // bubble runs a test with fake time, a Limiter and its log. count returns the counted lines.
-func bubble(t *testing.T, test func(t *testing.T, l *Limiter, logger klog.Logger, log *buffer, count func() int)) {
+func bubble(t *testing.T, test func(t *testing.T, l *Limiter, logger klog.Logger, log *testLog, count func() int)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		log, n := &buffer{}, 0
+		log, n := &testLog{}, 0
 		logger := leaklog.New(t, log)
 		l := New(logger, func() { n++ })
 		test(t, l, logger, log, func() int { return n })
@@ -78,7 +68,7 @@ func wantLeftOut(t *testing.T, lines []string, pod volume.Pod, n int) {
 
 // A pod has so many lines a minute. Then one line says how many were left out, also if nothing is logged any more.
 func TestLinesAreLeftOut(t *testing.T) {
-	bubble(t, func(t *testing.T, l *Limiter, logger klog.Logger, log *buffer, count func() int) {
+	bubble(t, func(t *testing.T, l *Limiter, logger klog.Logger, log *testLog, count func() int) {
 		logger = l.Logger(logger, podOf("a"))
 		total := 0
 		for minute := range 3 {
@@ -109,7 +99,7 @@ func TestLinesAreLeftOut(t *testing.T) {
 
 // Pods don't share a limit, and lines of a pod without a UID and details have none.
 func TestPodsHaveTheirOwnLimits(t *testing.T) {
-	bubble(t, func(t *testing.T, l *Limiter, logger klog.Logger, log *buffer, count func() int) {
+	bubble(t, func(t *testing.T, l *Limiter, logger klog.Logger, log *testLog, count func() int) {
 		for range 2 * maxLines {
 			l.Logger(logger, podOf("a")).WithName("x").WithValues("k", "v").WithCallDepth(0).Info("It failed")
 			l.Logger(logger, volume.Pod{Name: "nobody's"}).Info("It failed")
@@ -129,7 +119,7 @@ func TestPodsHaveTheirOwnLimits(t *testing.T) {
 
 // Close logs what waits for the end of the minute. The line has the pod's name, whichever line had it.
 func TestClose(t *testing.T) {
-	bubble(t, func(t *testing.T, l *Limiter, logger klog.Logger, log *buffer, _ func() int) {
+	bubble(t, func(t *testing.T, l *Limiter, logger klog.Logger, log *testLog, _ func() int) {
 		for i := range maxLines + 1 {
 			pod := podOf("a")
 			if i != 7 {
@@ -150,7 +140,7 @@ func TestClose(t *testing.T) {
 
 // A long error is cut off, wherever it stands, and the line says where the code logged it.
 func TestLongErrors(t *testing.T) {
-	bubble(t, func(t *testing.T, l *Limiter, _ klog.Logger, log *buffer, _ func() int) {
+	bubble(t, func(t *testing.T, l *Limiter, _ klog.Logger, log *testLog, _ func() int) {
 		long, short := errors.New(strings.Repeat("x", maxError+1)), errors.New(strings.Repeat("x", maxError))
 		logger := l.Logger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(log))), podOf("a"))
 		logger.Error(long, "It failed")
@@ -170,7 +160,7 @@ func TestLongErrors(t *testing.T) {
 
 // Without a Limiter nothing is limited.
 func TestNoLimiter(t *testing.T) {
-	log := &buffer{}
+	log := &testLog{}
 	for range 2 * maxLines {
 		(*Limiter)(nil).Logger(leaklog.New(t, log), podOf("a")).Info("It failed")
 	}

@@ -33,7 +33,7 @@ func TestTheRequestIsDerived(t *testing.T) {
 		for i, again := range []Request{r, other} {
 			e.publish(again)
 			e.settle()
-			if lines := e.logs.with("not the one that was derived"); len(lines) != i {
+			if lines := e.logs.With("not the one that was derived"); len(lines) != i {
 				t.Errorf("%d of %+v: %q", i, again, lines)
 			}
 			e.restart()

@@ -1,12 +1,9 @@
 package publisher
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -114,26 +111,4 @@ func (w *testWriter) Compare(ctx context.Context, dir *os.Root, tree *volume.Pay
 	unowned := *tree
 	unowned.UID, unowned.GID = volume.NoOwner, volume.NoOwner
 	return w.Writer.Compare(ctx, dir, &unowned)
-}
-
-// logBuffer collects log lines. It is safe for concurrent use.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-// with returns the lines that contain all parts.
-func (b *logBuffer) with(parts ...string) []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	lines := slices.Collect(strings.Lines(b.text.String()))
-	return slices.DeleteFunc(lines, func(line string) bool {
-		return slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
-	})
 }

@@ -80,7 +80,7 @@ func TestAMountThatVanishes(t *testing.T) {
 		r := e.request("v1")
 		for want := range 2 {
 			e.publish(r)
-			if lines := e.logs.with("Volume is no longer mounted", `pod="shop/pod-v1"`); len(lines) != want {
+			if lines := e.logs.With("Volume is no longer mounted", `pod="shop/pod-v1"`); len(lines) != want {
 				t.Errorf("the log has %q, want %d lines", lines, want)
 			}
 			e.wantFiles(r, "a", "1")

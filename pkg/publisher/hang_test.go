@@ -72,7 +72,7 @@ func TestAHangWithoutEnd(t *testing.T) {
 		after(time.Hour)
 		release()
 		after(2 * retryMin)
-		if lines := e.logs.with(errHangs.Error()); len(lines) != 1 {
+		if lines := e.logs.With(errHangs.Error()); len(lines) != 1 {
 			t.Errorf("logged %q", lines)
 		}
 		e.wantProblem(r, "")

@@ -51,7 +51,7 @@ type env struct {
 	events  *fakeEvents
 	pods    *fakePods
 	writes  *faultyWrites
-	logs    *logBuffer
+	logs    *leak.Log
 	p       *Publisher
 	// bubble means that time is fake.
 	bubble bool
@@ -83,7 +83,7 @@ func inStoppedBubble(t *testing.T, change func(*Options), test func(e *env)) {
 // newEnv returns a Publisher that is not running yet. change may change its options.
 func newEnv(t *testing.T, change func(*Options)) *env {
 	t.Helper()
-	logs := &logBuffer{}
+	logs := &leak.Log{}
 	logger := leaklog.New(t, logs) // the log is searched when everything below has ended
 	e := &env{
 		T:       t,
@@ -131,7 +131,7 @@ func (e *env) searchAll() {
 // wantNoPanic fails the test if the Publisher has recovered from a panic. Those that tests make have a string.
 func (e *env) wantNoPanic() {
 	e.Helper()
-	for _, line := range e.logs.with("Something panicked") {
+	for _, line := range e.logs.With("Something panicked") {
 		if !strings.Contains(line, `panicType="string"`) {
 			e.Errorf("the log has %s", line)
 		}

@@ -29,7 +29,7 @@ func TestNoValueLeavesTheVolume(t *testing.T) {
 		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "secret", "db", "items", "[{key: x, path: x}]")), ReasonNotFound, "")
 
 		text := e.encoded(r)
-		if err := leak.Check("the record", text); err != nil || text == "" || len(e.logs.with("")) < 3 {
+		if err := leak.Check("the record", text); err != nil || text == "" || len(e.logs.With("")) < 3 {
 			t.Errorf("there was nothing to search, or too much: %v", err)
 		}
 		e.searchAll()

@@ -176,7 +176,7 @@ func TestAPodsShare(t *testing.T) {
 			t.Errorf("the other pod has %d generations", n)
 		}
 		e.wantFiles(mine, "a", pages(101))
-		if lines := e.logs.with("Can't make room"); len(lines) > 0 {
+		if lines := e.logs.With("Can't make room"); len(lines) > 0 {
 			t.Errorf("the log has %q", lines)
 		}
 	})

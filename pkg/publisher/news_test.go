@@ -37,15 +37,15 @@ func TestVolumesThatFailTogetherAreOneLine(t *testing.T) {
 			e.objects.put(configMap("app"), "a", "1")
 			e.settle()
 			for _, text := range []string{logFails, logAgain} {
-				if lines := e.logs.with(text, `pod="shop/pod-many"`, `volumeID="many-`, `volume="settings-`, "volumes=128\n"); len(lines) != round+1 {
+				if lines := e.logs.With(text, `pod="shop/pod-many"`, `volumeID="many-`, `volume="settings-`, "volumes=128\n"); len(lines) != round+1 {
 					t.Errorf("%s: %d lines, want %d", text, len(lines), round+1)
 				}
-				if lines := e.logs.with(text); len(lines) != 2*(round+1) {
+				if lines := e.logs.With(text); len(lines) != 2*(round+1) {
 					t.Errorf("%s: %d lines of both pods, want %d", text, len(lines), 2*(round+1))
 				}
 			}
 		}
-		if lines := e.logs.with("A mounted volume is not updated"); len(lines) > 0 {
+		if lines := e.logs.With("A mounted volume is not updated"); len(lines) > 0 {
 			t.Errorf("nothing waits: %q", lines)
 		}
 	})
@@ -57,7 +57,7 @@ func TestTheLinesOfOneVolume(t *testing.T) {
 		const names = ` volumeID="v1" pod="shop/pod-v1" volume="settings"` + "\n"
 		e.objects.put(configMap("app"), "a", "1")
 		e.publish(e.request("v1", "sources", ofKeyA))
-		if lines := e.logs.with("Published volume"); len(lines) != 1 || !strings.Contains(lines[0], ` pod="shop/pod-v1"`) { // also in the first reconcile
+		if lines := e.logs.With("Published volume"); len(lines) != 1 || !strings.Contains(lines[0], ` pod="shop/pod-v1"`) { // also in the first reconcile
 			t.Errorf("the log has %q", lines)
 		}
 		e.objects.put(configMap("app"), "b", "1")
@@ -65,7 +65,7 @@ func TestTheLinesOfOneVolume(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "1")
 		e.settle()
 		var got []string
-		for _, line := range append(e.logs.with(logFails), e.logs.with(logAgain)...) {
+		for _, line := range append(e.logs.With(logFails), e.logs.With(logAgain)...) {
 			_, text, _ := strings.Cut(line, "] ")
 			got = append(got, line[:1]+" "+text)
 		}
@@ -100,11 +100,11 @@ func TestLinesOfAPodAreLimited(t *testing.T) {
 				after(200 * time.Millisecond)
 			}
 			synctest.Wait()
-			lines := len(e.logs.with(logFails)) + len(e.logs.with(logAgain))
+			lines := len(e.logs.With(logFails)) + len(e.logs.With(logAgain))
 			if lines-before != 60 {
 				t.Errorf("minute %d has %d lines, want 60", minute, lines-before)
 			}
-			if n := len(e.logs.with(logOthers, `pod="shop/pod-loud" podUID="uid-loud"`)); n != minute+1 {
+			if n := len(e.logs.With(logOthers, `pod="shop/pod-loud" podUID="uid-loud"`)); n != minute+1 {
 				t.Errorf("%d lines say that others are missing, want %d", n, minute+1)
 			}
 			before = lines
@@ -114,7 +114,7 @@ func TestLinesOfAPodAreLimited(t *testing.T) {
 		}
 		e.objects.put(configMap("quiet"), "b", "1")
 		e.settle()
-		if lines := e.logs.with(logFails, "pod-quiet"); len(lines) != 1 {
+		if lines := e.logs.With(logFails, "pod-quiet"); len(lines) != 1 {
 			t.Errorf("the quiet pod has %d lines", len(lines))
 		}
 	})
@@ -138,7 +138,7 @@ func TestALineOfLongNames(t *testing.T) {
 		e.publish(e.request("v1", "sources", sources))
 		e.objects.put(configMap(name), bad...)
 		e.settle()
-		lines := e.logs.with(logFails)
+		lines := e.logs.With(logFails)
 		if len(lines) != 1 || len(lines[0]) > 4096 {
 			t.Fatalf("%d lines: %.5000q", len(lines), lines)
 		}
@@ -157,7 +157,7 @@ func TestNewsOfAWorkerThatDoesNotRest(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "2")
 		after(1900 * time.Millisecond) // three have failed, a second after the first one
 		synctest.Wait()
-		if lines := e.logs.with(logFails); len(lines) != 1 || !strings.HasSuffix(lines[0], "volumes=3\n") {
+		if lines := e.logs.With(logFails); len(lines) != 1 || !strings.HasSuffix(lines[0], "volumes=3\n") {
 			t.Errorf("the log has %q", lines)
 		}
 		e.writes.set(nil, nil)

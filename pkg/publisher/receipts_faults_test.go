@@ -43,7 +43,7 @@ func TestANoisyVolume(t *testing.T) {
 		e.wantOpened(app, opened.No, "b")
 		e.read(r, opens, "b")
 		e.wantOpened(app, opened.Yes)
-		if n := len(e.logs.with("Opens of a volume's files are not watched")); n != 1 {
+		if n := len(e.logs.With("Opens of a volume's files are not watched")); n != 1 {
 			t.Errorf("the log has %d lines of it", n)
 		}
 		e.wantNoErrors()
@@ -67,7 +67,7 @@ func TestAWatchThatIsRefused(t *testing.T) {
 		opens.set(func() { opens.refuses = false })
 		after(2 * rewatchMin)
 		e.settle()
-		if n := len(e.logs.with("Opens of a volume's files are not watched")); n != 1 {
+		if n := len(e.logs.With("Opens of a volume's files are not watched")); n != 1 {
 			t.Errorf("the log has %d lines of it", n)
 		}
 		e.wantOpened(app, opened.Unknown, "a")

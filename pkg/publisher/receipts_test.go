@@ -149,7 +149,7 @@ func TestReceiptsAfterAWithdrawal(t *testing.T) {
 func (e *env) wantNoErrors() {
 	e.Helper()
 	for _, text := range []string{"Can't keep receipts", "Can't end the watch"} {
-		if lines := e.logs.with(text); len(lines) > 0 {
+		if lines := e.logs.With(text); len(lines) > 0 {
 			e.Errorf("the log has %q", lines)
 		}
 	}

@@ -30,7 +30,7 @@ func TestOneChangeOfConditionIsLoggedOnce(t *testing.T) {
 		if n < 10 {
 			t.Fatalf("%d writes only", n)
 		}
-		if lines := e.logs.with("Volume does not show what it should"); len(lines) != 1 {
+		if lines := e.logs.With("Volume does not show what it should"); len(lines) != 1 {
 			t.Errorf("logged %d times: %q", len(lines), lines)
 		}
 		e.wantProblem(r, fmt.Sprintf("..%d: no space left", n)) // but the condition has the latest text
@@ -38,13 +38,13 @@ func TestOneChangeOfConditionIsLoggedOnce(t *testing.T) {
 		after(testResync)
 		e.objects.remove(configMap("app"))
 		e.settle()
-		if lines := e.logs.with("Volume does not show what it should"); len(lines) != 3 {
+		if lines := e.logs.With("Volume does not show what it should"); len(lines) != 3 {
 			t.Errorf("three conditions were logged %d times: %q", len(lines), lines)
 		}
 		e.writes.set(nil, nil)
 		e.objects.put(configMap("app"), "a", "3")
 		after(testResync)
-		if lines := e.logs.with("Volume is current again"); len(lines) != 1 {
+		if lines := e.logs.With("Volume is current again"); len(lines) != 1 {
 			t.Errorf("the end of the last one was logged %d times: %q", len(lines), lines)
 		}
 	})

@@ -27,7 +27,7 @@ func TestAPanicOfAReconcile(t *testing.T) {
 		e.objects.put(configMap("other"), "b", "2")
 		e.settle()
 		e.wantFiles(other, "b", "2")
-		lines := e.logs.with("Something panicked", `volumeID="v1"`, `panicType="string"`)
+		lines := e.logs.With("Something panicked", `volumeID="v1"`, `panicType="string"`)
 		if len(lines) == 0 || !strings.Contains(lines[0], "stack=") {
 			t.Errorf("logged %q", lines)
 		}

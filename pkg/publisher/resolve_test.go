@@ -68,7 +68,7 @@ func TestPodEnv(t *testing.T) {
 		e.settle()
 		e.wantFiles(r, files("p2")...)
 		e.wantEvents()
-		if lines := e.logs.with("A mounted volume is not updated", "connection refused"); len(lines) != 1 {
+		if lines := e.logs.With("A mounted volume is not updated", "connection refused"); len(lines) != 1 {
 			t.Errorf("logged %q", lines)
 		}
 		e.pods.set(podEnv(), nil, "CPU (resourceFieldRef limits.cpu)", "MEM (resourceFieldRef limits.memory)")

@@ -24,10 +24,10 @@ func TestRestoreUnmountsOnlyWhatNobodyWillUnpublish(t *testing.T) {
 		if got := e.mounts.targets(); !slices.Equal(got, []string{known.Target, waiting.Target}) {
 			t.Errorf("mounted are %v", got)
 		}
-		if lines := e.logs.with("Unmounted a volume whose pod is gone", `volumeID="v2"`); len(lines) != 1 {
+		if lines := e.logs.With("Unmounted a volume whose pod is gone", `volumeID="v2"`); len(lines) != 1 {
 			t.Errorf("logged %q", lines)
 		}
-		if lines := e.logs.with("until the kubelet publishes it again", `volumeID="v3"`); len(lines) != 1 {
+		if lines := e.logs.With("until the kubelet publishes it again", `volumeID="v3"`); len(lines) != 1 {
 			t.Errorf("logged %q", lines)
 		}
 	})

@@ -67,7 +67,7 @@ func TestSpread(t *testing.T) {
 // wantNoRecovery fails the test if the log says that a volume is current again. A change that waited was no fault.
 func (e *env) wantNoRecovery() {
 	e.Helper()
-	if lines := e.logs.with("Volume is current again"); len(lines) > 0 {
+	if lines := e.logs.With("Volume is current again"); len(lines) > 0 {
 		e.Errorf("the log has %q", lines)
 	}
 }

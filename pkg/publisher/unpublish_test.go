@@ -90,12 +90,12 @@ func TestAFailedUnpublishIsOverWhenItReturns(t *testing.T) {
 		r.Target = strings.Replace(r.Target, "/settings/", "/other/", 1)
 		e.makeTarget(r)
 		e.publish(r)
-		if lines := e.logs.with("Unpublished volume"); len(lines) > 0 {
+		if lines := e.logs.With("Unpublished volume"); len(lines) > 0 {
 			t.Errorf("nothing was unpublished, and the log has %q", lines)
 		}
 		e.unpublish(r)
 		e.wantNothing()
-		if lines := e.logs.with("Unpublished volume"); len(lines) != 1 {
+		if lines := e.logs.With("Unpublished volume"); len(lines) != 1 {
 			t.Errorf("a volume was unpublished, and the log has %q", lines)
 		}
 	})

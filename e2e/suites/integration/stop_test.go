@@ -97,7 +97,7 @@ func (b *burst) run(at int) {
 		b.t.Errorf("the plugin has not ended after %s: %v", time.Since(begin), b.Process().Kill())
 	}
 	took := time.Since(begin)
-	calls.Wait() // their connection stays until the last has its answer
+	calls.Wait()                                       // their connection stays until the last has its answer
 	if err := b.Terminate(b.t.Context()); err != nil { // fails unless the status was 0
 		b.t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 	stdjson "encoding/json"
 	"fmt"
 	"io"
-	"sync"
 
 	"k8s.io/component-base/logs/json"
 	"k8s.io/klog/v2"
@@ -35,15 +34,15 @@ type TB interface {
 // logger is safe for concurrent use if text is.
 func New(t TB, text io.Writer) klog.Logger {
 	t.Helper()
-	asText, asJSON := &buffer{}, &buffer{}
+	asText, asJSON := &leak.Log{}, &leak.Log{}
 	t.Cleanup(func() {
 		t.Helper()
-		for name, log := range map[string]*buffer{"the log": asText, "the log in JSON": asJSON} {
-			if err := leak.Check(name, log.bytes()); err != nil {
+		for name, log := range map[string]*leak.Log{"the log": asText, "the log in JSON": asJSON} {
+			if err := leak.Check(name, log.String()); err != nil {
 				t.Errorf("%v", err)
 			}
 		}
-		for line := range bytes.Lines(asJSON.bytes()) {
+		for line := range bytes.Lines([]byte(asJSON.String())) {
 			if err := CheckKeys(line); err != nil {
 				t.Errorf("%v", err)
 			}
@@ -75,27 +74,6 @@ func CheckKeys(line []byte) error {
 		seen[key] = true
 	}
 	return nil
-}
-
-// buffer is safe for concurrent use.
-type buffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-// Sync does nothing. The JSON logger requires the method.
-func (b *buffer) Sync() error { return nil }
-
-func (b *buffer) bytes() []byte {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return bytes.Clone(b.text.Bytes())
 }
 
 // both is a LogSink that passes everything to two other sinks.
