@@ -1,6 +1,7 @@
 package opened
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,7 +13,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/leak/leaklog"
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/receipts"
 	"github.com/refvol/refvol/pkg/volume"
@@ -82,7 +86,20 @@ type testVolume struct {
 	watcher *fakeWatcher
 	writer  *writer.Writer
 	*Receipts
-	wakes []time.Time
+	wakes  []time.Time
+	logger klog.Logger
+	log    leak.Log
+}
+
+// Context returns a context whose logger writes to the log.
+func (v *testVolume) Context() context.Context { return klog.NewContext(v.TB.Context(), v.logger) }
+
+// wantLogged compares the number of lines that say why there is no watch. There must be no error.
+func (v *testVolume) wantLogged(count int) {
+	v.Helper()
+	if got := len(v.log.With("Opens of a volume's files are not watched")); got != count || len(v.log.With("Can't")) > 0 {
+		v.Errorf("%d lines, want %d:\n%s", got, count, &v.log)
+	}
 }
 
 // inBubble runs a test with fake time. The times of files are real.
@@ -108,6 +125,7 @@ func inBubble(t *testing.T, opts writer.Options, test func(v *testVolume)) {
 		}
 		defer root.Close()
 		v := &testVolume{TB: t, path: path, root: root, opts: opts}
+		v.logger = leaklog.New(t, &v.log)
 		v.restart()
 		v.bind()
 		test(v)

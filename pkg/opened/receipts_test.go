@@ -51,7 +51,7 @@ func TestLost(t *testing.T) {
 		if at := v.wakes[len(v.wakes)-1]; !at.Equal(time.Now()) {
 			t.Errorf("woken for %s", at)
 		}
-		v.Save(t.Context(), v.root)
+		v.Save(v.Context(), v.root)
 		v.want("a", Yes)
 		v.want("b", Unknown, "b/x")
 		v.write("a/x", "1", "b/x", "2")
@@ -98,7 +98,7 @@ func TestNoWatcher(t *testing.T) {
 		v.write("a/x", "1")
 		v.Lost()
 		v.wantNothingDue()
-		v.Save(t.Context(), v.root)
+		v.Save(v.Context(), v.root)
 		if all := v.States([]volume.Ref{ref("a")}); all != nil {
 			t.Errorf("got %v", all)
 		}
@@ -174,16 +174,17 @@ func TestAWatchThatIsRefused(t *testing.T) {
 			v.want("a", Unsupported, "a/x")
 			v.wantDue(wait)
 			<-time.After(wait)
-			v.Save(t.Context(), v.root)
+			v.Save(v.Context(), v.root)
 		}
 		for range 20 {
 			<-time.After(time.Until(v.DueAt()))
-			v.Save(t.Context(), v.root)
+			v.Save(v.Context(), v.root)
 		}
 		v.wantDue(rewatchMax)
+		v.wantLogged(1)
 		v.watcher.refusal = nil
 		<-time.After(rewatchMax)
-		v.Save(t.Context(), v.root)
+		v.Save(v.Context(), v.root)
 		v.wantNothingDue()
 		v.want("a", Unknown, "a/x")
 		v.open("a/x")
@@ -198,7 +199,7 @@ func TestNoise(t *testing.T) {
 		v.open("a/x")
 		v.watcher.lost(receipts.ErrNoisy)
 		v.wantDue(0)
-		v.Save(t.Context(), v.root)
+		v.Save(v.Context(), v.root)
 		v.wantNothingDue()
 		v.want("a", Yes)
 		v.want("b", Unknown, "b/x")
@@ -211,9 +212,40 @@ func TestNoise(t *testing.T) {
 		}
 		<-time.After(rewatchMin)
 		v.write("a/x", "1", "b/x", "3")
-		v.want("b", Unknown, "b/x")
+		v.want("b", Unknown, "b/x") // a fast process may have opened it before the watch
+		v.write("a/x", "1", "b/x", "4")
+		v.want("b", No, "b/x")
 		v.open("b/x")
 		v.want("b", Yes)
+		v.wantLogged(1)
+	})
+}
+
+// TestOldFailuresAreForgotten: they make no retry wait for an hour.
+func TestOldFailuresAreForgotten(t *testing.T) {
+	inBubble(t, writer.Options{}, func(v *testVolume) {
+		v.write("a/x", "0")
+		for i := range 12 {
+			v.watcher.lost(receipts.ErrNoisy)
+			v.Save(v.Context(), v.root)
+			<-time.After(rewatchMin)
+			v.write("a/x", fmt.Sprint(i+1))
+			if v.watcher.watches != 1 {
+				t.Fatalf("after failure %d there are %d watches", i+1, v.watcher.watches)
+			}
+			<-time.After(3 * rewatchMax)
+		}
+	})
+}
+
+// TestARemovedKey: with InPlace its file stays, is empty, and belongs to no object any more.
+func TestARemovedKey(t *testing.T) {
+	inBubble(t, writer.Options{InPlace: true}, func(v *testVolume) {
+		v.write("a/x", "1", "a/y", "1")
+		v.write("a/x", "1")
+		v.want("a", No, "a/x")
+		v.open("a/x")
+		v.want("a", Yes)
 	})
 }
 
@@ -223,11 +255,11 @@ func TestAWatchThatEnds(t *testing.T) {
 		v.write("a/x", "1")
 		v.watcher.watches = 0
 		v.watcher.lost(errFault)
-		v.Save(t.Context(), v.root)
+		v.Save(v.Context(), v.root)
 		v.want("a", Unsupported, "a/x")
 		v.wantDue(rewatchMin)
 		<-time.After(rewatchMin)
-		v.Save(t.Context(), v.root)
+		v.Save(v.Context(), v.root)
 		v.want("a", Unknown, "a/x")
 		if v.watcher.watches != 1 || v.watcher.unmarks != 0 {
 			t.Errorf("%d watches, %d ends", v.watcher.watches, v.watcher.unmarks)
@@ -271,7 +303,7 @@ func TestFilesThatCantBeRead(t *testing.T) {
 		v.wantDue(rewatchMin)
 		v.watcher.unread = nil
 		<-time.After(rewatchMin)
-		v.Save(t.Context(), v.root)
+		v.Save(v.Context(), v.root)
 		v.wantNothingDue()
 		v.want("a", Unknown, "a/x")
 	})

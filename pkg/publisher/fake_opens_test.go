@@ -27,7 +27,6 @@ type fakeOpens struct {
 
 type fakeWatch struct {
 	opened func([]string)
-	lost   func(error)
 }
 
 func newFakeOpens() *fakeOpens {
@@ -36,13 +35,13 @@ func newFakeOpens() *fakeOpens {
 
 func (o *fakeOpens) Unmark(int) error { return nil }
 
-func (o *fakeOpens) Watch(_ int, _ string, opened func([]string), lost func(error)) (stop func(), err error) {
+func (o *fakeOpens) Watch(_ int, _ string, opened func([]string), _ func(error)) (stop func(), err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.refuses {
 		return nil, errFault
 	}
-	w := &fakeWatch{opened, lost}
+	w := &fakeWatch{opened}
 	o.watches[w] = true
 	return func() {
 		o.mu.Lock()
@@ -148,20 +147,6 @@ func (o *fakeOpens) watched() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.watches)
-}
-
-// end simulates that Opens ends all watches.
-func (o *fakeOpens) end(why error) {
-	o.mu.Lock()
-	var ended []*fakeWatch
-	for w := range o.watches {
-		ended = append(ended, w)
-	}
-	clear(o.watches)
-	o.mu.Unlock()
-	for _, w := range ended {
-		w.lost(why)
-	}
 }
 
 // set changes the behaviour.

@@ -1,7 +1,6 @@
 package publisher
 
 import (
-	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -9,16 +8,6 @@ import (
 
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/volume"
-)
-
-// The documented limits of pkg/opened, and what the status says of a volume with too many files.
-const (
-	maxFiles    = 512
-	maxUnopened = 8
-	rewatchMin  = 10 * time.Second
-	rewatchMax  = time.Hour
-
-	tooManyFiles = "a volume of more than 512 files has no receipts"
 )
 
 // receiptsInBubble runs a test with watched opens.
@@ -173,24 +162,6 @@ func TestMissedOpensOfOtherFiles(t *testing.T) {
 	})
 }
 
-// TestManyUnopenedFiles: all are counted, and the first ones are named.
-func TestManyUnopenedFiles(t *testing.T) {
-	receiptsInBubble(t, func(e *env, _ *fakeOpens, _ *fakeObserver) {
-		app := configMap("app")
-		var pairs []string
-		for i := range maxUnopened + 2 {
-			pairs = append(pairs, fmt.Sprint("f", i), "1")
-		}
-		e.objects.put(app, pairs...)
-		r := e.request("v1")
-		e.publish(r)
-		if o := e.status().Opened[app]; o.Count != maxUnopened+2 || len(o.Unopened) != maxUnopened {
-			t.Errorf("%+v", *o)
-		}
-		e.unpublish(r)
-	})
-}
-
 // TestAnOpenBesideASwitch: an open of the last generation counts for a file that was linked, and for no other.
 func TestAnOpenBesideASwitch(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
@@ -222,60 +193,6 @@ func TestAnOpenBesideASwitch(t *testing.T) {
 	})
 }
 
-// TestLostOpens: if opens may have been lost, no file without a receipt is reported as unopened.
-func TestLostOpens(t *testing.T) {
-	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
-		e.objects.put(configMap("app"), "a", "1", "b", "1")
-		r := e.request("v1")
-		e.publish(r)
-		e.read(r, opens, "a")
-		e.p.OpensLost()
-		e.settle()
-		e.wantOpened(configMap("app"), opened.Unknown, "b")
-		e.read(r, opens, "b")
-		e.wantOpened(configMap("app"), opened.Yes)
-		e.unpublish(r)
-	})
-}
-
-// TestReceiptsOfFilesInPlace: an open before the last byte of a file was rewritten gives no receipt.
-func TestReceiptsOfFilesInPlace(t *testing.T) {
-	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
-		app := configMap("app")
-		e.objects.put(app, "a", "1", "b", "1")
-		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
-		e.publish(r)
-		for _, path := range []string{e.realPath(r, "a"), e.realPath(r, "b")} {
-			if err := opens.open(path); err != nil { // the kernel has not reported this one yet
-				t.Fatal(err)
-			}
-		}
-		e.objects.put(app, "a", "2", "b", "1", "c", "1")
-		e.rest()
-		e.wantOpened(app, opened.No, "a", "c") // b was opened with its present content
-		e.read(r, opens, "a", "c")
-		e.wantOpened(app, opened.Yes)
-		e.objects.put(app, "a", "3", "b", "1", "c", "1")
-		e.settle()
-		e.wantOpened(app, opened.No, "a")
-		e.read(r, opens, "a")
-		e.wantOpened(app, opened.Yes)
-
-		// A process that opens a rewritten file before the write ends has opened it.
-		rewritten := e.realPath(r, "a")
-		opens.set(func() { opens.onID = func() error { return opens.open(rewritten) } })
-		e.objects.put(app, "a", "4", "b", "1", "c", "1")
-		e.settle()
-		opens.set(func() { opens.onID = nil })
-		if err := opens.Drain(time.Minute); err != nil {
-			t.Fatal(err)
-		}
-		e.rest()
-		e.wantOpened(app, opened.Yes)
-		e.unpublish(r)
-	})
-}
-
 // TestTheEndKeepsReceipts: the next process knows what was opened just before this one ended.
 func TestTheEndKeepsReceipts(t *testing.T) {
 	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
@@ -289,21 +206,6 @@ func TestTheEndKeepsReceipts(t *testing.T) {
 		opens.forget()
 		e.restart()
 		e.rest()
-		e.wantOpened(configMap("app"), opened.Yes)
-		e.unpublish(r)
-	})
-}
-
-// TestReceiptsOfARemovedKey: with InPlace its file stays, is empty, and belongs to no object any more.
-func TestReceiptsOfARemovedKey(t *testing.T) {
-	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
-		e.objects.put(configMap("app"), "a", "1", "b", "1")
-		r := e.request("v1", "configMap", "app", "writeStrategy", "InPlace")
-		e.publish(r)
-		e.objects.put(configMap("app"), "a", "1")
-		e.settle()
-		e.wantOpened(configMap("app"), opened.No, "a")
-		e.read(r, opens, "a")
 		e.wantOpened(configMap("app"), opened.Yes)
 		e.unpublish(r)
 	})
