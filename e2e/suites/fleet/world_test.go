@@ -1,12 +1,10 @@
 package fleet
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"os"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -226,22 +224,11 @@ type result struct {
 // run runs the command.
 func (w *world) run(args ...string) result {
 	w.t.Helper()
-	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(w.t.Context(), w.command, append(args, "--kubeconfig="+w.caller)...)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	began := time.Now()
-	err := cmd.Run()
+	stdout, stderr, status := harness.Run(w.t, w.command, append(args, "--kubeconfig="+w.caller)...)
 	took := time.Since(began)
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		w.t.Fatal(err)
-	}
-	r := result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode(), took}
-	w.t.Logf("%q: status %d after %s", args, r.status, took.Round(time.Millisecond))
-	if err := leak.Check("the output", r.stdout+r.stderr); err != nil {
-		w.t.Error(err)
-	}
-	return r
+	w.t.Logf("%q: status %d after %s", args, status, took.Round(time.Millisecond))
+	return result{stdout, stderr, status, took}
 }
 
 // converged asks about the Secret.

@@ -1,11 +1,8 @@
 package integration
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"net/http"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -13,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
-	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/pkg/status"
 )
 
@@ -68,24 +64,12 @@ func (n *node) tells(want ...isTold) (report *status.Report) {
 // No kubelet has registered the plugin here, which each answer says; that line is left out, and the exit status is that of all else.
 func (n *node) runStatus(args ...string) (stdout, stderr string, exit int) {
 	n.t.Helper()
-	cmd := exec.CommandContext(n.t.Context(), shared.plugin, append([]string{"status", "--status-address=" + n.statusAddress()}, args...)...)
-	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errOut
-	err := cmd.Run()
-	var ended *exec.ExitError
-	if err != nil && !errors.As(err, &ended) {
-		n.t.Fatal(err)
-	}
-	if err := leak.Check("the output of status", out.String()+errOut.String()); err != nil {
-		n.t.Error(err)
-	}
+	stdout, stderr, exit = harness.Run(n.t, shared.plugin, append([]string{"status", "--status-address=" + n.statusAddress()}, args...)...)
 	const notRegistered = "The plugin on node-1 is not ready: registration: the kubelet has not registered the driver yet\n"
-	exit = cmd.ProcessState.ExitCode()
-	if exit == 1 && errOut.String() == "Error: status: plugins that are not ready: 1\n" {
-		errOut.Reset()
-		exit = 0
+	if exit == 1 && stderr == "Error: status: plugins that are not ready: 1\n" {
+		stderr, exit = "", 0
 	}
-	return strings.Replace(out.String(), notRegistered, "", 1), errOut.String(), exit
+	return strings.Replace(stdout, notRegistered, "", 1), stderr, exit
 }
 
 // TestStatusTellsFaults: a volume of each condition is told with its reason, the worst first, without a value.

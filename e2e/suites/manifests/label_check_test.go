@@ -2,10 +2,8 @@ package manifests
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -72,14 +70,8 @@ func TestCheckOfLiveLabel(t *testing.T) {
 // checkRestart runs the command as the cluster's admin. It returns what it wrote and its exit status.
 func checkRestart(t *testing.T, namespace string) (string, int) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), shared.refvol, "check", "--label=restart", "--namespace="+namespace, "--kubeconfig="+shared.Kubeconfig()).CombinedOutput()
-	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
-		return string(out), failed.ExitCode()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(out), 0
+	stdout, stderr, status := harness.Run(t, shared.refvol, "check", "--label=restart", "--namespace="+namespace, "--kubeconfig="+shared.Kubeconfig())
+	return stdout + stderr, status
 }
 
 // TestCheckOfRestartLabel: a namespace in which a pod would be refused with the label is found before it has the label.

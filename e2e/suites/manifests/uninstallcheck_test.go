@@ -2,12 +2,13 @@ package manifests
 
 import (
 	"context"
-	"os/exec"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 // TestUninstallCheckOfEndedPods: a pod that has ended counts while its node's plugin is not ready, as it may still have a mount. A tenant's pod
@@ -40,14 +41,14 @@ func TestUninstallCheckOfEndedPods(t *testing.T) {
 	})
 	const says = "pod " + consumer + "/ended on node crashing, which has ended, and may have mounts there\n" +
 		"Error: uninstall-check: pods that use the driver csi.refvol.dev: 1: delete them first, because without the plugin they stay in Terminating; switch live namespaces off before (docs/live-namespaces.md)\n"
-	if out, err := uninstallCheck(t); err == nil || out != says {
-		t.Errorf("%v, it says %q, want %q", err, out, says)
+	if out, status := uninstallCheck(t); status != 1 || out != says {
+		t.Errorf("status %d, it says %q, want %q", status, out, says)
 	}
 }
 
-// uninstallCheck runs the command as the cluster's admin, and returns what it wrote.
-func uninstallCheck(t *testing.T) (string, error) {
+// uninstallCheck runs the command as the cluster's admin, and returns what it wrote and its exit status.
+func uninstallCheck(t *testing.T) (string, int) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), shared.refvol, "uninstall-check", "--kubeconfig="+shared.Kubeconfig()).CombinedOutput()
-	return string(out), err
+	stdout, stderr, status := harness.Run(t, shared.refvol, "uninstall-check", "--kubeconfig="+shared.Kubeconfig())
+	return stdout + stderr, status
 }

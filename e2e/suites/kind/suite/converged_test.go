@@ -1,19 +1,16 @@
 package suite
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 // commandResult is how kubectl-refvol ended.
@@ -23,29 +20,20 @@ type commandResult struct {
 }
 
 // kubectlRefvol runs the program that the runner has built.
-func kubectlRefvol(t *testing.T, args ...string) commandResult {
+func kubectlRefvol(t *testing.T, args ...string) (r commandResult) {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
-	cmd := refvolCommand(t, args...)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	var exit *exec.ExitError
-	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	if err := errors.Join(leak.Check("standard output", stdout.String()), leak.Check("standard error", stderr.String())); err != nil {
-		t.Error(err)
-	}
-	return commandResult{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+	r.stdout, r.stderr, r.status = harness.Run(t, refvolProgram(t), args...)
+	return r
 }
 
-// refvolCommand returns kubectl-refvol with arguments.
-func refvolCommand(t *testing.T, args ...string) *exec.Cmd {
+// refvolProgram returns where kubectl-refvol is.
+func refvolProgram(t *testing.T) string {
 	t.Helper()
 	program := os.Getenv("REFVOL_KUBECTL_REFVOL")
 	if program == "" {
 		t.Fatal("REFVOL_KUBECTL_REFVOL must name kubectl-refvol; make e2e builds it")
 	}
-	return exec.CommandContext(t.Context(), program, args...)
+	return program
 }
 
 // loadInterval is how often the programs of TestRotatePassword load their password: the new file is there long before.

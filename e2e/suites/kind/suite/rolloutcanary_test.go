@@ -3,6 +3,7 @@ package suite
 import (
 	"context"
 	"errors"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -93,7 +94,7 @@ func TestRolloutOfACanary(t *testing.T) {
 
 	var printed verdict
 	// A busy kubelet tells of a restart late, and the command ends once it has.
-	command := refvolCommand(t, "rollout", "configmap/settings-canary", "-n", c.name, "--steps=10%,50%,100%", "--every=5m")
+	command := exec.CommandContext(t.Context(), refvolProgram(t), "rollout", "configmap/settings-canary", "-n", c.name, "--steps=10%,50%,100%", "--every=5m")
 	command.Stdout, command.Stderr = &printed, &printed
 	err := command.Run()
 	t.Logf("%v\n%s", err, printed.String())
