@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 // TestListens: the plugin listens where it says, and nowhere else. A port-forward to its pod reaches loopback
@@ -21,8 +23,8 @@ func TestListens(t *testing.T) {
 		t.Errorf("listens at %q, want %q", got, want)
 	}
 	for _, address := range want {
-		if text, status, err := get(t, "http://"+address+"/debug/pprof/"); err != nil || status != 404 {
-			t.Errorf("profiles at %s: %d, %v, %.100s", address, status, err, text)
+		if answer, err := harness.Get(t.Context(), "http://"+address+"/debug/pprof/"); err != nil || answer.Status != 404 {
+			t.Errorf("profiles at %s: %d, %v, %.100s", address, answer.Status, err, answer.Body)
 		}
 	}
 	n.restartWith("--http-address=", "--status-address=")

@@ -3,9 +3,7 @@ package integration
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -43,11 +41,11 @@ func (n *node) address(of func() (string, error)) string {
 // scrapeText returns what the plugin serves at /metrics.
 func (n *node) scrapeText() string {
 	n.t.Helper()
-	text, status, err := get(n.t, "http://"+n.servingAddress()+"/metrics")
-	if err != nil || status != 200 {
-		n.t.Fatalf("scrape: %d, %v\n%s", status, err, text)
+	answer, err := harness.Get(n.t.Context(), "http://"+n.servingAddress()+"/metrics")
+	if err != nil || answer.Status != 200 {
+		n.t.Fatalf("scrape: %v, %v", answer, err)
 	}
-	return text
+	return answer.Body
 }
 
 func (n *node) scrape() scrape {
@@ -178,36 +176,19 @@ func TestMetrics(t *testing.T) {
 	n.counts(map[series]float64{"refvol_volumes": 0, "refvol_objects": 0, "refvol_stale_objects": 0, "refvol_volume_bytes": 0})
 }
 
-// get fetches a URL over a connection of its own, so that none is left open.
-func get(t *testing.T, url string) (body string, status int, err error) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		return "", 0, err
-	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Do(req)
-	if err != nil {
-		return "", 0, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	return string(text), resp.StatusCode, err
-}
-
 // ready returns what the plugin says of why it is not ready. It must run with anyPort.
 func (n *node) ready() error {
 	n.t.Helper()
 	address := n.servingAddress()
-	body, status, err := get(n.t, "http://"+address+"/readyz")
+	readyz, err := harness.Get(n.t.Context(), "http://"+address+"/readyz")
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	if status != 200 {
-		return errors.New(body)
+	if readyz.Status != 200 {
+		return errors.New(readyz.Body)
 	}
-	if _, status, err := get(n.t, "http://"+address+"/healthz"); err != nil || status != 200 {
-		return fmt.Errorf("/healthz: %d, %w", status, err)
+	if healthz, err := harness.Get(n.t.Context(), "http://"+address+"/healthz"); err != nil || healthz.Status != 200 {
+		return fmt.Errorf("/healthz: %d, %w", healthz.Status, err)
 	}
 	return nil
 }

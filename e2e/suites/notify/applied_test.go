@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -219,18 +217,9 @@ func freePort(t *testing.T) string {
 // get wants a text in the answer.
 func get(t *testing.T, url, want string) error {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err == nil && !strings.Contains(string(body), want) {
-		err = fmt.Errorf("%s answers %q, want %q", url, body, want)
+	answer, err := harness.Get(t.Context(), url)
+	if err == nil && !strings.Contains(answer.Body, want) {
+		err = fmt.Errorf("%s answers %q, want %q", url, answer.Body, want)
 	}
 	return err
 }

@@ -114,31 +114,38 @@ func (p *Plugin) servesAt(flag string) (string, error) {
 func HTTPLeaks(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	var errs []error
 	for _, path := range []string{
 		"/metrics", "/status", "/healthz?verbose", "/readyz?verbose", "/livez?verbose", "/configz", "/statusz", "/flagz", "/debug/vars",
 		"/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2", "/debug/flags/v", "/", "/none",
 	} {
-		text, err := get(ctx, client, "http://"+address+path)
-		errs = append(errs, err, leak.Check(path, text))
+		answer, err := Get(ctx, "http://"+address+path)
+		errs = append(errs, err, leak.Check(path, fmt.Sprint(answer)))
 	}
 	return errors.Join(errs...)
 }
 
-// get returns a whole answer, with its headers.
-func get(ctx context.Context, client *http.Client, url string) (string, error) {
+// Answer is what a server answers to a request.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   string
+}
+
+// Get fetches a URL over a connection of its own, so that none is left open.
+func Get(ctx context.Context, url string) (Answer, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return "", err
+		return Answer{}, err
 	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	if err != nil {
-		return "", err
+		return Answer{}, err
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	return fmt.Sprint(response.Status, response.Header, string(body)), err
+	return Answer{response.StatusCode, response.Header, string(body)}, err
 }
 
 // EventLeaks searches the events of a namespace, "" for all, and returns how many there were.
