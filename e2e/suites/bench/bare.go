@@ -116,12 +116,18 @@ func (l *lab) floorOfMany(ctx context.Context, volumes, changes int) (floor floa
 	if err != nil {
 		return 0, err
 	}
-	all := make([]*written, volumes)
-	for i := range all {
-		if all[i], err = newBare(filepath.Join(tmpfs, fmt.Sprint("volume-", i))); err != nil {
+	var all []*written
+	defer func() {
+		for _, v := range all {
+			err = errors.Join(err, v.remove())
+		}
+	}()
+	for i := range volumes {
+		v, err := newBare(filepath.Join(tmpfs, fmt.Sprint("volume-", i)))
+		if err != nil {
 			return 0, err
 		}
-		defer func() { err = errors.Join(err, all[i].remove()) }()
+		all = append(all, v)
 	}
 	var times []float64
 	keys := newContents(1)

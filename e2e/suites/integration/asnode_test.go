@@ -114,12 +114,6 @@ func shownBy(t *testing.T, c *controlplane.ControlPlane, namespace string, spec 
 	return v
 }
 
-// shown is shownBy in the node's namespace.
-func (n *node) shown(spec corev1.PodSpec, attributes map[string]string) *harness.Volume {
-	n.t.Helper()
-	return shownBy(n.t, shared.ControlPlane, n.namespace, spec, attributes)
-}
-
 // native returns a spec with one volume "native" that nobody mounts.
 func native(source corev1.VolumeSource) corev1.PodSpec {
 	return corev1.PodSpec{Volumes: []corev1.Volume{{Name: "native", VolumeSource: source}}}

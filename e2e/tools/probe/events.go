@@ -14,12 +14,18 @@ import (
 // followEvents writes "ready" to out, and then each event of the paths in each directory, a line each with the directory's name
 // before it, until ctx ends.
 func followEvents(ctx context.Context, out io.Writer, paths, dirs []string) (err error) {
-	watches := make([]*events.Watch, len(dirs))
-	for i, dir := range dirs {
-		if watches[i], err = events.New(dir, paths...); err != nil {
+	var watches []*events.Watch
+	defer func() {
+		for _, w := range watches {
+			err = errors.Join(err, w.Close())
+		}
+	}()
+	for _, dir := range dirs {
+		w, err := events.New(dir, paths...)
+		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, watches[i].Close()) }()
+		watches = append(watches, w)
 	}
 	if _, err := fmt.Fprintln(out, "ready"); err != nil {
 		return err

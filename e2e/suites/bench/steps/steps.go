@@ -15,27 +15,31 @@ import (
 // step is a part of an update, and a function that is on the stack only then. The first step that matches counts.
 type step struct{ name, function string }
 
-// Of the goroutine of the pod.
-var ofWorker = []step{
-	{"prune", "pkg/writer.Prune"},
-	{"list", "pkg/writer.list"},
-	{"compare", "pkg/writer.(*update).compare"},
-	{"replace", "pkg/writer.(*update).replace"},
-	{"links", "pkg/writer.(*update).makeLinks"},
-	{"links", "pkg/writer.(*update).dropLinks"},
-	{"write_rest", "pkg/writer."},
-	{"receipts", "pkg/receipts."},
-	{"receipts", "pkg/opened."},
-	{"measure", "publisher.(*files).measure"},
-	{"prove", "pkg/mount."},
-	{"reconcile", "publisher.(*worker).run"},
+// ofWorker are the steps of the goroutine of the pod.
+func ofWorker() []step {
+	return []step{
+		{"prune", "pkg/writer.Prune"},
+		{"list", "pkg/writer.list"},
+		{"compare", "pkg/writer.(*update).compare"},
+		{"replace", "pkg/writer.(*update).replace"},
+		{"links", "pkg/writer.(*update).makeLinks"},
+		{"links", "pkg/writer.(*update).dropLinks"},
+		{"write_rest", "pkg/writer."},
+		{"receipts", "pkg/receipts."},
+		{"receipts", "pkg/opened."},
+		{"measure", "publisher.(*files).measure"},
+		{"prove", "pkg/mount."},
+		{"reconcile", "publisher.(*worker).run"},
+	}
 }
 
-// Of the goroutines that bring an event to that of the pod.
-var ofEvent = []step{
-	{"decode", "pkg/manager."},
-	{"receive", "net/http"},
-	{"receive", "crypto/tls"},
+// ofEvent are those of the goroutines that bring an event to that of the pod.
+func ofEvent() []step {
+	return []step{
+		{"decode", "pkg/manager."},
+		{"receive", "net/http"},
+		{"receive", "crypto/tls"},
+	}
 }
 
 const (
@@ -171,12 +175,12 @@ func contains(names []string, part string) bool {
 
 // stepOf returns the step of a stack, or "" for one that has no part in updates.
 func stepOf(names []string) string {
-	all := ofEvent
+	all := ofEvent()
 	switch {
 	case contains(names, server):
 		return ""
 	case contains(names, worker):
-		all = ofWorker
+		all = ofWorker()
 	}
 	for _, s := range all {
 		if contains(names, s.function) {

@@ -24,20 +24,25 @@ type Watch struct {
 // generation stands for the name of a directory ..TIME, which differs each time.
 const generation = "..TIME"
 
-// kinds are all events but opens, reads and what follows of them, in the order of their bits.
-var kinds = []struct {
+// kind is one bit of a mask, and its name.
+type kind struct {
 	bit  uint32
 	name string
-}{
-	{unix.IN_MODIFY, "MODIFY"},
-	{unix.IN_ATTRIB, "ATTRIB"},
-	{unix.IN_CLOSE_WRITE, "CLOSE_WRITE"},
-	{unix.IN_MOVED_FROM, "MOVED_FROM"},
-	{unix.IN_MOVED_TO, "MOVED_TO"},
-	{unix.IN_CREATE, "CREATE"},
-	{unix.IN_DELETE, "DELETE"},
-	{unix.IN_DELETE_SELF, "DELETE_SELF"},
-	{unix.IN_MOVE_SELF, "MOVE_SELF"},
+}
+
+// kinds are all events but opens, reads and what follows of them, in the order of their bits.
+func kinds() []kind {
+	return []kind{
+		{unix.IN_MODIFY, "MODIFY"},
+		{unix.IN_ATTRIB, "ATTRIB"},
+		{unix.IN_CLOSE_WRITE, "CLOSE_WRITE"},
+		{unix.IN_MOVED_FROM, "MOVED_FROM"},
+		{unix.IN_MOVED_TO, "MOVED_TO"},
+		{unix.IN_CREATE, "CREATE"},
+		{unix.IN_DELETE, "DELETE"},
+		{unix.IN_DELETE_SELF, "DELETE_SELF"},
+		{unix.IN_MOVE_SELF, "MOVE_SELF"},
+	}
 }
 
 // New watches paths below a directory. It follows links, as most programs do: a path stays at the file that it leads to now.
@@ -47,7 +52,7 @@ func New(dir string, paths ...string) (*Watch, error) {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
 	var mask uint32
-	for _, k := range kinds {
+	for _, k := range kinds() {
 		mask |= k.bit
 	}
 	w := &Watch{fd: fd, paths: map[int32]string{}}
@@ -91,7 +96,7 @@ func (w *Watch) Next() ([]string, error) {
 			if strings.HasPrefix(name, "..2") {
 				name = generation
 			}
-			for _, k := range kinds {
+			for _, k := range kinds() {
 				if mask&k.bit != 0 {
 					all = append(all, strings.TrimSpace(w.paths[watch]+" "+k.name+" "+name))
 				}
