@@ -174,8 +174,10 @@ func TestReleaseSignsAllThatItPushes(t *testing.T) {
 		if step.Name == "Push the images and the chart" || step.Name == "Sign" {
 			cmd := exec.CommandContext(t.Context(), "bash", "-eo", "pipefail", "-c", step.Run)
 			cmd.Dir = dir
-			cmd.Env = []string{"PATH=" + dir + "/programs:" + os.Getenv("PATH"), "RUNNER_TEMP=" + dir, "GITHUB_OUTPUT=" + dir + "/outputs",
-				"VERSION=" + testVersion, "REGISTRY=" + strings.TrimSuffix(registry, "/"), "GITHUB_ACTOR=actor", "TOKEN=token"}
+			cmd.Env = []string{
+				"PATH=" + dir + "/programs:" + os.Getenv("PATH"), "RUNNER_TEMP=" + dir, "GITHUB_OUTPUT=" + dir + "/outputs",
+				"VERSION=" + testVersion, "REGISTRY=" + strings.TrimSuffix(registry, "/"), "GITHUB_ACTOR=actor", "TOKEN=token",
+			}
 			if output, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v\n%s", step.Name, err, output)
 			}
