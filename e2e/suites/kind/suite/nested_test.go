@@ -160,7 +160,7 @@ func TestNestedMountsAreRefused(t *testing.T) {
 	}
 }
 
-// Each row of the table in docs/updates.md.
+// TestSubPathsInPlace: what docs/updates.md says of subPath mounts with InPlace.
 func TestSubPathsInPlace(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
