@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.." || exit
 
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
-packages=(access authz apiclient check clientlog csi envfile events fleet health loglimit manager metrics mount opened payload permissions pod publisher-a publisher-b question receipts record refvol-notify refvol-plugin report requests room stage status taint volume writer-a writer-b)
+packages=(access authz apiclient binding check clientlog csi envfile events failure fleet health loglimit manager metrics mount opened payload permissions pod publisher-a publisher-b question receipts record refvol-notify refvol-plugin report requests room stage status taint volume writer-a writer-b)
 parts=(unit random simulation integration integration-alone integration-faults suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 

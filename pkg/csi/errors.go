@@ -7,28 +7,28 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/failure"
 )
 
 // codeOf is the table from failures to codes. It matters to the kubelet which codes are final: after any code except Canceled,
 // DeadlineExceeded, Unavailable, ResourceExhausted and Aborted, the kubelet removes the target of a publish and never unpublishes.
-func codeOf(reason publisher.Reason) codes.Code {
+func codeOf(reason failure.Reason) codes.Code {
 	switch reason {
-	case publisher.ReasonInvalid:
+	case failure.ReasonInvalid:
 		return codes.InvalidArgument
-	case publisher.ReasonNotFound:
+	case failure.ReasonNotFound:
 		return codes.NotFound
-	case publisher.ReasonForbidden:
+	case failure.ReasonForbidden:
 		return codes.PermissionDenied
-	case publisher.ReasonExists:
+	case failure.ReasonExists:
 		return codes.AlreadyExists
-	case publisher.ReasonTooLarge:
+	case failure.ReasonTooLarge:
 		return codes.OutOfRange
-	case publisher.ReasonNodeFull, publisher.ReasonCacheFull:
+	case failure.ReasonNodeFull, failure.ReasonCacheFull:
 		return codes.ResourceExhausted
-	case publisher.ReasonBusy:
+	case failure.ReasonBusy:
 		return codes.Aborted
-	case publisher.ReasonUnavailable:
+	case failure.ReasonUnavailable:
 		return codes.Unavailable
 	}
 	return codes.Internal
@@ -42,7 +42,7 @@ func asStatus(err error) error {
 	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok { // a wrapped status is the text of a cause, not the answer
 		return err
 	}
-	code := codeOf(publisher.ReasonOf(err))
+	code := codeOf(failure.ReasonOf(err))
 	if code == codes.Internal {
 		switch {
 		case errors.Is(err, context.Canceled):

@@ -23,6 +23,7 @@ import (
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
 	"github.com/refvol/refvol/internal/sandbox"
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/publisher"
 )
 
@@ -46,7 +47,7 @@ type fakePublisher struct {
 	id, target string
 }
 
-func (p *fakePublisher) Publish(ctx context.Context, _ publisher.Request) error {
+func (p *fakePublisher) Publish(ctx context.Context, _ binding.Request) error {
 	if p.publish == nil {
 		return nil
 	}

@@ -10,13 +10,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 // Publisher does the work of the Node service. *publisher.Publisher implements it.
 type Publisher interface {
-	Publish(ctx context.Context, request publisher.Request) error
+	Publish(ctx context.Context, request binding.Request) error
 	Unpublish(ctx context.Context, volumeID, target string) error
 	Stats(ctx context.Context, volumeID, target string) (publisher.Usage, error)
 }
@@ -47,8 +48,8 @@ func (s *nodeServer) NodePublishVolume(ctx context.Context, req *csi.NodePublish
 
 // publishRequest checks the form of a request and extracts what a publish needs. It does not check the attributes. If the CSIDriver object
 // has lost podInfoOnMount or tokenRequests, it passes that on as an error in the request, because a mounted volume must not fail for that.
-func publishRequest(req *csi.NodePublishVolumeRequest) (publisher.Request, error) {
-	none := publisher.Request{}
+func publishRequest(req *csi.NodePublishVolumeRequest) (binding.Request, error) {
+	none := binding.Request{}
 	if err := checkIDAndPath(req.GetVolumeId(), "target_path", req.GetTargetPath()); err != nil {
 		return none, err
 	}
@@ -64,7 +65,7 @@ func publishRequest(req *csi.NodePublishVolumeRequest) (publisher.Request, error
 	}
 	pod, podErr := volume.PodFromContext(req.GetVolumeContext())
 	token, tokenErr := volume.TokenFromRequest(req.GetSecrets(), req.GetVolumeContext())
-	return publisher.Request{
+	return binding.Request{
 		VolumeID:   req.GetVolumeId(),
 		Target:     req.GetTargetPath(),
 		Pod:        pod,

@@ -7,6 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/publisher"
 )
 
@@ -32,7 +33,7 @@ func TestVolumeStats(t *testing.T) {
 	if s.publisher.id != testID || s.publisher.target != testTarget {
 		t.Errorf("asked for %s at %s", s.publisher.id, s.publisher.target)
 	}
-	s.publisher.statsErr = &publisher.Error{Reason: publisher.ReasonNotFound, Err: errTest}
+	s.publisher.statsErr = &failure.Error{Reason: failure.ReasonNotFound, Err: errTest}
 	_, err = s.node.NodeGetVolumeStats(t.Context(), req)
 	wantStatus(t, err, codes.NotFound, "for a test")
 }

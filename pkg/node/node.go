@@ -10,6 +10,7 @@ import (
 
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/loglimit"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/metrics"
@@ -57,7 +58,7 @@ type System struct {
 	NotShared       func() error
 	Opens           opened.Watcher
 	NewWriter       func(writer.Options) publisher.Writer
-	Events          publisher.Events
+	Events          binding.Events
 	Metrics         *metrics.Metrics
 	LogLimit        *loglimit.Limiter
 }
@@ -98,13 +99,22 @@ func New(settings Settings, system System) (*Node, error) {
 		AttributePrefix: system.AttributePrefix,
 		Opens:           system.Opens,
 		NewWriter:       system.NewWriter,
-		Pods:            pod.NewReader(func(namespace string) pod.Pods { return system.Client.Pods(namespace) }),
-		Rights:          publisher.Rights{CrossNamespace: settings.CrossNamespace},
-		Telling:         publisher.Telling{Events: system.Events, Observer: system.Metrics, LogLimit: system.LogLimit},
-		KubeletDir:      settings.KubeletDir,
-		Names:           publisher.Names{Driver: settings.Driver, NodeName: settings.NodeName},
-		Times:           publisher.Times{ResyncInterval: settings.ResyncInterval, Reported: settings.ChangeDetection == manager.Watch, DefaultSpread: settings.DefaultSpread, PublishWait: settings.PublishWait},
-		Sizes:           publisher.Sizes{MaxVolumeSize: settings.MaxVolumeSize, MaxTotalSize: settings.MaxTotalSize},
+		Observer:        system.Metrics,
+		LogLimit:        system.LogLimit,
+		NodeName:        settings.NodeName,
+		PublishWait:     settings.PublishWait,
+		MaxVolumeSize:   settings.MaxVolumeSize,
+		MaxTotalSize:    settings.MaxTotalSize,
+		Options: binding.Options{
+			Pods:           pod.NewReader(func(namespace string) pod.Pods { return system.Client.Pods(namespace) }),
+			Events:         system.Events,
+			KubeletDir:     settings.KubeletDir,
+			Driver:         settings.Driver,
+			Rights:         binding.Rights{CrossNamespace: settings.CrossNamespace},
+			ResyncInterval: settings.ResyncInterval,
+			Reported:       settings.ChangeDetection == manager.Watch,
+			DefaultSpread:  settings.DefaultSpread,
+		},
 	}}
 	n := &Node{}
 	if n.Rights, err = w.readAs(settings.Identity); err != nil {

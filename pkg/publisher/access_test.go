@@ -11,6 +11,8 @@ import (
 	"time"
 
 	pkgaccess "github.com/refvol/refvol/pkg/access"
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -89,7 +91,7 @@ const acrossSources = `
 `
 
 // acrossInBubble runs a test with a Publisher that shows objects of other namespaces. All objects of acrossSources are granted.
-func acrossInBubble(t *testing.T, test func(e *env, access *fakeAccess, r Request)) {
+func acrossInBubble(t *testing.T, test func(e *env, access *fakeAccess, r binding.Request)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		access := &fakeAccess{}
@@ -110,7 +112,7 @@ const (
 
 // An error of the review is not a refusal: the publish waits and can be retried.
 func TestPublishWaitsForAReview(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		access.failWith(errReview)
 		waiting := e.publishing(r)
 		e.wantWaiting(waiting)
@@ -129,7 +131,7 @@ func TestPublishWaitsForAReview(t *testing.T) {
 		access.failWith(errReview)
 		after(consentAge)
 		begin := time.Now()
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable,
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable,
 			"access could not be reviewed: the API server is away")
 		if took := time.Since(begin); took != testWait {
 			t.Errorf("it gave up after %s", took)
@@ -137,18 +139,18 @@ func TestPublishWaitsForAReview(t *testing.T) {
 		waiting = e.publishing(r)
 		e.wantWaiting(waiting)
 		e.unpublish(r)
-		e.wantReason(<-waiting, ReasonBusy, "")
+		e.wantReason(<-waiting, failure.ReasonBusy, "")
 		waiting = e.publishing(r)
 		e.wantWaiting(waiting)
 		e.p.StopWaiting()
-		e.wantReason(<-waiting, ReasonUnavailable, "")
+		e.wantReason(<-waiting, failure.ReasonUnavailable, "")
 		e.wantNothing()
 	})
 }
 
 // After a restart nothing is written before the rights were reviewed, and files whose right was revoked meanwhile are removed.
 func TestReviewAfterARestart(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.publish(r)
 		access.failWith(errReview)
 		e.restart()
@@ -180,7 +182,7 @@ func TestReviewAfterARestart(t *testing.T) {
 func TestOtherNamespacesAreSwitchedOff(t *testing.T) {
 	inBubble(t, func(e *env) {
 		err := e.p.Publish(e.ctx, e.request("v1", "secret", "db", "namespace", "platform"))
-		e.wantReason(err, ReasonInvalid, `namespace: Invalid value: "platform": must be the pod's own namespace "shop": this node's plugin shows no objects of others (--cross-namespace)`)
+		e.wantReason(err, failure.ReasonInvalid, `namespace: Invalid value: "platform": must be the pod's own namespace "shop": this node's plugin shows no objects of others (--cross-namespace)`)
 		e.wantNothing()
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 )
 
@@ -16,10 +18,10 @@ func TestAPublishWithoutRoomForItsObjects(t *testing.T) {
 		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]")
 		const format = `Secret "shop/db" takes 700 bytes of memory, the node's other objects %d, together more than 1000 (--max-cached-size)`
 		text := fmt.Sprintf(format, 301)
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonCacheFull, text)
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonCacheFull, text)
 		e.wantEvents(r.Pod.String() + ": VolumeUpdateFailed: " + text)
 		full.Others = 302
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonCacheFull, fmt.Sprintf(format, 302))
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonCacheFull, fmt.Sprintf(format, 302))
 		e.wantEvents("VolumeUpdateFailed") // client-go merges the others
 		e.wantNothing()
 		e.objects.put(configMap("app"), "a", "1")
@@ -55,7 +57,7 @@ func TestTheObjectsOfMountedVolumesAreKept(t *testing.T) {
 	})
 }
 
-func (e *env) wantKept(r Request, want bool) {
+func (e *env) wantKept(r binding.Request, want bool) {
 	e.Helper()
 	e.settle()
 	if got := e.objects.isKept(r.Pod, r.VolumeID); got != want {

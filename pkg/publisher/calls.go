@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -16,22 +18,22 @@ const graceTime = time.Second
 // Publish makes a volume visible at its target when all its files are written. It waits for required objects and keys that don't exist yet,
 // for at most Options.PublishWait. If the volume is already mounted, Publish accepts the request with its token, or fails with ReasonExists
 // if the request differs. No other new failure is possible then. After an error nothing remains of a new volume.
-func (p *Publisher) Publish(ctx context.Context, request Request) error {
+func (p *Publisher) Publish(ctx context.Context, request binding.Request) error {
 	e, err := p.want(&request, p.isLost(ctx, &request))
 	if e == nil {
 		return err
 	}
 	err = p.await(ctx, e)
-	var found failures
-	if ReasonOf(err) == ReasonForbidden && errors.As(err, &found) && found.worst().kind == kindDenied { // it has not passed
-		p.opts.Events.Warn(request.Pod, eventRefForbidden, err.Error())
+	var found failure.List
+	if failure.ReasonOf(err) == failure.ReasonForbidden && errors.As(err, &found) && found.Worst().Kind == failure.Denied { // it has not passed
+		p.opts.Events.Warn(request.Pod, failure.RefForbidden, err.Error())
 	}
 	return err
 }
 
 // isLost reports whether a volume that should be mounted is not. This is the only system call that a CSI call makes itself, and not the
 // worker: it touches no file, and a republish must not wait for a write that hangs.
-func (p *Publisher) isLost(ctx context.Context, request *Request) bool {
+func (p *Publisher) isLost(ctx context.Context, request *binding.Request) bool {
 	return p.table.isMountedAt(request.VolumeID, request.Target) &&
 		errors.Is(p.opts.Mounts.Check(ctx, request.VolumeID, request.Target), mount.ErrNotMounted)
 }
@@ -41,40 +43,40 @@ func (t *table) isMountedAt(volumeID, target string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entries[volumeID]
-	return e != nil && e.phase == mounted && e.target == target
+	return e != nil && e.phase == mounted && e.Target == target
 }
 
 // want stores a request. It returns the entry if the caller must wait for the volume, or nil.
-func (p *Publisher) want(request *Request, lost bool) (*entry, error) {
+func (p *Publisher) want(request *binding.Request, lost bool) (*entry, error) {
 	t := p.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entries[request.VolumeID]
 	switch {
 	case t.entries[leftoverKey(request.VolumeID, request.Target)] != nil, e != nil && e.isBusyFor(request):
-		return nil, fail(ReasonBusy, "volume %s: %w", request.VolumeID, errBusy)
-	case e != nil && e.target != request.Target:
-		return nil, fail(ReasonExists, "volume %s is published already, with another target path", request.VolumeID)
+		return nil, failure.New(failure.ReasonBusy, "volume %s: %w", request.VolumeID, errBusy)
+	case e != nil && e.Target != request.Target:
+		return nil, failure.New(failure.ReasonExists, "volume %s is published already, with another target path", request.VolumeID)
 	case e != nil && e.isAsked():
-		if what := e.wanted.request.differs(request); what != "" {
-			return nil, fail(ReasonExists, "volume %s is published already, with another %s", request.VolumeID, what)
+		if what := e.wanted.request.Differs(request); what != "" {
+			return nil, failure.New(failure.ReasonExists, "volume %s is published already, with another %s", request.VolumeID, what)
 		}
-		request = e.wanted.request.renewed(request)
+		request = e.wanted.request.Renewed(request)
 	case e != nil && e.phase == mounted && !lost && p.isUnclear(request):
 		return nil, nil //nolint:nilnil // the pod's spec says what is wanted
 	case e == nil:
-		if err := request.validate(&p.opts); err != nil {
+		if err := request.Validate(&p.opts.Options); err != nil {
 			return nil, err
 		}
 		if e = t.add(request.VolumeID, request.VolumeID, request.Target, false); len(e.worker.all) > volume.MaxPodVolumes {
 			n := len(e.worker.all)
 			e.remove()
-			return nil, fail(ReasonInvalid, "the pod has %d volumes of this driver, more than %d: show several objects in one volume", n, volume.MaxPodVolumes)
+			return nil, failure.New(failure.ReasonInvalid, "the pod has %d volumes of this driver, more than %d: show several objects in one volume", n, volume.MaxPodVolumes)
 		}
 	}
-	request.came = time.Now()
+	request.Came = time.Now()
 	e.wanted.request = request
-	e.wakeLocked(request.came)
+	e.wakeLocked(request.Came)
 	if e.phase == mounted && !lost {
 		return nil, nil //nolint:nilnil // there is nothing to wait for
 	}
@@ -83,8 +85,8 @@ func (p *Publisher) want(request *Request, lost bool) (*entry, error) {
 }
 
 // isBusyFor reports whether another call must end before the request can be accepted. The caller holds mu.
-func (e *entry) isBusyFor(request *Request) bool {
-	isLeaving := e.target != request.Target && e.phase != mounted
+func (e *entry) isBusyFor(request *binding.Request) bool {
+	isLeaving := e.Target != request.Target && e.phase != mounted
 	return e.wanted.going || e.wanted.waits || isLeaving
 }
 
@@ -94,7 +96,7 @@ func (e *entry) isAsked() bool {
 }
 
 // isUnclear reports whether a request lacks something that a new volume needs.
-func (p *Publisher) isUnclear(request *Request) bool {
+func (p *Publisher) isUnclear(request *binding.Request) bool {
 	return request.PodErr != nil || request.TokenErr != nil && p.opts.Identity != nil
 }
 
@@ -144,7 +146,7 @@ func (e *entry) published(last int, why error) (changed <-chan struct{}, done bo
 	switch {
 	case e.wanted.going:
 		e.wanted.waits = false
-		return nil, true, fail(ReasonBusy, "volume %s: %w", e.id, errUnpublished)
+		return nil, true, failure.New(failure.ReasonBusy, "volume %s: %w", e.ID, errUnpublished)
 	case e.phase == mounted && !e.wanted.lost:
 		e.wanted.waits = false
 		return nil, true, nil
@@ -156,12 +158,12 @@ func (e *entry) published(last int, why error) (changed <-chan struct{}, done bo
 
 // hasFailed reports whether a publish has failed for good. The caller holds mu.
 func (e *entry) hasFailed() bool {
-	return e.failures.isFinal() && e.phase != attaching
+	return e.failures.IsFinal() && e.phase != attaching
 }
 
 // hasSaid reports whether a round has ended with an answer. The caller holds mu.
 func (e *entry) hasSaid(round int) bool {
-	return e.rounds >= round && e.worker.current != e && !e.failures.isUnanswered()
+	return e.rounds >= round && e.worker.current != e && !e.failures.IsUnanswered()
 }
 
 func (e *entry) giveUp(why error) error {
@@ -181,15 +183,15 @@ func (e *entry) giveUpLocked(why error) error {
 	e.wakeLocked(time.Now())
 	switch {
 	case e.phase == attaching:
-		return fail(ReasonUnavailable, "volume %s is just becoming visible", e.id)
+		return failure.New(failure.ReasonUnavailable, "volume %s is just becoming visible", e.ID)
 	case why != nil && len(e.failures) > 0:
-		return fail(ReasonUnavailable, "volume %s: %w: %w", e.id, why, e.failures)
+		return failure.New(failure.ReasonUnavailable, "volume %s: %w: %w", e.ID, why, e.failures)
 	case why != nil:
-		return fail(ReasonUnavailable, "volume %s: %w", e.id, why)
+		return failure.New(failure.ReasonUnavailable, "volume %s: %w", e.ID, why)
 	case len(e.failures) > 0:
-		return e.failures.public()
+		return e.failures.Public()
 	}
-	return fail(ReasonUnavailable, "volume %s: %w", e.id, errPodBusy)
+	return failure.New(failure.ReasonUnavailable, "volume %s: %w", e.ID, errPodBusy)
 }
 
 // Unpublish unmounts a volume, removes its target directory, and releases its objects. It needs neither the API server nor any knowledge of
@@ -197,7 +199,7 @@ func (e *entry) giveUpLocked(why error) error {
 // Unpublish returns ReasonUnavailable, and the work continues.
 func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) error {
 	if _, _, err := volume.ParseTarget(p.opts.KubeletDir, target); err != nil {
-		return fail(ReasonInvalid, "target_path: %w", err)
+		return failure.New(failure.ReasonInvalid, "target_path: %w", err)
 	}
 	e, tries := p.table.unwant(volumeID, target)
 	for {
@@ -208,9 +210,9 @@ func (p *Publisher) Unpublish(ctx context.Context, volumeID, target string) erro
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fail(ReasonUnavailable, "volume %s: %w: %w", volumeID, errPodBusy, ctx.Err())
+			return failure.New(failure.ReasonUnavailable, "volume %s: %w: %w", volumeID, errPodBusy, ctx.Err())
 		case <-p.ended:
-			return fail(ReasonUnavailable, "volume %s: %w", volumeID, errStopping)
+			return failure.New(failure.ReasonUnavailable, "volume %s: %w", volumeID, errStopping)
 		}
 	}
 }
@@ -220,7 +222,7 @@ func (t *table) unwant(volumeID, target string) (e *entry, tries int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := volumeID
-	if e := t.entries[key]; e != nil && e.target != target {
+	if e := t.entries[key]; e != nil && e.Target != target {
 		key = leftoverKey(volumeID, target) // the volume at the other target stays; at this target there can only be leftovers
 	}
 	if e = t.entries[key]; e == nil {
@@ -243,9 +245,9 @@ func (e *entry) unpublished(tries int) (changed <-chan struct{}, done bool, err 
 	defer e.table.mu.Unlock()
 	switch {
 	case e.unmounts > tries && errors.Is(e.unmountErr, mount.ErrOutside):
-		return nil, true, fail(ReasonInvalid, "target_path: %w", e.unmountErr)
+		return nil, true, failure.New(failure.ReasonInvalid, "target_path: %w", e.unmountErr)
 	case e.unmounts > tries && e.unmountErr != nil:
-		return nil, true, fmt.Errorf("unmount volume %s from %s: %w", e.id, e.target, e.unmountErr)
+		return nil, true, fmt.Errorf("unmount volume %s from %s: %w", e.ID, e.Target, e.unmountErr)
 	}
 	if e.phase == removed {
 		return nil, true, nil

@@ -3,6 +3,8 @@ package publisher
 import (
 	"testing"
 	"time"
+
+	"github.com/refvol/refvol/pkg/failure"
 )
 
 // gate blocks a method until it is opened.
@@ -29,7 +31,7 @@ func TestUnpublishCancelsAWaitingPublish(t *testing.T) {
 			e.wantWaiting(publish)
 			begin := time.Now()
 			e.unpublish(r)
-			e.wantReason(<-publish, ReasonBusy, "volume v1: the volume was unpublished meanwhile")
+			e.wantReason(<-publish, failure.ReasonBusy, "volume v1: the volume was unpublished meanwhile")
 			if took := time.Since(begin); took != 0 {
 				t.Errorf("took %v", took)
 			}
@@ -51,7 +53,7 @@ func TestUnpublishEndsAPublishThatWrites(t *testing.T) {
 				go func() { unpublish <- e.p.Unpublish(e.ctx, r.VolumeID, r.Target) }()
 				e.wantWaiting(unpublish)
 				close(gate.opened)
-				e.wantReason(<-publish, ReasonBusy, "")
+				e.wantReason(<-publish, failure.ReasonBusy, "")
 				if err := <-unpublish; err != nil {
 					t.Error(err)
 				}
@@ -67,7 +69,7 @@ func TestASecondCallIsRefused(t *testing.T) {
 		r := e.request("v1")
 		waiting := e.publishing(r)
 		e.wantWaiting(waiting)
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonBusy, busy)
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonBusy, busy)
 		e.objects.put(configMap("app"), "a", "1")
 		if err := <-waiting; err != nil {
 			t.Fatalf("the first call suffered: %v", err)
@@ -77,7 +79,7 @@ func TestASecondCallIsRefused(t *testing.T) {
 		unpublish := make(chan error, 1)
 		go func() { unpublish <- e.p.Unpublish(e.ctx, r.VolumeID, r.Target) }()
 		<-gate.entered
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonBusy, busy)
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonBusy, busy)
 		second := make(chan error, 1)
 		go func() { second <- e.p.Unpublish(e.ctx, r.VolumeID, r.Target) }()
 		e.wantWaiting(second)

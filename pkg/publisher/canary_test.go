@@ -3,6 +3,9 @@ package publisher
 import (
 	"errors"
 	"testing"
+
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 )
 
 const withCanary = `[{versions: {path: versions.json}}, {configMap: {name: app}}, {configMap: {name: app-canary, canary: true}}, {env: {path: e, envFrom: [{configMapRef: {name: app-canary, canary: true}}, {configMapRef: {name: app}}]}}]`
@@ -20,7 +23,7 @@ func (e *env) putCanary(share string, pairs ...string) {
 }
 
 // wantSome compares some files; "" is an empty or missing one.
-func (e *env) wantSome(r Request, pairs ...string) {
+func (e *env) wantSome(r binding.Request, pairs ...string) {
 	e.Helper()
 	files := e.mounts.files(r.Target)
 	for i := 0; i < len(pairs); i += 2 {
@@ -134,7 +137,7 @@ func TestOlderCanary(t *testing.T) {
 		e.restart()
 		e.settle()
 		e.wantSome(r, "a", "1")
-		e.wantCondition(eventVolumeUpdateFailed, "older than what the files show")
+		e.wantCondition(failure.VolumeUpdateFailed, "older than what the files show")
 		e.objects.set(appCanary, func() { e.objects.objects[appCanary] = newest })
 		e.settle()
 		e.wantCondition(ConditionCurrent)

@@ -3,21 +3,14 @@ package publisher
 import (
 	"time"
 
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// The reasons of events on the pod.
-const (
-	eventRefNotFound        = "RefNotFound"
-	eventRefKeyNotFound     = "RefKeyNotFound"
-	eventRefForbidden       = "RefForbidden"
-	eventRefDeleted         = "RefDeleted"
-	eventVolumeUpdateFailed = "VolumeUpdateFailed"
-	eventInvalidNames       = "InvalidEnvironmentVariableNames"
-	eventInvalidCanary      = "InvalidCanary"
-)
+// eventInvalidNames is the reason of the event about variables that an env file can't hold. The kubelet's own is the same.
+const eventInvalidNames = "InvalidEnvironmentVariableNames"
 
 // Condition says in one word what state a volume is in.
 type Condition string
@@ -37,7 +30,7 @@ const (
 	// ConditionHeld: a newer version is known, but the pod does not belong to the share that may take it, as requested.
 	ConditionHeld Condition = "Held"
 	// ConditionStale: the state of some objects is not known, because requests for them fail. Their files stay as they are, and may be old.
-	ConditionStale Condition = "Stale"
+	ConditionStale Condition = failure.Stale
 	// ConditionSplit: the objects of a volume with sameRevision have different revisions, so nothing of it changes. It is also the reason of
 	// the event on a pod that does not start because of that.
 	ConditionSplit Condition = "Split"
@@ -47,7 +40,7 @@ const (
 func Conditions() []Condition {
 	return []Condition{
 		ConditionCurrent, ConditionPinned, ConditionPublishing, ConditionUnknown, ConditionSpreading, ConditionHeld, ConditionStale, ConditionSplit,
-		eventRefNotFound, eventRefKeyNotFound, eventRefForbidden, eventRefDeleted, eventVolumeUpdateFailed,
+		failure.RefNotFound, failure.RefKeyNotFound, failure.RefForbidden, failure.RefDeleted, failure.VolumeUpdateFailed,
 	}
 }
 

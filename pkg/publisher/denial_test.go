@@ -6,6 +6,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -32,7 +33,7 @@ func testPublishOfWhatIsDenied(t *testing.T, denied error) {
 		e.objects.deny(configMap("app"), denied)
 		e.settle()
 		e.wantEvents("pod-v1: RefForbidden")
-		e.wantReason(e.p.Publish(e.ctx, next), ReasonForbidden, denied.Error())
+		e.wantReason(e.p.Publish(e.ctx, next), failure.ReasonForbidden, denied.Error())
 		e.wantEvents("pod-v2: RefForbidden")
 		e.publish(live) // again, as after a restart of the kubelet
 		e.wantFiles(live, "a", "1")

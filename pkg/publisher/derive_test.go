@@ -1,11 +1,14 @@
 package publisher
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/pod"
 )
 
@@ -25,12 +28,12 @@ func TestTheRequestIsDerived(t *testing.T) {
 		e.restart()
 		e.settle()
 		derived := *e.lookup("v1").wanted.request
-		if what := derived.differs(&r); what != "" || derived.Pod != r.Pod || *derived.FSGroup != group || derived.VolumeID != r.VolumeID {
+		if what := derived.Differs(&r); what != "" || derived.Pod != r.Pod || *derived.FSGroup != group || derived.VolumeID != r.VolumeID {
 			t.Errorf("the derived request is %+v (another %s), want %+v", derived, what, r)
 		}
 		other := r
 		other.Pod.ServiceAccount = "another"
-		for i, again := range []Request{r, other} {
+		for i, again := range []binding.Request{r, other} {
 			e.publish(again)
 			e.settle()
 			if lines := e.logs.With("not the one that was derived"); len(lines) != i {
@@ -45,8 +48,8 @@ func TestTheRequestIsDerived(t *testing.T) {
 // TestNothingElseIsDerived: a volume waits for the kubelet if the pod's spec does not show what was requested. Its files stay, and an
 // unpublish works.
 func TestNothingElseIsDerived(t *testing.T) {
-	inline := func(change func(*pod.InlineVolume)) func(e *env, r Request) {
-		return func(e *env, r Request) {
+	inline := func(change func(*pod.InlineVolume)) func(e *env, r binding.Request) {
+		return func(e *env, r binding.Request) {
 			e.pods.change(r, func(says *pod.Spec) {
 				v := says.Inline["settings"]
 				change(&v)
@@ -55,15 +58,15 @@ func TestNothingElseIsDerived(t *testing.T) {
 		}
 	}
 	for name, test := range map[string]struct {
-		change func(e *env, r Request)
+		change func(e *env, r binding.Request)
 		event  string
 	}{
-		"the pod is gone":         {func(e *env, r Request) { e.pods.remove(r) }, ""},
+		"the pod is gone":         {func(e *env, r binding.Request) { e.pods.remove(r) }, ""},
 		"the driver is another":   {inline(func(v *pod.InlineVolume) { v.Driver = "csi.other" }), "VolumeUpdateFailed: the pod "},
-		"no volume of that name":  {func(e *env, r Request) { e.pods.change(r, func(says *pod.Spec) { says.Inline = nil }) }, "VolumeUpdateFailed: the pod "},
+		"no volume of that name":  {func(e *env, r binding.Request) { e.pods.change(r, func(says *pod.Spec) { says.Inline = nil }) }, "VolumeUpdateFailed: the pod "},
 		"the attributes are bad":  {inline(func(v *pod.InlineVolume) { v.Attributes = map[string]string{"noSuchThing": "1"} }), "VolumeUpdateFailed: "},
 		"it may be written to":    {inline(func(v *pod.InlineVolume) { v.ReadOnly = false }), "VolumeUpdateFailed: readOnly: "},
-		"the volume names no pod": {func(e *env, r Request) { e.mounts.setAttribute(r.Target, "user.refvol.pod", "../x") }, ""},
+		"the volume names no pod": {func(e *env, r binding.Request) { e.mounts.setAttribute(r.Target, "user.refvol.pod", "../x") }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(e *env) {
@@ -95,7 +98,7 @@ func TestNothingElseIsDerived(t *testing.T) {
 func TestOneVolumeHoldsUpNoOther(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
-		var all []Request
+		var all []binding.Request
 		for i := range 40 {
 			r := e.request(fmt.Sprint("v", i))
 			e.publish(r)
@@ -136,7 +139,7 @@ func TestAMountElsewhere(t *testing.T) {
 		elsewhere := r
 		elsewhere.Target = strings.Replace(r.Target, "/settings/", "/other/", 1)
 		e.makeTarget(elsewhere)
-		e.wantReason(e.p.Publish(e.ctx, elsewhere), ReasonExists, "volume v1 is published already, with another target path")
+		e.wantReason(e.p.Publish(e.ctx, elsewhere), failure.ReasonExists, "volume v1 is published already, with another target path")
 		e.unpublish(r)
 		e.wantNothing()
 	})
@@ -171,7 +174,7 @@ func TestTheIDNamesTheTarget(t *testing.T) {
 			inBubble(t, func(e *env) {
 				e.objects.put(configMap("app"), "a", "1")
 				r := e.request("v1")
-				r.VolumeID = inlineID(r.Pod, name)
+				r.VolumeID = fmt.Sprintf("csi-%x", sha256.Sum256([]byte(string(r.Pod.UID)+name)))
 				e.publish(r)
 				e.restart()
 				e.objects.put(configMap("app"), "a", "2")

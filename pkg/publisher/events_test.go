@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -112,11 +113,11 @@ func TestEventsOfARefusedPublish(t *testing.T) {
 		e.objects.failWith(configMap("app"), errForbiddenObject)
 		e.run()
 		e.publish(e.request("v1", "configMap", "large"))
-		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "secret", "db")), ReasonNodeFull, "")
+		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "secret", "db")), failure.ReasonNodeFull, "")
 		e.wantEvents("shop/pod-v2: VolumeUpdateFailed: the files and their inodes take ")
-		e.wantReason(e.p.Publish(e.ctx, e.request("v3")), ReasonForbidden, `configmaps "app" is forbidden: no`)
+		e.wantReason(e.p.Publish(e.ctx, e.request("v3")), failure.ReasonForbidden, `configmaps "app" is forbidden: no`)
 		e.wantEvents("shop/pod-v3: RefForbidden: configmaps \"app\" is forbidden: no")
-		e.wantReason(e.p.Publish(e.ctx, e.request("v4", "colour", "red")), ReasonInvalid, "")
+		e.wantReason(e.p.Publish(e.ctx, e.request("v4", "colour", "red")), failure.ReasonInvalid, "")
 		e.wantEvents()
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 )
 
 // expandSources writes a Secret's password into a ConfigMap's text, and has a versions file.
@@ -20,7 +22,7 @@ const expandSources = `
 const unfit = "sources[0].expand: the value of variable PASSWORD is not UTF-8, which escape: json needs: store a text, or set escape: url or none"
 
 // wantFile compares one file of a volume. "" means that there must be none.
-func (e *env) wantFile(r Request, path, want string) {
+func (e *env) wantFile(r binding.Request, path, want string) {
 	e.Helper()
 	if got := e.mounts.files(r.Target)[path]; got != want {
 		e.Errorf("%s is %q, want %q", path, got, want)
@@ -37,7 +39,7 @@ func TestExpandWaitsForAValue(t *testing.T) {
 		e.wantWaiting(result)
 		e.wantEvents("VolumeUpdateFailed: " + unfit)
 		begin := time.Now()
-		e.wantReason(<-result, ReasonInvalid, unfit)
+		e.wantReason(<-result, failure.ReasonInvalid, unfit)
 		if took := time.Since(begin); took > testWait {
 			t.Errorf("it gave up after %s", took)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/mount"
 )
 
@@ -268,7 +269,7 @@ func (m *fakeMounts) hold(target string, bytes int64) {
 }
 
 // failOpen makes Open fail at the targets of these requests only.
-func (m *fakeMounts) failOpen(requests []Request) {
+func (m *fakeMounts) failOpen(requests []binding.Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.notOpened = map[string]bool{}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -39,7 +40,7 @@ type fakePods struct {
 }
 
 // add adds a pod with the volume of a request.
-func (f *fakePods) add(r Request) {
+func (f *fakePods) add(r binding.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.pods == nil {
@@ -52,7 +53,7 @@ func (f *fakePods) add(r Request) {
 }
 
 // refuse makes a pod unreadable.
-func (f *fakePods) refuse(r Request) {
+func (f *fakePods) refuse(r binding.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.refused == nil {
@@ -62,7 +63,7 @@ func (f *fakePods) refuse(r Request) {
 }
 
 // remove removes a pod.
-func (f *fakePods) remove(r Request) {
+func (f *fakePods) remove(r binding.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.pods, r.Pod.UID)
@@ -79,7 +80,7 @@ func (f *fakePods) removeAll() {
 }
 
 // change changes what a pod's spec says.
-func (f *fakePods) change(r Request, change func(*pod.Spec)) {
+func (f *fakePods) change(r binding.Request, change func(*pod.Spec)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change(f.pods[r.Pod.UID])

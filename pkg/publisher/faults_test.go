@@ -3,6 +3,8 @@ package publisher
 import (
 	"testing"
 	"testing/synctest"
+
+	"github.com/refvol/refvol/pkg/failure"
 )
 
 func TestAPublishThatPanicsLeavesNothingInTheWay(t *testing.T) {
@@ -12,7 +14,7 @@ func TestAPublishThatPanicsLeavesNothingInTheWay(t *testing.T) {
 				e.objects.put(configMap("app"), "a", "1")
 				r := e.request("v1")
 				e.mounts.on(method, func() error { panic("out of luck") })
-				e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, "volume v1: "+errPanicked.Error())
+				e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable, "volume v1: "+failure.ErrPanicked.Error())
 				e.mounts.on(method, nil)
 				synctest.Wait()
 				if method != "Attached" { // otherwise the next call finds the volume
@@ -59,12 +61,12 @@ func TestAMountThatFails(t *testing.T) {
 		r := e.request("v1")
 		shown := "show volume v1 at " + r.Target + ": " + errFault.Error()
 		e.mounts.failAt("Attach", errFault)
-		if err := e.p.Publish(e.ctx, r); err == nil || ReasonOf(err) != 0 || err.Error() != shown {
+		if err := e.p.Publish(e.ctx, r); err == nil || failure.ReasonOf(err) != 0 || err.Error() != shown {
 			t.Errorf("got %v, want %s", err, shown)
 		}
 		e.wantNothing()
 		e.mounts.failAt("Unmount", errFault)
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, shown+"; undo: "+errFault.Error())
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable, shown+"; undo: "+errFault.Error())
 		e.mounts.failAt("Unmount", nil)
 		e.mounts.failAt("Attach", nil)
 		e.publish(r)

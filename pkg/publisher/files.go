@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/room"
@@ -23,10 +24,12 @@ const maxKept = 512
 
 // files are the files in a volume. The pod's worker owns them. They know versions of objects, and must not know who asked for them.
 type files struct {
-	place
-	mounts Mounts
-	kept   *semaphore.Weighted
-	room   *room.Volume
+	// id and target are those of the volume. since is when this process started with it.
+	id, target string
+	since      time.Time
+	mounts     Mounts
+	kept       *semaphore.Weighted
+	room       *room.Volume
 	// writes are the options of writer.
 	writes writer.Options
 	writer Writer
@@ -44,6 +47,10 @@ type files struct {
 	generations generations
 	// measuredAt is when the file system's use was last measured.
 	measuredAt time.Time
+}
+
+func newFiles(n *node, at binding.Place, space *room.Volume) files {
+	return files{id: at.ID, target: at.Target, since: at.Since, mounts: n.opts.Mounts, kept: n.kept, room: space}
 }
 
 // bind sets how the files are written and which objects they show. For a mounted volume of an earlier process, the record is decoded now.
@@ -73,7 +80,7 @@ func (f *files) forget() error {
 
 // reset forgets what was written to a volume that did not become visible.
 func (f *files) reset() {
-	*f = files{place: f.place, mounts: f.mounts, kept: f.kept, room: f.room, writes: f.writes, writer: f.writer}
+	*f = files{id: f.id, target: f.target, since: f.since, mounts: f.mounts, kept: f.kept, room: f.room, writes: f.writes, writer: f.writer}
 }
 
 // has reports whether the files show an object, or showed it.

@@ -7,10 +7,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 )
 
 // volumesFor publishes volumes of one pod, which show an object with the pod's name.
-func (e *env) volumesFor(pod string, volumes int) []Request {
+func (e *env) volumesFor(pod string, volumes int) []binding.Request {
 	e.Helper()
 	e.objects.put(configMap(pod), "a", "1")
 	all := e.inOnePod(pod, volumes, "configMap", pod)
@@ -37,7 +40,7 @@ func TestHangingWrites(t *testing.T) {
 		r := e.request("v1")
 		e.publish(r)
 		const pods, volumes = 40, 3
-		var all []Request
+		var all []binding.Request
 		for pod := range pods {
 			all = append(all, e.volumesFor(fmt.Sprint("hostile-", pod), volumes)...)
 		}
@@ -92,11 +95,11 @@ func TestCallsBesideAHang(t *testing.T) {
 		e.wantProblem(all[0], "")
 		short, cancel := context.WithTimeout(e.ctx, time.Second)
 		defer cancel()
-		e.wantReason(e.p.Unpublish(short, all[1].VolumeID, all[1].Target), ReasonUnavailable, "volume hostile-1: "+errPodBusy.Error()+": context deadline exceeded")
+		e.wantReason(e.p.Unpublish(short, all[1].VolumeID, all[1].Target), failure.ReasonUnavailable, "volume hostile-1: "+errPodBusy.Error()+": context deadline exceeded")
 		late := all[1]
 		late.VolumeID, late.Target = "late", strings.Replace(late.Target, "/settings-", "/late-", 1)
 		e.makeTarget(late)
-		e.wantReason(e.p.Publish(e.ctx, late), ReasonUnavailable, "volume late: "+errPodBusy.Error())
+		e.wantReason(e.p.Publish(e.ctx, late), failure.ReasonUnavailable, "volume late: "+errPodBusy.Error())
 
 		unpublished := make(chan error, 1)
 		go func() { unpublished <- e.p.Unpublish(e.ctx, all[1].VolumeID, all[1].Target) }()

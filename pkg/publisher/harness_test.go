@@ -18,6 +18,8 @@ import (
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
 	"github.com/refvol/refvol/internal/sandbox"
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
@@ -32,9 +34,12 @@ const (
 	testResync    = time.Minute
 	testWait      = 100 * time.Second
 	mebibyte      = 1 << 20
-	// refusalTime and consentAge are the values of refusalTime and admitAge in package access.
+	// refusalTime and consentAge are the values of refusalTime and admitAge in package access, the others those of package binding.
 	refusalTime = 5 * time.Second
 	consentAge  = 5 * time.Second
+	refusedTime = time.Minute
+	atOnce      = 4
+	resyncSlots = 60
 )
 
 // canary stands for a value that may only get into the volume's files.
@@ -96,16 +101,16 @@ func newEnv(t *testing.T, change func(*Options)) *env {
 		logs:    logs,
 	}
 	e.opts = Options{
-		Objects:         e.objects,
+		Options: binding.Options{
+			Objects: e.objects, Pods: e.pods, Events: e.events, KubeletDir: t.TempDir(), Driver: testDriver, ResyncInterval: testResync,
+		},
 		Mounts:          e.mounts,
 		AttributePrefix: "user.refvol.", // this one needs no root
 		NewWriter:       func(opts writer.Options) Writer { return &testWriter{Writer: writer.New(opts), faults: e.writes} },
-		Pods:            e.pods,
-		Telling:         Telling{Events: e.events},
-		KubeletDir:      t.TempDir(),
-		Names:           Names{Driver: testDriver, NodeName: testNode},
-		Times:           Times{ResyncInterval: testResync, PublishWait: testWait},
-		Sizes:           Sizes{MaxVolumeSize: mebibyte, MaxTotalSize: 16 * mebibyte},
+		NodeName:        testNode,
+		PublishWait:     testWait,
+		MaxVolumeSize:   mebibyte,
+		MaxTotalSize:    16 * mebibyte,
 	}
 	if change != nil {
 		change(&e.opts)
@@ -189,13 +194,13 @@ func (e *env) lookup(volumeID string) *entry {
 
 // request returns a request for a volume of its own pod, for which the kubelet has made a directory. attributes come in pairs. Without any,
 // the volume shows the ConfigMap "app".
-func (e *env) request(id string, attributes ...string) Request {
+func (e *env) request(id string, attributes ...string) binding.Request {
 	e.Helper()
 	uid := "uid-" + id
 	if len(attributes) == 0 {
 		attributes = []string{"configMap", "app"}
 	}
-	r := Request{
+	r := binding.Request{
 		VolumeID:   id,
 		Target:     filepath.Join(e.opts.KubeletDir, "pods", uid, "volumes/kubernetes.io~csi/settings/mount"),
 		Pod:        volume.Pod{Namespace: testNamespace, Name: "pod-" + id, UID: types.UID(uid), ServiceAccount: "default"},
@@ -210,7 +215,7 @@ func (e *env) request(id string, attributes ...string) Request {
 }
 
 // inOnePod returns requests for n volumes of one pod.
-func (e *env) inOnePod(id string, n int, attributes ...string) (all []Request) {
+func (e *env) inOnePod(id string, n int, attributes ...string) (all []binding.Request) {
 	e.Helper()
 	for i := range n {
 		r := e.request(id, attributes...)
@@ -223,7 +228,7 @@ func (e *env) inOnePod(id string, n int, attributes ...string) (all []Request) {
 }
 
 // makeTarget creates the directory of a target, as the kubelet does.
-func (e *env) makeTarget(r Request) {
+func (e *env) makeTarget(r binding.Request) {
 	e.Helper()
 	if err := os.MkdirAll(filepath.Dir(r.Target), 0o755); err != nil {
 		e.Fatal(err)
@@ -231,13 +236,13 @@ func (e *env) makeTarget(r Request) {
 }
 
 // encoded returns the text of the volume's record.
-func (e *env) encoded(r Request) string {
+func (e *env) encoded(r binding.Request) string {
 	e.Helper()
 	return record.Record{Shown: e.recorded(r)}.Encode()
 }
 
 // publish publishes and expects success.
-func (e *env) publish(r Request) {
+func (e *env) publish(r binding.Request) {
 	e.Helper()
 	e.pods.add(r)
 	if err := e.p.Publish(e.ctx, r); err != nil {
@@ -249,7 +254,7 @@ func (e *env) publish(r Request) {
 }
 
 // unpublish unpublishes and expects success.
-func (e *env) unpublish(r Request) {
+func (e *env) unpublish(r binding.Request) {
 	e.Helper()
 	if err := e.p.Unpublish(e.ctx, r.VolumeID, r.Target); err != nil {
 		e.Fatalf("Unpublish %s: %v", r.VolumeID, err)
@@ -257,7 +262,7 @@ func (e *env) unpublish(r Request) {
 }
 
 // publishing starts a publish. The result arrives on the channel.
-func (e *env) publishing(r Request) <-chan error {
+func (e *env) publishing(r binding.Request) <-chan error {
 	e.pods.add(r)
 	result := make(chan error, 1)
 	go func() { result <- e.p.Publish(e.ctx, r) }()
@@ -265,13 +270,13 @@ func (e *env) publishing(r Request) <-chan error {
 }
 
 // wantReason fails the test unless err has the reason and, if text is not "", that text.
-func (e *env) wantReason(err error, reason Reason, text string) {
+func (e *env) wantReason(err error, reason failure.Reason, text string) {
 	e.Helper()
 	switch {
 	case err == nil:
 		e.Fatalf("no error, want reason %d: %s", reason, text)
-	case ReasonOf(err) != reason:
-		e.Errorf("reason %d, want %d: %v", ReasonOf(err), reason, err)
+	case failure.ReasonOf(err) != reason:
+		e.Errorf("reason %d, want %d: %v", failure.ReasonOf(err), reason, err)
 	case text != "" && err.Error() != text:
 		e.Errorf("error text\n\t%s\nwant\n\t%s", err, text)
 	}
@@ -292,7 +297,7 @@ func (e *env) wantWaiting(result <-chan error) {
 }
 
 // wantFiles compares what the mount at the request's target shows. pairs are paths and contents.
-func (e *env) wantFiles(r Request, pairs ...string) {
+func (e *env) wantFiles(r binding.Request, pairs ...string) {
 	e.Helper()
 	want := map[string]string{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -304,7 +309,7 @@ func (e *env) wantFiles(r Request, pairs ...string) {
 }
 
 // wantProblem compares the volume's condition: it contains one of the parts, or is "".
-func (e *env) wantProblem(r Request, parts ...string) {
+func (e *env) wantProblem(r binding.Request, parts ...string) {
 	e.Helper()
 	problem := "" // also for an unknown volume
 	if v := e.lookup(r.VolumeID); v != nil {
@@ -367,23 +372,23 @@ func (e *env) rest() {
 func after(d time.Duration) { <-time.After(d) }
 
 // recorded returns the versions in the volume's record.
-func (e *env) recorded(r Request) record.Versions {
+func (e *env) recorded(r binding.Request) record.Versions {
 	e.Helper()
 	return e.recordedIn(e.mounts.directory(r.Target), r)
 }
 
 // recordOf returns the volume's whole record.
-func (e *env) recordOf(r Request) record.Record {
+func (e *env) recordOf(r binding.Request) record.Record {
 	e.Helper()
 	return e.recordIn(e.mounts.directory(r.Target), r)
 }
 
-func (e *env) recordedIn(dir string, r Request) record.Versions {
+func (e *env) recordedIn(dir string, r binding.Request) record.Versions {
 	e.Helper()
 	return e.recordIn(dir, r).Shown
 }
 
-func (e *env) recordIn(dir string, r Request) record.Record {
+func (e *env) recordIn(dir string, r binding.Request) record.Record {
 	e.Helper()
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -394,7 +399,7 @@ func (e *env) recordIn(dir string, r Request) record.Record {
 	if err != nil {
 		e.Fatal(err)
 	}
-	return record.Decode(text, e.lookup(r.VolumeID).vol.binding.spec.refs)
+	return record.Decode(text, e.lookup(r.VolumeID).vol.binding.Spec().Refs)
 }
 
 // restartUnread is like restart, but the API server has no pods, so that only a publish shows what was requested.

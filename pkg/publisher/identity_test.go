@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -111,7 +113,7 @@ func asPods(t *testing.T, test func(e *env, identity *fakeIdentity, access *fake
 const ownSources = `[{configMap: {name: app}}, {secret: {name: db, optional: true, items: [{key: password, path: pw}]}}]`
 
 // tokened returns a request of a pod with a token, for a ConfigMap and a Secret.
-func (e *env) tokened(id, token string, attributes ...string) Request {
+func (e *env) tokened(id, token string, attributes ...string) binding.Request {
 	e.Helper()
 	if len(attributes) == 0 {
 		attributes = []string{"sources", ownSources}
@@ -128,11 +130,11 @@ func TestPodIdentityRefuses(t *testing.T) {
 	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		none := e.tokened("v1", "t1")
 		none.TokenErr = errors.New("secrets: Required value")
-		e.wantReason(e.p.Publish(e.ctx, none), ReasonInvalid, "secrets: Required value")
+		e.wantReason(e.p.Publish(e.ctx, none), failure.ReasonInvalid, "secrets: Required value")
 
 		identity.failWith(fmt.Errorf("%w: shop/default", authz.ErrNotThePods))
 		forged := e.tokened("v1", "t1")
-		e.wantReason(e.p.Publish(e.ctx, forged), ReasonForbidden, "the token is not the pod's own: shop/default")
+		e.wantReason(e.p.Publish(e.ctx, forged), failure.ReasonForbidden, "the token is not the pod's own: shop/default")
 		e.wantEvents(forged.Pod.String() + ": RefForbidden: the token is not the pod's own")
 		if got := access.takeAsked(); len(got) > 0 || e.objects.registrationsMade > 0 {
 			t.Errorf("for a token that is not the pod's it asked %q, and read", got)
@@ -164,15 +166,15 @@ func TestPodIdentityRefuses(t *testing.T) {
 		access.grant(configMap("app"))
 		after(consentAge)
 		refused := e.tokened("v2", "t2")
-		e.wantReason(e.p.Publish(e.ctx, refused), ReasonForbidden, dbRefused)
+		e.wantReason(e.p.Publish(e.ctx, refused), failure.ReasonForbidden, dbRefused)
 		identity.want(e.T, 1)
 		access.grant(configMap("app"), secret("db"))
 		after(consentAge)
 		e.objects.remove(configMap("app"))
-		e.wantReason(e.p.Publish(e.ctx, refused), ReasonNotFound, "")
+		e.wantReason(e.p.Publish(e.ctx, refused), failure.ReasonNotFound, "")
 		identity.want(e.T, 1)
 		across := e.tokened("v3", "t3", "secret", "db", "namespace", "platform")
-		e.wantReason(e.p.Publish(e.ctx, across), ReasonInvalid, "")
+		e.wantReason(e.p.Publish(e.ctx, across), failure.ReasonInvalid, "")
 		identity.want(e.T, 0)
 		e.wantNothing()
 	})
@@ -230,7 +232,7 @@ func TestTokensComeAfterARestart(t *testing.T) {
 		}
 		e.wantEvents()
 		after(3 * time.Minute)
-		if s := e.status(); s.Condition != eventVolumeUpdateFailed || !strings.Contains(s.Reason, authz.ErrNoToken.Error()) {
+		if s := e.status(); s.Condition != failure.VolumeUpdateFailed || !strings.Contains(s.Reason, authz.ErrNoToken.Error()) {
 			t.Errorf("without a republish it is %s: %s", s.Condition, s.Reason)
 		}
 		e.wantEvents("VolumeUpdateFailed: access could not be reviewed: ")
@@ -248,7 +250,7 @@ func TestTokensComeAfterARestart(t *testing.T) {
 
 // A publish whose question is in flight when the plugin stops waits for the answer.
 func TestAStopWaitsForAnAnswer(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		access.set(func() { access.delay = graceTime / 2 })
 		waiting := e.publishing(r)
 		e.wantWaiting(waiting)
@@ -299,7 +301,7 @@ func TestPodIdentityOfAPodEnv(t *testing.T) {
 		access.grant()
 		r := e.tokened("v1", "t1", "sources", "[{podEnv: {path: a.env, container: main}}]")
 		err := e.p.Publish(e.ctx, r)
-		e.wantReason(err, ReasonForbidden, "")
+		e.wantReason(err, failure.ReasonForbidden, "")
 		const at = "spec.containers[0].env[1].valueFrom.secretKeyRef: Forbidden: "
 		if err != nil && !strings.HasPrefix(err.Error(), at) {
 			t.Errorf("got %v", err)

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 )
 
@@ -49,7 +51,7 @@ func TestEachGenerationStaysASecond(t *testing.T) {
 }
 
 // reader returns the generation that a reader has opened.
-func (e *env) reader(r Request) *os.Root {
+func (e *env) reader(r binding.Request) *os.Root {
 	e.Helper()
 	root, err := os.OpenRoot(e.mounts.directory(r.Target) + "/..data")
 	if err != nil {
@@ -134,7 +136,7 @@ func TestPublishesAtOnceStayWithinTheTotal(t *testing.T) {
 			if err := <-err; err == nil {
 				made++
 			} else {
-				e.wantReason(err, ReasonNodeFull, "")
+				e.wantReason(err, failure.ReasonNodeFull, "")
 				full++
 			}
 		}
@@ -146,7 +148,7 @@ func TestPublishesAtOnceStayWithinTheTotal(t *testing.T) {
 
 // A file that was withdrawn, and that a failed write has created again, is withdrawn again.
 func TestAHalfWrittenFileIsWithdrawn(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		r.Attributes["writeStrategy"] = "InPlace"
 		e.publish(r)
 		access.grant(sharedConfig)

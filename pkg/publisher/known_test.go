@@ -10,6 +10,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/receipts"
@@ -18,7 +20,7 @@ import (
 // TestAFailedReviewEndsNoWatch: an error is not a refusal. While reviews fail, the objects that a mounted volume was allowed to read stay
 // registered. Only a confirmed no unregisters one.
 func TestAFailedReviewEndsNoWatch(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.publish(r)
 		access.failWith(errReview)
 		after(3 * testResync)
@@ -61,7 +63,7 @@ func TestAFailedReviewEndsNoWatchOfPods(t *testing.T) {
 
 // TestASuspicionEndsNoWatch: a server that has just started says no once.
 func TestASuspicionEndsNoWatch(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.publish(r)
 		access.takeAsked()
 		access.grant()
@@ -121,7 +123,7 @@ func TestAnUnknownObjectHoldsUpOnlyItsFiles(t *testing.T) {
 					}
 					e.objects.remove(app)
 					e.settle()
-					if s := e.status(); s.Condition != eventRefDeleted { // it is a fault, which the other condition must not hide
+					if s := e.status(); s.Condition != failure.RefDeleted { // it is a fault, which the other condition must not hide
 						t.Errorf("%s: %s", s.Condition, s.Reason)
 					}
 					e.wantEvents("RefDeleted")
@@ -245,7 +247,7 @@ func TestAFaultIsNotHidden(t *testing.T) {
 				}
 				s := e.status()
 				t.Logf("%s: %s", s.Condition, s.Reason)
-				if s.Condition != eventVolumeUpdateFailed {
+				if s.Condition != failure.VolumeUpdateFailed {
 					t.Errorf("a superseded generation cannot be removed for 10 minutes, and the condition is %s", s.Condition)
 				}
 				beside := map[string]string{"held": "a newer version for 0% of the pods", "spreading": "has a change, which the files will show at"}[what]

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/pkg/failure"
 )
 
 func TestNoValueLeavesTheVolume(t *testing.T) {
@@ -26,7 +27,7 @@ func TestNoValueLeavesTheVolume(t *testing.T) {
 		e.objects.remove(secret("db"))
 		e.settle()
 		e.wantProblem(r, "not found")
-		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "secret", "db", "items", "[{key: x, path: x}]")), ReasonNotFound, "")
+		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "secret", "db", "items", "[{key: x, path: x}]")), failure.ReasonNotFound, "")
 
 		text := e.encoded(r)
 		if err := leak.Check("the record", text); err != nil || text == "" || len(e.logs.With("")) < 3 {

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
@@ -108,7 +110,7 @@ func TestTheNodesTotal(t *testing.T) {
 		first, second, third := e.request("v1", "configMap", "large"), e.request("v2", "configMap", "large"), e.request("v3", "configMap", "large")
 		e.publish(first)
 		e.publish(second)
-		e.wantReason(e.p.Publish(e.ctx, third), ReasonNodeFull,
+		e.wantReason(e.p.Publish(e.ctx, third), failure.ReasonNodeFull,
 			"the files and their inodes take 827392 bytes of memory, the node's other volumes 1648640, together more than 2097152 (--max-total-size)")
 		if e.used() != 2*taken(200, 1) {
 			t.Errorf("%d bytes counted", e.used())
@@ -157,7 +159,7 @@ func TestAPodsShare(t *testing.T) {
 		for _, r := range all[:5] {
 			e.publish(r)
 		}
-		e.wantReason(e.p.Publish(e.ctx, all[5]), ReasonNodeFull,
+		e.wantReason(e.p.Publish(e.ctx, all[5]), failure.ReasonNodeFull,
 			"the files and their inodes take 417792 bytes of memory, the pod's other volumes 2073600, together more than 2097152 (a pod's share: an eighth of --max-total-size, but at least --max-volume-size)")
 		e.publish(e.request("tenant", "configMap", "large"))
 		e.publish(e.request("fits")) // other pods are not affected
@@ -222,7 +224,7 @@ func TestEmptyFilesFillTheNode(t *testing.T) {
 		e.objects.put(configMap("app"), keys(files)...)
 		e.objects.put(configMap("small"), "a", "")
 		const fit = 4
-		requests := make([]Request, 0, fit)
+		requests := make([]binding.Request, 0, fit)
 		for i := range fit {
 			r := e.request(fmt.Sprintf("v%d", i))
 			e.publish(r)
@@ -232,7 +234,7 @@ func TestEmptyFilesFillTheNode(t *testing.T) {
 			t.Errorf("%d bytes counted, want %d", e.used(), want)
 		}
 		full := e.request("full")
-		e.wantReason(e.p.Publish(e.ctx, full), ReasonNodeFull,
+		e.wantReason(e.p.Publish(e.ctx, full), failure.ReasonNodeFull,
 			"the files and their inodes take 288768 bytes of memory, the node's other volumes 995328, together more than 1048576 (--max-total-size)")
 
 		small := e.request("small", "configMap", "small")
@@ -246,7 +248,7 @@ func TestEmptyFilesFillTheNode(t *testing.T) {
 		if want := fit*taken(0, files) + taken(0, 1); e.used() != want {
 			t.Errorf("%d bytes counted after a restart, want %d", e.used(), want)
 		}
-		e.wantReason(e.p.Publish(e.ctx, full), ReasonNodeFull, "")
+		e.wantReason(e.p.Publish(e.ctx, full), failure.ReasonNodeFull, "")
 		e.unpublish(requests[0])
 		e.publish(full)
 		for _, r := range append(requests[1:], small, full) {
@@ -298,7 +300,7 @@ func TestAPodsVolumesAreBounded(t *testing.T) {
 			e.publish(r)
 		}
 		last := volumes[volume.MaxPodVolumes]
-		e.wantReason(e.p.Publish(e.ctx, last), ReasonInvalid, "the pod has 129 volumes of this driver, more than 128: show several objects in one volume")
+		e.wantReason(e.p.Publish(e.ctx, last), failure.ReasonInvalid, "the pod has 129 volumes of this driver, more than 128: show several objects in one volume")
 		e.unpublish(volumes[0])
 		e.publish(last)
 
@@ -307,7 +309,7 @@ func TestAPodsVolumesAreBounded(t *testing.T) {
 			items[i] = volume.Item{Key: "a", Path: fmt.Sprint("p", i)}
 		}
 		e.pods.show("native", volume.Source{Projection: &volume.Projection{Ref: configMap("app"), Items: items}, Field: "spec.volumes[1].configMap"})
-		e.wantReason(e.p.Publish(e.ctx, e.volumesOf("other", 1)[0]), ReasonTooLarge,
+		e.wantReason(e.p.Publish(e.ctx, e.volumesOf("other", 1)[0]), failure.ReasonTooLarge,
 			"the volume has 257 items, more than 256: one for each page of 4096 bytes of --max-volume-size")
 	})
 }
@@ -337,7 +339,7 @@ func TestAFullNodeIsMeasured(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "2")
 		e.rest()
 		e.mounts.hold(first.Target, 0)
-		e.wantReason(e.p.Publish(e.ctx, second), ReasonNodeFull, "")
+		e.wantReason(e.p.Publish(e.ctx, second), failure.ReasonNodeFull, "")
 		synctest.Wait()
 		e.publish(second)
 	})

@@ -1,12 +1,8 @@
 package publisher
 
 import (
-	"context"
 	"fmt"
-	"runtime/debug"
 	"strings"
-
-	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
@@ -36,37 +32,4 @@ func enumerate(refs []volume.Ref, say func(volume.Ref) string) string {
 		texts = append(texts, fmt.Sprintf("%s %s/%s %s", ref.Kind, ref.Namespace, ref.Name, say(ref)))
 	}
 	return strings.Join(texts, ", ")
-}
-
-// logPanic logs a panic. It leaves out the panic's value, which could hold an object's value. The stack holds none.
-func logPanic(ctx context.Context, cause any) {
-	klog.FromContext(ctx).Error(nil, "Something panicked", "panicType", fmt.Sprintf("%T", cause), "stack", string(debug.Stack()))
-}
-
-// fewNames limits the names or files in a text for a pod's author, and nameLength the bytes of each name. Authors choose the variables, so
-// there may be any number of them, and of any length.
-const (
-	fewNames   = 10
-	nameLength = 64
-)
-
-// few returns the first names of a list and the number of the others.
-func few(names []string) string {
-	texts := make([]string, 0, fewNames)
-	for _, name := range names[:min(len(names), fewNames)] {
-		texts = append(texts, short(name))
-	}
-	text := strings.Join(texts, ", ")
-	if more := len(names) - len(texts); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
-
-// short returns a name, or the beginning of a long one.
-func short(name string) string {
-	if len(name) <= nameLength {
-		return name
-	}
-	return strings.ToValidUTF8(name[:nameLength], "") + fmt.Sprintf("... (%d bytes)", len(name))
 }

@@ -1,17 +1,34 @@
 package publisher
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/refvol/refvol/pkg/failure"
 )
 
 // fill takes all places for renders until the returned function is called.
 func (e *env) fill() (free func()) {
 	e.Helper()
-	if !e.p.renders.TryAcquire(atOnce) {
-		e.Fatal("places are taken")
+	ctx, cancel := context.WithTimeout(e.ctx, time.Millisecond)
+	defer cancel()
+	end := make(chan struct{})
+	taken := make(chan bool, atOnce)
+	for range atOnce {
+		go func() {
+			if e.p.bindings.InTurn(ctx, func() { taken <- true; <-end }) != nil {
+				taken <- false
+			}
+		}()
 	}
-	return func() { e.p.renders.Release(atOnce) }
+	for range atOnce {
+		if !<-taken {
+			e.Fatal("places are taken")
+		}
+	}
+	return func() { close(end); synctest.Wait() }
 }
 
 // wantFree fails the test unless all places are free again.
@@ -31,7 +48,7 @@ func TestPublishesWaitTheirTurn(t *testing.T) {
 		e.wantWaiting(waiting)
 		e.wantWaiting(unpublished)
 		e.unpublish(second)
-		e.wantReason(<-unpublished, ReasonBusy, "volume v2: "+errUnpublished.Error())
+		e.wantReason(<-unpublished, failure.ReasonBusy, "volume v2: "+errUnpublished.Error())
 		free()
 		if err := <-waiting; err != nil {
 			t.Error(err)
@@ -39,11 +56,11 @@ func TestPublishesWaitTheirTurn(t *testing.T) {
 		e.wantFree()
 
 		free = e.fill()
-		e.wantReason(e.p.Publish(e.ctx, second), ReasonUnavailable, errCrowded.Error())
+		e.wantReason(e.p.Publish(e.ctx, second), failure.ReasonUnavailable, failure.ErrCrowded.Error())
 		stopped := e.publishing(second)
 		e.wantWaiting(stopped)
 		e.p.StopWaiting()
-		e.wantReason(<-stopped, ReasonUnavailable, "volume v2: "+errStopping.Error())
+		e.wantReason(<-stopped, failure.ReasonUnavailable, "volume v2: "+errStopping.Error())
 		free()
 		e.wantFree()
 		e.unpublish(first)

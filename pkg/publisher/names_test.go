@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/refvol/refvol/pkg/failure"
 )
 
 // optionalObjects returns sources that name n objects that don't exist.
@@ -23,7 +25,7 @@ func TestAPodsObjectsAreBounded(t *testing.T) {
 		for _, r := range all[:4] {
 			e.publish(r)
 		}
-		e.wantReason(e.p.Publish(e.ctx, all[4]), ReasonInvalid,
+		e.wantReason(e.p.Publish(e.ctx, all[4]), failure.ReasonInvalid,
 			"Too many: the volume names 256 ConfigMaps and Secrets, the pod's other volumes 1024, and all volumes of a pod may name 1024: 0 are left; each counts once for each volume that names it: show objects in fewer volumes")
 		if n := len(e.objects.registrations()); n != 4 {
 			t.Errorf("%d volumes are registered", n)
@@ -55,7 +57,7 @@ func TestAPodsPathsAreBounded(t *testing.T) {
 			e.publish(r)
 		}
 		err := e.p.Publish(e.ctx, r[5])
-		if e.wantReason(err, ReasonInvalid, ""); !strings.Contains(err.Error(), "bytes of names and paths, the pod's other volumes 38") {
+		if e.wantReason(err, failure.ReasonInvalid, ""); !strings.Contains(err.Error(), "bytes of names and paths, the pod's other volumes 38") {
 			t.Error(err)
 		}
 
@@ -66,7 +68,7 @@ func TestAPodsPathsAreBounded(t *testing.T) {
 			e.publish(r)
 		}
 		err = e.p.Publish(e.ctx, all[5])
-		if e.wantReason(err, ReasonInvalid, ""); !strings.Contains(err.Error(), "bytes of names and paths, the pod's other volumes 38") {
+		if e.wantReason(err, failure.ReasonInvalid, ""); !strings.Contains(err.Error(), "bytes of names and paths, the pod's other volumes 38") {
 			t.Error(err)
 		}
 		e.objects.put(configMap("whole"), keys(250)...)
@@ -120,7 +122,7 @@ func TestAPodOverTheLimitLivesOn(t *testing.T) {
 			e.wantFiles(r, "a", "2")
 			e.wantProblem(r, "")
 		}
-		e.wantReason(e.p.Publish(e.ctx, all[8]), ReasonInvalid,
+		e.wantReason(e.p.Publish(e.ctx, all[8]), failure.ReasonInvalid,
 			"Too many: the volume names 2502 sources, items, variables and directories, the pod's other volumes 20016, and all volumes of a pod may name 16384: 0 are left; leave out items, or show the object in fewer volumes")
 	})
 }

@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
@@ -47,7 +49,7 @@ func TestRefusalsOfTheNodePass(t *testing.T) {
 		defer cancel()
 		given := e.request("v5")
 		e.pods.add(given)
-		e.wantReason(e.p.Publish(ctx, given), ReasonUnavailable, "") // the caller gives up, and the refusal may pass
+		e.wantReason(e.p.Publish(ctx, given), failure.ReasonUnavailable, "") // the caller gives up, and the refusal may pass
 		e.settle()
 		e.wantEvents()
 		first, second := e.publishing(e.request("v2")), e.publishing(e.request("v3"))
@@ -56,8 +58,8 @@ func TestRefusalsOfTheNodePass(t *testing.T) {
 		e.wantProblem(live, "")
 		e.wantEvents()
 		after(time.Second)
-		e.wantReason(<-first, ReasonForbidden, unknown.Error())
-		e.wantReason(<-second, ReasonForbidden, unknown.Error())
+		e.wantReason(<-first, failure.ReasonForbidden, unknown.Error())
+		e.wantReason(<-second, failure.ReasonForbidden, unknown.Error())
 		e.settle()
 		e.wantEvents("RefForbidden", "RefForbidden")
 
@@ -106,7 +108,7 @@ func TestUnnamedObjects(t *testing.T) {
 			if len(want) > 1 {
 				text = "[" + text + "]"
 			}
-			e.wantReason(err, ReasonInvalid, text)
+			e.wantReason(err, failure.ReasonInvalid, text)
 		}
 		if got := e.objects.registrationsMade; got != made {
 			t.Errorf("%d registrations were made", got-made)
@@ -164,7 +166,7 @@ func TestMountedButNotForTheNode(t *testing.T) {
 				e.wantNothing()
 
 				// A new volume is refused.
-				e.wantReason(e.p.Publish(e.ctx, r), ReasonInvalid, "")
+				e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonInvalid, "")
 			})
 		}
 	}
@@ -174,7 +176,7 @@ func TestMountedButNotForTheNode(t *testing.T) {
 func TestPodsRefusedAfterARestart(t *testing.T) {
 	asNode(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
-		var all []Request
+		var all []binding.Request
 		for i := range 50 {
 			all = append(all, e.request(fmt.Sprint("v", i)))
 			e.publish(all[i])

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/refvol/refvol/pkg/binding"
 )
 
 // TestAMissedMoment: a change that could not be written at the pod's moment does not make a later one appear at once, on all pods.
@@ -32,7 +34,7 @@ func TestAMissedMoment(t *testing.T) {
 // TestAWithdrawalInPlaceIsNotUrgent: a withdrawal from files that are rewritten in place does not make a change urgent that waits for the
 // pod's moment.
 func TestAWithdrawalInPlaceIsNotUrgent(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		r.Attributes["sources"], r.Attributes["spread"], r.Attributes["writeStrategy"] = acrossSources, "1h", "InPlace"
 		e.publish(r)
 		e.objects.put(configMap("app"), "a", "2")

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -25,10 +26,12 @@ func inIdentities(t *testing.T, test func(e *env)) {
 }
 
 // volumesOf returns requests for many volumes of one pod whose spec must be read.
-func (e *env) volumesOf(id string, n int) []Request { return e.inOnePod(id, n, "volume", "native") }
+func (e *env) volumesOf(id string, n int) []binding.Request {
+	return e.inOnePod(id, n, "volume", "native")
+}
 
 // publishingAll starts all publishes.
-func (e *env) publishingAll(requests []Request) []<-chan error {
+func (e *env) publishingAll(requests []binding.Request) []<-chan error {
 	var answers []<-chan error
 	for _, r := range requests {
 		answers = append(answers, e.publishing(r))
@@ -81,7 +84,7 @@ func TestAPodsVolumesShareARead(t *testing.T) {
 func TestReadsOfPodsAreBounded(t *testing.T) {
 	inIdentities(t, func(e *env) {
 		const pods, each = 100, 2
-		var mounted, volumes []Request
+		var mounted, volumes []binding.Request
 		for i := range 40 {
 			mounted = append(mounted, e.request(fmt.Sprint("mounted", i), "volume", "native"))
 			e.publish(mounted[i])

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -83,7 +84,7 @@ func TestAHalfWrittenVolumeIsNotShown(t *testing.T) {
 		e.writes.set(nil, func() error { return errFault })
 		e.objects.put(configMap("app"), "a", "2")
 		e.settle()
-		if s := e.status(); s.Shown[configMap("app")] != first || s.Condition != eventVolumeUpdateFailed {
+		if s := e.status(); s.Shown[configMap("app")] != first || s.Condition != failure.VolumeUpdateFailed {
 			t.Errorf("after a failed write: %s, shown %v, want %v", s.Condition, s.Shown, first)
 		}
 		// The record names the new version before the files are rewritten. If a restarted plugin cannot verify them, that must not count as

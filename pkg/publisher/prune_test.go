@@ -7,11 +7,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/manager"
 )
 
 // generations returns how many generations a volume's file system holds.
-func (e *env) generations(r Request) int {
+func (e *env) generations(r binding.Request) int {
 	e.Helper()
 	e.mounts.mu.Lock()
 	dir := e.mounts.attached[r.Target].dir

@@ -8,6 +8,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -76,7 +78,7 @@ func TestPublishListsAllThatIsMissingWhenTheWaitEnds(t *testing.T) {
 		if took := time.Since(begin); took != testWait {
 			t.Errorf("returned after %v, want %v", took, testWait)
 		}
-		e.wantReason(err, ReasonNotFound, `sources[0].configMap: ConfigMap "shop/app" not found; `+
+		e.wantReason(err, failure.ReasonNotFound, `sources[0].configMap: ConfigMap "shop/app" not found; `+
 			`sources[1].secret: Secret "shop/db" not found; `+
 			`sources[2].secret: Secret "shop/tls": references non-existent secret key: tls.key (it has tls.crt)`)
 		e.wantNothing()
@@ -92,61 +94,61 @@ func TestPublishDoesNotWaitWhereThatIsOfNoUse(t *testing.T) {
 	two := []string{"sources", "[{configMap: {name: first}}, {configMap: {name: app}}]"}
 	for _, test := range []struct {
 		name    string
-		request func(e *env) Request
+		request func(e *env) binding.Request
 		prepare func(e *env)
-		reason  Reason
+		reason  failure.Reason
 		text    string
 	}{{
 		name:    "forbidden",
 		prepare: func(e *env) { e.objects.failWith(configMap("app"), forbidden("app")) },
-		reason:  ReasonForbidden,
+		reason:  failure.ReasonForbidden,
 		text: `ConfigMap "shop/app": not synced with the API server yet: ` +
 			`configmaps "app" is forbidden: no RBAC policy matched`,
 	}, {
 		name:    "forbidden behind another failure",
-		request: func(e *env) Request { return e.request("v1", two...) },
+		request: func(e *env) binding.Request { return e.request("v1", two...) },
 		prepare: func(e *env) {
 			e.objects.failWith(configMap("first"), overloaded)
 			e.objects.failWith(configMap("app"), forbidden("app"))
 		},
-		reason: ReasonForbidden,
+		reason: failure.ReasonForbidden,
 	}, {
 		name:    "forbidden although optional",
-		request: func(e *env) Request { return e.request("v1", "configMap", "app", "optional", "true") },
+		request: func(e *env) binding.Request { return e.request("v1", "configMap", "app", "optional", "true") },
 		prepare: func(e *env) { e.objects.failWith(configMap("app"), forbidden("app")) },
-		reason:  ReasonForbidden,
+		reason:  failure.ReasonForbidden,
 	}, {
 		name:    "a file where a directory is needed",
-		request: func(e *env) Request { return e.request("v1", "sources", collidingSources) },
+		request: func(e *env) binding.Request { return e.request("v1", "sources", collidingSources) },
 		prepare: func(e *env) {
 			e.objects.put(configMap("first"), "conf", "1")
 			e.objects.put(configMap("app"), "a", "2")
 		},
-		reason: ReasonInvalid,
+		reason: failure.ReasonInvalid,
 		text: `path "conf/a" can't be shown: "conf" is a file of the same volume; ` +
 			`map one of the two keys to another path`,
 	}, {
 		name:    "not registered",
 		prepare: func(e *env) { e.objects.failWith(configMap("app"), manager.ErrNotRegistered) },
-		reason:  ReasonUnavailable,
+		reason:  failure.ReasonUnavailable,
 	}, {
 		name:    "not read-only",
-		request: func(e *env) Request { r := e.request("v1"); r.ReadOnly = false; return r },
-		reason:  ReasonInvalid,
+		request: func(e *env) binding.Request { r := e.request("v1"); r.ReadOnly = false; return r },
+		reason:  failure.ReasonInvalid,
 		text:    "readOnly: Required value: must be true (set csi.readOnly: true in the pod's volume)",
 	}, {
 		name:    "bad attributes",
-		request: func(e *env) Request { return e.request("v1", "configMap", "app", "defaultMode", "0999") },
-		reason:  ReasonInvalid,
+		request: func(e *env) binding.Request { return e.request("v1", "configMap", "app", "defaultMode", "0999") },
+		reason:  failure.ReasonInvalid,
 		text:    `defaultMode: Invalid value: "0999": must be an octal number with a leading zero, from "0000" to "0777"`,
 	}, {
 		name: "nobody knows the pod",
-		request: func(e *env) Request {
+		request: func(e *env) binding.Request {
 			r := e.request("v1")
 			r.Pod, r.PodErr = volume.Pod{}, errors.New("volume_context: Required value")
 			return r
 		},
-		reason: ReasonInvalid,
+		reason: failure.ReasonInvalid,
 		text:   "volume_context: Required value",
 	}} {
 		t.Run(test.name, func(t *testing.T) {
@@ -178,8 +180,8 @@ func TestStopWaiting(t *testing.T) {
 		begin := time.Now()
 		e.p.StopWaiting()
 		e.p.StopWaiting()
-		e.wantReason(<-waiting, ReasonUnavailable, `volume v1: the plugin is stopping: configMap: ConfigMap "shop/app" not found`)
-		e.wantReason(e.p.Publish(e.ctx, e.request("v2")), ReasonUnavailable, "")
+		e.wantReason(<-waiting, failure.ReasonUnavailable, `volume v1: the plugin is stopping: configMap: ConfigMap "shop/app" not found`)
+		e.wantReason(e.p.Publish(e.ctx, e.request("v2")), failure.ReasonUnavailable, "")
 		e.wantNothing()
 
 		e.objects.put(configMap("app"), "a", "1")
@@ -193,7 +195,7 @@ func TestStopWaiting(t *testing.T) {
 func TestPublishWithoutAWait(t *testing.T) {
 	inStoppedBubble(t, func(o *Options) { o.PublishWait = 0 }, func(e *env) {
 		e.run()
-		e.wantReason(e.p.Publish(e.ctx, e.request("v1")), ReasonNotFound, `configMap: ConfigMap "shop/app" not found`)
+		e.wantReason(e.p.Publish(e.ctx, e.request("v1")), failure.ReasonNotFound, `configMap: ConfigMap "shop/app" not found`)
 		e.objects.put(configMap("app"), "a", "1")
 		e.publish(e.request("v1"))
 	})
@@ -206,7 +208,7 @@ func TestMountsThatReachNoPod(t *testing.T) {
 		e.run()
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, "mounts don't reach the node")
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable, "mounts don't reach the node")
 		e.wantNothing()
 		notShared = nil
 		e.publish(r)

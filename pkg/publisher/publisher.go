@@ -4,28 +4,22 @@
 // the goroutine of the volume's pod calls it and touches the files. It never waits for the network: whoever receives an answer wakes it. So
 // only a file system can hang, and it hangs only one pod.
 //
-// Each part owns its state, and no other part reads or changes it: the binding (what is asked for), the files, the receipts, the decision what
-// waits, and the report. The table has what the calls want and what each volume tells; a volume must not know it.
+// Each part owns its state, and no other part reads or changes it: the binding (what is asked for, a package of its own), the files, the
+// receipts, the decision what waits, and the report. The table has what the calls want and what each volume tells; a volume must not know it.
 //
 // A source file uses only files below it. From the top: run, restart, status and calls (the public functions), publisher, table with worker,
-// reconcile, show, stage and volume (the steps), and the parts: answers, binding and consent, files and generations, receipts, report, failure.
+// reconcile, show, stage and volume (the steps), and the parts: files and generations, report.
 package publisher
 
 import (
-	"context"
 	"fmt"
-	"path/filepath"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/semaphore"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/refvol/refvol/pkg/access"
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/mount"
-	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/room"
-	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
 )
 
@@ -50,36 +44,21 @@ func New(opts Options) (*Publisher, error) {
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("publisher options: %w", err)
 	}
-	if opts.Events == nil {
-		opts.Events = noEvents{}
-	}
 	if opts.Observer == nil {
 		opts.Observer = noObserver{}
 	}
 	if opts.NewWriter == nil {
 		opts.NewWriter = func(opts writer.Options) Writer { return writer.New(opts) }
 	}
-	opts.KubeletDir = filepath.Clean(opts.KubeletDir)
+	opts.Default()
 	space := room.New(opts.MaxVolumeSize, opts.MaxTotalSize)
-	n := &node{
-		opts:     opts,
-		limits:   space.Limits(),
-		renders:  semaphore.NewWeighted(atOnce),
-		kept:     semaphore.NewWeighted(maxKept),
-		mistakes: &mistakes{reported: map[types.UID]string{}},
-		began:    time.Now(),
+	n := &node{opts: opts, limits: space.Limits(), kept: semaphore.NewWeighted(maxKept)}
+	t := newTable(n, space)
+	var err error
+	if n.bindings, err = binding.NewNode(opts.Options, n.limits, t.objectChanged, t.podChanged); err != nil {
+		return nil, fmt.Errorf("publisher options: %w", err)
 	}
-	p := &Publisher{node: n, table: newTable(n, space), stopping: make(chan struct{}), ended: make(chan struct{})}
-	p.pods = pod.NewReads(p.readPod, p.table.podChanged)
-	if opts.Reviews != nil {
-		var err error
-		p.access, err = access.New(access.Options{Reviews: *opts.Reviews, MaxAge: opts.ResyncInterval / 2, Changed: p.table.objectChanged})
-		if err != nil {
-			return nil, err
-		}
-	}
-	opts.Objects.Subscribe(p.table.objectChanged)
-	return p, nil
+	return &Publisher{node: n, table: t, stopping: make(chan struct{}), ended: make(chan struct{})}, nil
 }
 
 // StopWaiting ends every publish that waits, with ReasonUnavailable, and later ones don't wait. It is idempotent.
@@ -90,15 +69,4 @@ func (p *Publisher) OpensLost() {
 	for _, e := range p.table.all() {
 		e.vol.opensLost()
 	}
-}
-
-// readPod reads a pod. It turns a panic into an error, because no caller recovers.
-func (p *Publisher) readPod(ctx context.Context, asked volume.Pod) (spec *pod.Spec, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			logPanic(ctx, cause)
-			err = errPanicked
-		}
-	}()
-	return p.opts.Pods.Get(ctx, asked)
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/internal/dice"
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -212,7 +214,7 @@ func (w *world) removeVanished() {
 // model is what a test knows about one volume. It belongs to the goroutine that uses the volume.
 type model struct {
 	*world
-	request   Request
+	request   binding.Request
 	refs      []volume.Ref
 	random    *rand.Rand
 	published bool
@@ -257,7 +259,7 @@ func (m *model) callPublish() {
 		m.unpublishAtLast() // nobody knows whether it did
 		return
 	}
-	if err != nil && !errors.Is(err, errFault) && !errors.Is(err, context.DeadlineExceeded) && ReasonOf(err) != ReasonNotFound {
+	if err != nil && !errors.Is(err, errFault) && !errors.Is(err, context.DeadlineExceeded) && failure.ReasonOf(err) != failure.ReasonNotFound {
 		m.Errorf("publish of %s: %v", m.request.VolumeID, err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/internal/dice"
-
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/opened"
 )
 
@@ -46,7 +46,7 @@ type openModel struct {
 	*env
 	opens   *fakeOpens
 	dice    *rand.Rand
-	request Request
+	request binding.Request
 	// contents has the number of each file's content. opened has those that were opened, by path and number. maybe has those
 	// that were shown just before or after an open while the worker may have been writing: nobody knows which of them was opened.
 	contents      [3]int

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -25,7 +26,7 @@ func receiptsInBubble(t *testing.T, test func(e *env, opens *fakeOpens, o *fakeO
 }
 
 // read opens some of a volume's files at their present paths, and waits until nothing happens any more.
-func (e *env) read(r Request, opens *fakeOpens, paths ...string) {
+func (e *env) read(r binding.Request, opens *fakeOpens, paths ...string) {
 	e.Helper()
 	for _, p := range paths {
 		if err := opens.open(e.realPath(r, p)); err != nil {
@@ -38,7 +39,7 @@ func (e *env) read(r Request, opens *fakeOpens, paths ...string) {
 	e.rest()
 }
 
-func (e *env) realPath(r Request, name string) string {
+func (e *env) realPath(r binding.Request, name string) string {
 	e.Helper()
 	path, err := filepath.EvalSymlinks(filepath.Join(e.mounts.directory(r.Target), name))
 	if err != nil {

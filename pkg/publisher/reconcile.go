@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -16,8 +18,8 @@ import (
 // result is the result of a reconcile.
 type result struct {
 	// request is the one that was reconciled, and failures say why the volume is not in the wanted state.
-	request  *Request
-	failures failures
+	request  *binding.Request
+	failures failure.List
 	// again is when the volume is due again; zero for never.
 	again time.Time
 	// isTried means that the volume should have been unmounted, and unmountErr says why it is not.
@@ -60,14 +62,14 @@ func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
 	if now.going { // 1
 		err := v.unmount(ctx)
 		return result{
-			request: now.request, failures: failures{waiting(errUnpublished)}, again: time.Now(),
+			request: now.request, failures: failure.List{failure.Waiting(errUnpublished)}, again: time.Now(),
 			isTried: true, unmountErr: err, isGone: err == nil || !v.isMounted, state: v.report.state(v.isMounted),
 		}
 	}
-	found := failures(nil).with(v.look(ctx)) // 2
-	if now.isMounted = v.isMounted; !v.isMounted && !now.waits {
+	found := failure.List(nil).With(v.look(ctx)) // 2
+	if !v.isMounted && !now.waits {
 		v.release()
-		return result{request: now.request, failures: failures{waiting(errNobody)}, isGone: true, state: v.report.state(false)}
+		return result{request: now.request, failures: failure.List{failure.Waiting(errNobody)}, isGone: true, state: v.report.state(false)}
 	}
 	hasLooked := v.isSeen
 	if len(found) == 0 {
@@ -75,7 +77,7 @@ func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
 	}
 	if v.isMounted { // 8
 		due, more := v.tidy(ctx, now.measure)
-		found, done.again = found.with(more...), earlier(done.again, due)
+		found, done.again = found.With(more...), earlier(done.again, due)
 	}
 	if hasLooked && !v.isSeen && v.isMounted {
 		done.again = time.Now() // the mount was lost meanwhile: examine the target now
@@ -85,60 +87,59 @@ func (v *vol) reconcile(ctx context.Context, now snapshot) (done result) {
 }
 
 // catchUp does steps 3 to 7 of reconcile.
-func (v *vol) catchUp(ctx context.Context, now snapshot, done *result) (found failures) {
+func (v *vol) catchUp(ctx context.Context, now snapshot, done *result) (found failure.List) {
 	before := v.staged
 	v.staged = staged{}
-	request, f := v.binding.derive(now.request)
+	request, f := v.binding.Derive(now.request)
 	if done.request = request; now.request == nil {
-		v.report.pod = v.binding.hint
+		v.report.pod = v.binding.Hint()
 	}
 	if f != nil {
-		return failures{f}
+		return failure.List{f}
 	}
-	isNew, f := v.binding.bind(ctx, request, now)
+	isNew, f := v.binding.Bind(ctx, request, binding.State{IsMounted: v.isMounted, IsUrgent: now.waits})
 	if f != nil {
-		return failures{f}
+		return failure.List{f}
 	}
 	if isNew {
 		v.takeOver(ctx)
 	}
-	if v.isMounted && v.binding.spec.Pinned() {
+	if v.isMounted && v.binding.Spec().Pinned() {
 		v.leave()
 		return nil
 	}
 	if !v.isMounted {
-		if found := v.binding.rights.admit(request.came); len(found) > 0 { // 4
+		if found := v.binding.Admit(); len(found) > 0 { // 4
 			return found
 		}
 	}
-	got := v.binding.answers(v.isMounted, v.files.has) // 5
-	got.before = v.files.Record
-	done.isPartial, done.awaited = got.isPartial(), got.awaited
-	v.reportWithdrawn(got.refused)
+	got := v.binding.Answers(v.isMounted, v.files.Record) // 5
+	done.isPartial, done.awaited = got.IsPartial(), got.Awaited
+	v.reportWithdrawn(got.Refused)
 	if next := v.files.generations.nextSwitch(); v.isMounted && !v.isCurrent(got) && time.Now().Before(next) {
-		done.again, found = next, failures{waiting(errPutOff)}
+		done.again, found = next, failure.List{failure.Waiting(failure.ErrPutOff)}
 	} else {
 		found = v.show(ctx, got, before, done) // 6
 	}
-	if v.isMounted && v.files.showsAny(got.refused) { // they must go even if the files cannot be updated, or wait
-		found = found.with(v.failed(v.withdraw(ctx, got.refused)))
+	if v.isMounted && v.files.showsAny(got.Refused) { // they must go even if the files cannot be updated, or wait
+		found = found.With(v.failed(v.withdraw(ctx, got.Refused)))
 	}
-	v.reportWithdrawn(got.refused)
+	v.reportWithdrawn(got.Refused)
 	v.settleChange(found)
 	done.again = earlier(done.again, v.staged.Until)
-	done.again = earlier(done.again, v.binding.refresh(v.isMounted, len(found) == 0 && v.staged.waits.condition == "")) // 7
+	done.again = earlier(done.again, v.binding.Refresh(v.isMounted, len(found) == 0 && v.staged.waits.condition == "")) // 7
 	return found
 }
 
 // finish says what follows from what a reconcile has found. What interrupts a reconcile is no fault of the volume.
-func (v *vol) finish(ctx context.Context, done *result, found failures) {
+func (v *vol) finish(ctx context.Context, done *result, found failure.List) {
 	cause := context.Cause(ctx)
 	hangs := errors.Is(cause, errHangs)
-	if hangs && len(found) > 0 && !errors.Is(found, errCrowded) {
-		found = failures{broken(0, errHangs)}.with(found...)
+	if hangs && len(found) > 0 && !errors.Is(found, failure.ErrCrowded) {
+		found = failure.List{failure.Broken(0, errHangs)}.With(found...)
 	}
 	done.failures, done.again = found, earlier(done.again, v.retryAt(found))
-	if found = found.with(v.staged.mistake); (cause == nil || hangs) && !done.isPartial && v.report.note(found, v.staged.waits, v.isMounted) {
+	if found = found.With(v.staged.mistake); (cause == nil || hangs) && !done.isPartial && v.report.note(found, v.staged.waits, v.isMounted) {
 		done.news = v.line(ctx, found)
 	}
 	done.state = v.report.state(v.isMounted)
@@ -148,17 +149,17 @@ func (v *vol) finish(ctx context.Context, done *result, found failures) {
 func (v *vol) panicked(ctx context.Context, now snapshot) result {
 	done := result{request: now.request, isTried: now.going}
 	if now.going {
-		done.unmountErr = errPanicked
+		done.unmountErr = failure.ErrPanicked
 	}
 	v.isSeen, v.files.verified = false, false
 	_ = v.files.closeHandle() // the work may have stopped anywhere
-	v.finish(ctx, &done, failures{unavailable("volume %s: %w", v.id, errPanicked)})
+	v.finish(ctx, &done, failure.List{failure.Unavailable("volume %s: %w", v.ID, failure.ErrPanicked)})
 	return done
 }
 
 // line returns what the worker logs about a volume's new state, or nil, and reports failures to the pod's author.
-func (v *vol) line(ctx context.Context, found failures) *newsLine {
-	logger, worst, w := klog.FromContext(ctx), found.worst(), v.staged.waits
+func (v *vol) line(ctx context.Context, found failure.List) *newsLine {
+	logger, worst, w := klog.FromContext(ctx), found.Worst(), v.staged.waits
 	var line *newsLine
 	switch {
 	case worst == nil && w.condition == "":
@@ -170,27 +171,27 @@ func (v *vol) line(ctx context.Context, found failures) *newsLine {
 		logger.V(2).Info("An update is held", "reason", w.text)
 		return nil
 	case !v.isMounted: // the failing call is logged
-	case worst.kind >= kindUnknown:
-		return &newsLine{kind: found.newsKind(), log: func(more ...any) {
-			logger.Info("A mounted volume is not updated", append([]any{"target", v.target, "reason", found}, more...)...)
+	case worst.Kind >= failure.Unknown:
+		return &newsLine{kind: newsKind(found), log: func(more ...any) {
+			logger.Info("A mounted volume is not updated", append([]any{"target", v.Target, "reason", found}, more...)...)
 		}}
 	default:
-		line = &newsLine{kind: found.newsKind(), log: func(more ...any) { logger.Error(found, "Volume does not show what it should", more...) }}
+		line = &newsLine{kind: newsKind(found), log: func(more ...any) { logger.Error(found, "Volume does not show what it should", more...) }}
 	}
 	if pod := v.report.pod; pod.Name != "" {
 		text := found.Error()
 		if v.isMounted && errors.As(found, new(*payload.MissingError)) {
 			text += "; the files stay as they are"
 		}
-		v.opts.Events.Warn(pod, string(worst.condition()), text)
+		v.opts.Events.Warn(pod, worst.Condition(), text)
 	}
 	return line
 }
 
 // newsKind returns which failures share a line. Their key is finer: it may name keys of objects, which differ from volume to volume.
-func (all failures) newsKind() string {
+func newsKind(all failure.List) string {
 	var errno syscall.Errno
 	errors.As(all, &errno)
-	worst := all.worst()
-	return fmt.Sprint(worst.condition(), " ", worst.reason, " ", int(errno))
+	worst := all.Worst()
+	return fmt.Sprint(worst.Condition(), " ", worst.Reason, " ", int(errno))
 }

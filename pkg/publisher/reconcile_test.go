@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
 )
@@ -80,31 +82,31 @@ func TestStats(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
 		_, err := e.p.Stats(e.ctx, r.VolumeID, r.Target)
-		e.wantReason(err, ReasonNotFound, "volume v1 is not published at "+r.Target)
+		e.wantReason(err, failure.ReasonNotFound, "volume v1 is not published at "+r.Target)
 		e.publish(r)
 		stats, err := e.p.Stats(e.ctx, r.VolumeID, r.Target)
 		if err != nil || stats.Capacity != e.p.limits.MountBytes || stats.Used != 4096 {
 			t.Errorf("got %+v, %v", stats, err)
 		}
 		_, err = e.p.Stats(e.ctx, r.VolumeID, strings.Replace(r.Target, "/settings/", "/other/", 1))
-		e.wantReason(err, ReasonNotFound, "")
+		e.wantReason(err, failure.ReasonNotFound, "")
 		e.mounts.failAt("Open", errFault)
-		if _, err = e.p.Stats(e.ctx, r.VolumeID, r.Target); !errors.Is(err, errFault) || ReasonOf(err) != 0 {
+		if _, err = e.p.Stats(e.ctx, r.VolumeID, r.Target); !errors.Is(err, errFault) || failure.ReasonOf(err) != 0 {
 			t.Errorf("got %v", err)
 		}
 		e.mounts.failAt("Open", nil)
 		e.mounts.vanish(r.Target)
 		_, err = e.p.Stats(e.ctx, r.VolumeID, r.Target)
-		e.wantReason(err, ReasonNotFound, "volume v1 is not mounted at "+r.Target+": not mounted")
+		e.wantReason(err, failure.ReasonNotFound, "volume v1 is not mounted at "+r.Target+": not mounted")
 	})
 }
 
 // TestALostMountBesideARefusal is examined at once, as any other.
 func TestALostMountBesideARefusal(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.publish(r)
 		access.grant(sharedConfig)
-		e.takeUntil(func() bool { return e.status().Condition == eventRefForbidden })
+		e.takeUntil(func() bool { return e.status().Condition == failure.RefForbidden })
 		e.rest()
 		e.mounts.vanish(r.Target)
 		e.objects.put(configMap("app"), "a", "2")

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 )
 
@@ -72,11 +73,11 @@ func TestAFailedPruneIsTriedAgain(t *testing.T) {
 func TestA404OfARequestIsNoAbsence(t *testing.T) {
 	inBubble(t, func(e *env) {
 		notFound := apierrors.NewGenericServerResponse(404, "get", resourceOf(configMap("app")), "app", "default backend - 404", 0, true)
-		failure := fmt.Errorf("%w: %w", manager.ErrNotSynced, notFound)
+		cause := fmt.Errorf("%w: %w", manager.ErrNotSynced, notFound)
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1", "configMap", "app", "optional", "true")
 		e.publish(r)
-		e.objects.failWith(configMap("app"), failure)
+		e.objects.failWith(configMap("app"), cause)
 		e.restart()
 		after(2 * testResync)
 		e.settle()
@@ -84,6 +85,6 @@ func TestA404OfARequestIsNoAbsence(t *testing.T) {
 		e.wantProblem(r, "")
 		waiting := e.publishing(e.request("v2", "configMap", "app", "optional", "true"))
 		e.wantWaiting(waiting)
-		e.wantReason(<-waiting, ReasonUnavailable, "")
+		e.wantReason(<-waiting, failure.ReasonUnavailable, "")
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
@@ -12,7 +14,7 @@ import (
 
 // report builds what is told of a volume, and knows what was already logged of it. Its worker owns it. What it has told never changes.
 type report struct {
-	place
+	binding.Place
 	// pod is known except for its name, if an earlier process has mounted the volume.
 	pod    volume.Pod
 	refs   []volume.Ref
@@ -34,7 +36,7 @@ type report struct {
 	skipped string
 }
 
-func newReport(at place) report { return report{place: at, pod: volume.Pod{UID: at.uid}} }
+func newReport(at binding.Place) report { return report{Place: at, pod: volume.Pod{UID: at.UID}} }
 
 // found notes what is known of a volume whose target was just examined. hint is the pod that it names.
 func (r *report) found(hint volume.Pod) {
@@ -47,21 +49,21 @@ func (r *report) found(hint volume.Pod) {
 // note records the end of a reconcile and reports whether that is news. A fault always shows. A reason to wait shows beside it.
 //
 // For a volume that is not mounted, it reports only what the kubelet does not: the kubelet reports a publish that failed.
-func (r *report) note(found failures, w waits, isMounted bool) (news bool) {
-	worst := found.worst()
+func (r *report) note(found failure.List, w waits, isMounted bool) (news bool) {
+	worst := found.Worst()
 	switch {
-	case worst != nil && worst.isSilent() && (r.condition != "" || !isMounted):
+	case worst != nil && worst.IsSilent() && (r.condition != "" || !isMounted):
 		return false
-	case worst != nil && worst.isSilent():
-		news = r.problem != found.Error() && !worst.isUnlogged()
+	case worst != nil && worst.IsSilent():
+		news = r.problem != found.Error() && !worst.IsUnlogged()
 		r.problem = found.Error()
 		return news
-	case !isMounted && (worst == nil || !worst.isReportedBefore()):
+	case !isMounted && (worst == nil || !isReportedBefore(worst)):
 		return false
 	}
 	key, condition, problem := string(w.condition), cmp.Or(w.condition, ConditionCurrent), w.text
 	if worst != nil {
-		key, condition, problem = found.key(), worst.condition(), found.Error()
+		key, condition, problem = found.Key(), Condition(worst.Condition()), found.Error()
 		if w.text != "" {
 			problem += "; " + w.text
 		}
@@ -78,11 +80,11 @@ func (r *report) note(found failures, w waits, isMounted bool) (news bool) {
 }
 
 // shows notes what all files show from now on.
-func (r *report) shows(got *answers) {
-	revisions := make(map[volume.Ref]volume.Revision, len(got.at))
-	for ref, version := range got.at {
+func (r *report) shows(got *binding.Answers) {
+	revisions := make(map[volume.Ref]volume.Revision, len(got.At))
+	for ref, version := range got.At {
 		was, isKnown := r.revisions[ref]
-		switch object := got.objects[ref]; {
+		switch object := got.Objects[ref]; {
 		case object != nil && object.Revision.IsValid():
 			revisions[ref] = object.Revision
 		case object != nil:
@@ -91,13 +93,13 @@ func (r *report) shows(got *answers) {
 			revisions[ref] = was
 		}
 	}
-	r.Record, r.revisions = got.record(), revisions
+	r.Record, r.revisions = got.Record(), revisions
 }
 
 // isReportedBefore reports whether a failure is reported for a volume that is not mounted yet.
-func (f *failure) isReportedBefore() bool {
-	return (f.reason == ReasonNotFound || f.reason == ReasonInvalid) && f.waits || f.reason == ReasonForbidden || f.reason == ReasonNodeFull || f.reason == ReasonCacheFull ||
-		f.condition() == ConditionSplit
+func isReportedBefore(f *failure.Failure) bool {
+	return (f.Reason == failure.ReasonNotFound || f.Reason == failure.ReasonInvalid) && f.Waits || f.Reason == failure.ReasonForbidden || f.Reason == failure.ReasonNodeFull || f.Reason == failure.ReasonCacheFull ||
+		f.Condition() == string(ConditionSplit)
 }
 
 // isSkippedNews notes a text about variables that the env files lack, and reports whether the pod's author must be told.
@@ -116,10 +118,10 @@ type state struct {
 // state returns what is known about the volume, apart from what it holds.
 func (r *report) state(isMounted bool) state {
 	s := VolumeStatus{
-		VolumeID: r.id, Target: r.target, Pod: r.pod, Since: r.since, Refs: r.refs, Record: r.Record, Revisions: r.revisions, Withdrawn: r.withdrawn,
+		VolumeID: r.ID, Target: r.Target, Pod: r.pod, Since: r.Since, Refs: r.refs, Record: r.Record, Revisions: r.revisions, Withdrawn: r.withdrawn,
 		Opened: r.opened, Condition: r.condition, Reason: r.problem,
 	}
-	if s.Pod.UID = r.uid; r.condition != "" {
+	if s.Pod.UID = r.UID; r.condition != "" {
 		s.Since = r.from
 	}
 	switch isFault := r.condition != "" && r.condition != ConditionCurrent; {

@@ -7,6 +7,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -15,15 +17,15 @@ func TestRepublishOfALiveVolumeSucceeds(t *testing.T) {
 	group := int64(1)
 	for _, test := range []struct {
 		name   string
-		change func(e *env, r *Request)
+		change func(e *env, r *binding.Request)
 	}{
-		{"with another group", func(_ *env, r *Request) { r.FSGroup = &group }},
-		{"with another service account", func(_ *env, r *Request) { r.Pod.ServiceAccount = "other" }},
-		{"with nil attributes' kin", func(_ *env, _ *Request) {}},
-		{"while its object is missing", func(e *env, _ *Request) { e.objects.remove(configMap("app")) }},
-		{"while its object is out of reach", func(e *env, _ *Request) { e.objects.failWith(configMap("app"), errors.New("timeout")) }},
-		{"while the plugin stops", func(e *env, _ *Request) { e.p.StopWaiting() }},
-		{"that no longer tells the pod", func(_ *env, r *Request) {
+		{"with another group", func(_ *env, r *binding.Request) { r.FSGroup = &group }},
+		{"with another service account", func(_ *env, r *binding.Request) { r.Pod.ServiceAccount = "other" }},
+		{"with nil attributes' kin", func(_ *env, _ *binding.Request) {}},
+		{"while its object is missing", func(e *env, _ *binding.Request) { e.objects.remove(configMap("app")) }},
+		{"while its object is out of reach", func(e *env, _ *binding.Request) { e.objects.failWith(configMap("app"), errors.New("timeout")) }},
+		{"while the plugin stops", func(e *env, _ *binding.Request) { e.p.StopWaiting() }},
+		{"that no longer tells the pod", func(_ *env, r *binding.Request) {
 			r.Pod, r.PodErr = volume.Pod{}, errors.New("podInfoOnMount is off")
 		}},
 	} {
@@ -60,7 +62,7 @@ func TestRepublishDoesNotParse(t *testing.T) {
 		e.settle()
 		e.wantFiles(r, "a", "2")
 		e.unpublish(r)
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonInvalid, "")
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonInvalid, "")
 		e.wantNothing()
 	})
 }
@@ -68,14 +70,14 @@ func TestRepublishDoesNotParse(t *testing.T) {
 func TestRepublishWithAnotherSpecIsRefused(t *testing.T) {
 	for _, test := range []struct {
 		what   string
-		change func(r *Request)
+		change func(r *binding.Request)
 	}{
-		{"target path", func(r *Request) { r.Target += "2" }},
-		{"pod UID", func(r *Request) { r.Pod.UID = types.UID("other") }},
-		{"readonly", func(r *Request) { r.ReadOnly = false }},
-		{"volume attributes", func(r *Request) { r.Attributes = map[string]string{"configMap": "other"} }},
-		{"volume attributes", func(r *Request) { r.Attributes = map[string]string{"configMap": "app", "optional": "false"} }},
-		{"volume attributes", func(r *Request) { r.Attributes = nil }},
+		{"target path", func(r *binding.Request) { r.Target += "2" }},
+		{"pod UID", func(r *binding.Request) { r.Pod.UID = types.UID("other") }},
+		{"readonly", func(r *binding.Request) { r.ReadOnly = false }},
+		{"volume attributes", func(r *binding.Request) { r.Attributes = map[string]string{"configMap": "other"} }},
+		{"volume attributes", func(r *binding.Request) { r.Attributes = map[string]string{"configMap": "app", "optional": "false"} }},
+		{"volume attributes", func(r *binding.Request) { r.Attributes = nil }},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			inBubble(t, func(e *env) {
@@ -84,7 +86,7 @@ func TestRepublishWithAnotherSpecIsRefused(t *testing.T) {
 				e.publish(r)
 				other := r
 				test.change(&other)
-				e.wantReason(e.p.Publish(e.ctx, other), ReasonExists, "volume v1 is published already, with another "+test.what)
+				e.wantReason(e.p.Publish(e.ctx, other), failure.ReasonExists, "volume v1 is published already, with another "+test.what)
 				e.objects.put(configMap("app"), "a", "2")
 				e.settle()
 				e.wantFiles(r, "a", "2")
@@ -115,12 +117,12 @@ func TestRepublishIsNeverFinalOverTheMount(t *testing.T) {
 func TestAMountThatCannotBeTakenOverStays(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		prepare func(e *env, r *Request)
+		prepare func(e *env, r *binding.Request)
 	}{
-		{"pod unknown", func(_ *env, r *Request) { r.PodErr = errFault }},
-		{"volume can't be read", func(e *env, _ *Request) { e.mounts.failAt("Open", errFault) }},
-		{"mount can't be looked at", func(e *env, _ *Request) { e.mounts.failAt("Check", errFault) }},
-		{"target is outside", func(e *env, _ *Request) { e.mounts.failAt("Check", mount.ErrOutside) }},
+		{"pod unknown", func(_ *env, r *binding.Request) { r.PodErr = errFault }},
+		{"volume can't be read", func(e *env, _ *binding.Request) { e.mounts.failAt("Open", errFault) }},
+		{"mount can't be looked at", func(e *env, _ *binding.Request) { e.mounts.failAt("Check", errFault) }},
+		{"target is outside", func(e *env, _ *binding.Request) { e.mounts.failAt("Check", mount.ErrOutside) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(e *env) {
@@ -156,7 +158,7 @@ func TestAMountOfARefusedSpecStays(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "2")
 		e.settle()
 		e.wantFiles(r, "a", "1")
-		if s := e.status(); s.Condition != eventVolumeUpdateFailed || !strings.Contains(s.Reason, "noSuchThing") || s.Pod != r.Pod {
+		if s := e.status(); s.Condition != failure.VolumeUpdateFailed || !strings.Contains(s.Reason, "noSuchThing") || s.Pod != r.Pod {
 			t.Errorf("status %+v", s)
 		}
 		if left := e.objects.registrations(); len(left) > 0 {

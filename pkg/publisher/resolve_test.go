@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
@@ -86,12 +88,12 @@ func TestPodEnvFailures(t *testing.T) {
 	inBubble(t, func(e *env) {
 		for _, test := range []struct {
 			err  error
-			want Reason
+			want failure.Reason
 		}{
-			{errNoPod, ReasonNotFound},
-			{fmt.Errorf("%w: %w", pod.ErrStatic, errNoPod), ReasonInvalid},
-			{apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "pod-v1", errors.New("no")), ReasonForbidden},
-			{errors.New("connection refused"), ReasonUnavailable},
+			{errNoPod, failure.ReasonNotFound},
+			{fmt.Errorf("%w: %w", pod.ErrStatic, errNoPod), failure.ReasonInvalid},
+			{apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "pod-v1", errors.New("no")), failure.ReasonForbidden},
+			{errors.New("connection refused"), failure.ReasonUnavailable},
 		} {
 			e.pods.set(volume.Env{}, test.err)
 			for at, attributes := range map[string][]string{
@@ -102,7 +104,7 @@ func TestPodEnvFailures(t *testing.T) {
 				err := e.p.Publish(e.ctx, e.request("v1", attributes...))
 				e.wantReason(err, test.want, at+": "+test.err.Error())
 				e.wantNothing()
-				if test.want == ReasonForbidden {
+				if test.want == failure.ReasonForbidden {
 					e.wantEvents("RefForbidden: " + at + ": ")
 				} else {
 					e.wantEvents()
@@ -115,7 +117,7 @@ func TestPodEnvFailures(t *testing.T) {
 			"sources[0].podEnv.container": {"sources", podEnvSources},
 			"volume":                      {"volume", "native"},
 		} {
-			e.wantReason(e.p.Publish(e.ctx, e.request("v1", attributes...)), ReasonInvalid, at+": no such thing")
+			e.wantReason(e.p.Publish(e.ctx, e.request("v1", attributes...)), failure.ReasonInvalid, at+": no such thing")
 			e.wantNothing()
 		}
 	})
@@ -130,7 +132,7 @@ func TestSlowPodsHoldUpNothing(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "1")
 		other := e.request("other")
 		e.publish(other)
-		var volumes []Request
+		var volumes []binding.Request
 		for i := range 3 * 16 {
 			r := e.request(fmt.Sprint("v", i), "sources", podEnvSources)
 			e.publish(r)
@@ -232,10 +234,10 @@ func TestARefusalIsNotFinalWhereAMountMayBe(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.pods.set(volume.Env{}, errNoPod)
 		r := e.request("v1", "sources", podEnvSources)
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonNotFound, "")
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonNotFound, "")
 		e.wantNothing()
 		e.mounts.failAt("Open", errors.New("too many open files"))
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable, "")
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable, "")
 		e.mounts.failAt("Open", nil)
 	})
 }

@@ -5,13 +5,15 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/refvol/refvol/pkg/binding"
 )
 
 func TestRestoreUnmountsOnlyWhatNobodyWillUnpublish(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		known, orphan, waiting := e.request("v1"), e.request("v2"), e.request("v3")
-		for _, r := range []Request{known, orphan, waiting} {
+		for _, r := range []binding.Request{known, orphan, waiting} {
 			e.publish(r)
 		}
 		e.halt()

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -89,7 +90,7 @@ func TestPodsRestWithoutGoroutines(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "1")
 		synctest.Wait()
 		before := runtime.NumGoroutine()
-		all := make([]Request, count) // each is a pod's of its own
+		all := make([]binding.Request, count) // each is a pod's of its own
 		for i := range all {
 			all[i] = e.request(fmt.Sprint("v", i))
 			e.publish(all[i])

@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -26,7 +28,7 @@ func (e *env) confirm() {
 
 // A single refusal is not a revocation: a server that has just started refuses everybody.
 func TestARefusalIsConfirmed(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.publish(r)
 		files := []string{"a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n"}
 		for range 3 {
@@ -60,7 +62,7 @@ func TestARefusalIsConfirmed(t *testing.T) {
 
 // One deleted RoleBinding can refuse several objects. They are reported in one event, although the answers come one after another.
 func TestRefusalsAtTheSameTimeAreOneEvent(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.publish(r)
 		access.grant()
 		access.set(func() {
@@ -74,7 +76,7 @@ func TestRefusalsAtTheSameTimeAreOneEvent(t *testing.T) {
 
 // A failure that does not concern rights is reported at once, even while a question about a right is in flight.
 func TestEventsDuringAReview(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.publish(r)
 		access.takeAsked()
 		access.set(func() { access.delay = 5 * time.Second })
@@ -115,7 +117,7 @@ func TestRevokedWhileUpdatesFail(t *testing.T) {
 		"own object forbidden, a restart": {fail: func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }, files: []string{"a", "1", "app.env", "OWN=1\n"}, restart: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+			acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 				e.publish(r)
 				test.fail(e)
 				access.grant()
@@ -145,7 +147,7 @@ var errForbiddenObject = apierrors.NewForbidden(schema.GroupResource{Resource: "
 
 // A right that was granted when a publish began, and revoked while it waits for an object, is valid for up to half a resync more.
 func TestRevokedWhileAPublishWaits(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, _ Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, _ binding.Request) {
 		e.objects.remove(configMap("app"))
 		r := e.request("v1", "sources", acrossSources, "updatePolicy", "Pinned")
 		waiting := e.publishing(r)
@@ -153,7 +155,7 @@ func TestRevokedWhileAPublishWaits(t *testing.T) {
 		e.wantWaiting(waiting)
 		access.grant(sharedConfig)
 		withdrawn := time.Now()
-		e.wantReason(<-waiting, ReasonForbidden, secretRefused)
+		e.wantReason(<-waiting, failure.ReasonForbidden, secretRefused)
 		if took := time.Since(withdrawn); took > testResync/2+10*time.Second {
 			t.Errorf("it took %v", took)
 		}

@@ -12,10 +12,7 @@ const stopTimeout = 5 * time.Second
 // be called once.
 func (p *Publisher) Run(ctx context.Context) {
 	p.table.startWorkers(func(w *worker) { p.running.Go(func() { w.run(ctx) }) })
-	p.running.Go(func() { p.pods.Run(ctx) })
-	if p.access != nil {
-		p.running.Go(func() { p.access.Run(ctx) })
-	}
+	p.running.Go(func() { p.bindings.Run(ctx) })
 	for _, m := range p.orphans {
 		p.running.Go(func() { p.unmountOrphan(ctx, m) })
 	}

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -23,7 +25,7 @@ func (e *env) putPair(value string) {
 	e.objects.putRevision(secret("db"), volume.Revision("r"+value), "p", value)
 }
 
-func (e *env) setRequest(more ...string) Request {
+func (e *env) setRequest(more ...string) binding.Request {
 	e.Helper()
 	return e.request("v1", append([]string{"sources", pairOf, "sameRevision", "true"}, more...)...)
 }
@@ -62,7 +64,7 @@ func TestSet(t *testing.T) {
 		e.objects.putRevision(configMap("app"), "r4 is not one", "a", "4")
 		e.settle()
 		e.wantFiles(r, "a", "2", "p", "3")
-		e.wantCondition(eventVolumeUpdateFailed, "ConfigMap shop/app has an annotation refvol.dev/revision that counts as none", "carry the same")
+		e.wantCondition(failure.VolumeUpdateFailed, "ConfigMap shop/app has an annotation refvol.dev/revision that counts as none", "carry the same")
 		e.wantEvents(r.Pod.Name + ": VolumeUpdateFailed")
 	})
 }
@@ -84,7 +86,7 @@ func TestSetOfANewVolume(t *testing.T) {
 		e.wantEvents(r.Pod.Name + ": Split")
 		e.unpublish(r)
 		e.objects.putRevision(configMap("app"), "", "a", "3")
-		e.wantReason(e.p.Publish(e.ctx, r), ReasonUnavailable,
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable,
 			"the objects of the volume must carry the same refvol.dev/revision: ConfigMap shop/app carries none, Secret shop/db carries r2")
 		e.wantNothing()
 	})
@@ -138,7 +140,7 @@ func TestSetAndDeletion(t *testing.T) {
 				e.settle()
 				if onDelete == "Keep" {
 					e.wantFiles(r, left...)
-					e.wantCondition(eventRefDeleted, "Secret shop/db was deleted, and its files stay", "ConfigMap shop/app carries r2")
+					e.wantCondition(failure.RefDeleted, "Secret shop/db was deleted, and its files stay", "ConfigMap shop/app carries r2")
 				}
 				e.objects.putRevision(secret("db"), "r2", "p", "2")
 				e.settle()

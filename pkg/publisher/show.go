@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/record"
@@ -19,29 +21,29 @@ import (
 
 // show makes the files show the answers. Cheap steps come first, and nothing is written before all of them have succeeded. A refusal is
 // always part of the result. What is not known holds up only its own files.
-func (v *vol) show(ctx context.Context, got *answers, before staged, done *result) failures {
-	refusal, missing := v.binding.rights.refusal(got.refused), got.unknown
+func (v *vol) show(ctx context.Context, got *binding.Answers, before staged, done *result) failure.List {
+	missing := got.Unknown
 	if !v.isMounted {
-		if found := got.first(refusal); len(found) > 0 {
+		if found := got.First(); len(found) > 0 {
 			return found
 		}
 	}
-	if len(missing) > 0 && got.isFailing && missing.isSilent() && (v.report.condition != "" || len(got.unknownRefs) < len(v.binding.spec.refs)) {
-		missing = failures{unknownObjects(missing)} // a volume of which nothing is known after a restart is Unknown
+	if len(missing) > 0 && got.IsFailing && missing.IsSilent() && (v.report.condition != "" || len(got.UnknownRefs) < len(v.binding.Spec().Refs)) {
+		missing = failure.List{failure.UnknownObjects(missing)} // a volume of which nothing is known after a restart is Unknown
 	}
-	if ref, isOlder := v.files.isOlder(got.record()); isOlder {
-		f := outdated(0, fmt.Errorf("stale answer: the API server's answer for %s is older than what the files show", ref))
-		return failures{f}.with(missing...).with(refusal)
+	if ref, isOlder := v.files.isOlder(got.Record()); isOlder {
+		f := failure.Outdated(0, fmt.Errorf("stale answer: the API server's answer for %s is older than what the files show", ref))
+		return failure.List{f}.With(missing...).With(got.Refusal)
 	}
 	next, f := v.stage(ctx, got, before)
 	if f == nil && next != nil && !v.isCurrent(next) {
 		f = v.update(ctx, next, done)
 	}
-	return failures(nil).with(f, refusal).with(got.stale...).with(missing...)
+	return failure.List(nil).With(f, got.Refusal).With(got.Stale...).With(missing...)
 }
 
 // update writes what the files should show, if there is room.
-func (v *vol) update(ctx context.Context, got *answers, done *result) *failure {
+func (v *vol) update(ctx context.Context, got *binding.Answers, done *result) *failure.Failure {
 	next, f := v.render(ctx, got)
 	if f != nil {
 		return f
@@ -58,13 +60,13 @@ func (v *vol) update(ctx context.Context, got *answers, done *result) *failure {
 
 // reserve returns nil if the volume, the pod and the node have room for a tree. Updates that don't grow the files are always accepted, also
 // after a limit was lowered. If there is no room, old files of the pod's own volumes are removed, never those of other pods.
-func (v *vol) reserve(ctx context.Context, tree *volume.Payload, done *result) *failure {
+func (v *vol) reserve(ctx context.Context, tree *volume.Payload, done *result) *failure.Failure {
 	size := writer.Measure(tree)
 	if v.isMounted && room.MemoryOf(size.Bytes, size.Inodes) <= v.room.Needed() {
 		return nil
 	}
 	if err := v.limits.CheckTree(size.Bytes, size.Inodes); err != nil {
-		return final(ReasonTooLarge, err)
+		return failure.Final(failure.ReasonTooLarge, err)
 	}
 	takes := room.MemoryOf(size.Bytes, size.Inodes+overhead(tree.Record))
 	if v.room.CheckMemory(takes) == nil {
@@ -73,7 +75,7 @@ func (v *vol) reserve(ctx context.Context, tree *volume.Payload, done *result) *
 	v.host.makeRoom(ctx)
 	if err := v.room.CheckMemory(takes); err != nil {
 		done.isFull = true
-		return broken(ReasonNodeFull, err)
+		return failure.Broken(failure.ReasonNodeFull, err)
 	}
 	return nil
 }
@@ -99,7 +101,7 @@ func (v *vol) prune(ctx context.Context) (err error) {
 }
 
 // rewrite makes the files of a mounted volume show a rendering.
-func (v *vol) rewrite(ctx context.Context, next *payload.Rendering, got *answers) (err error) {
+func (v *vol) rewrite(ctx context.Context, next *payload.Rendering, got *binding.Answers) (err error) {
 	mnt, err := v.files.open(ctx)
 	if err != nil {
 		return err
@@ -117,14 +119,14 @@ func (v *vol) rewrite(ctx context.Context, next *payload.Rendering, got *answers
 }
 
 // create creates a volume and makes it visible when it is complete.
-func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers) (f *failure) {
+func (v *vol) create(ctx context.Context, next *payload.Rendering, got *binding.Answers) (f *failure.Failure) {
 	if v.opts.NotShared != nil {
 		if err := v.opts.NotShared(); err != nil {
-			return unavailable("%w", err)
+			return failure.Unavailable("%w", err)
 		}
 	}
 	mnt, err := v.opts.Mounts.Create(ctx, mount.Params{
-		VolumeID: v.id,
+		VolumeID: v.ID,
 		Size:     v.limits.MountBytes,
 		Inodes:   v.limits.MountInodes,
 		Mode:     next.Payload.DirMode,
@@ -132,7 +134,7 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 		GID:      next.Payload.GID,
 	})
 	if err != nil {
-		return broken(0, fmt.Errorf("make the file system of volume %s: %w", v.id, err))
+		return failure.Broken(0, fmt.Errorf("make the file system of volume %s: %w", v.ID, err))
 	}
 	defer func() { // also after a panic
 		if !v.isMounted {
@@ -142,11 +144,11 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 			v.report.Record, v.report.revisions, v.report.opened = record.Record{}, nil, nil
 		}
 		if err := mnt.Close(); err != nil && f == nil {
-			f = broken(0, err)
+			f = failure.Broken(0, err)
 		}
 	}()
-	if err := record.SetPod(mnt.Root(), v.opts.AttributePrefix, v.binding.request.Pod); err != nil {
-		return broken(0, fmt.Errorf("name the pod of volume %s: %w", v.id, err))
+	if err := record.SetPod(mnt.Root(), v.opts.AttributePrefix, v.binding.Request().Pod); err != nil {
+		return failure.Broken(0, fmt.Errorf("name the pod of volume %s: %w", v.ID, err))
 	}
 	if _, f := v.write(ctx, mnt, next, got); f != nil {
 		return f
@@ -155,42 +157,42 @@ func (v *vol) create(ctx context.Context, next *payload.Rendering, got *answers)
 }
 
 // attach makes a volume visible. Until it starts, the publish may give up or an unpublish may come first.
-func (v *vol) attach(ctx context.Context, mnt Mount) (f *failure) {
+func (v *vol) attach(ctx context.Context, mnt Mount) (f *failure.Failure) {
 	if !v.host.mayAttach() {
-		return waiting(errNobody)
+		return failure.Waiting(errNobody)
 	}
-	if err := mnt.Attach(ctx, v.target); err != nil {
-		f = broken(0, fmt.Errorf("show volume %s at %s: %w", v.id, v.target, err))
+	if err := mnt.Attach(ctx, v.Target); err != nil {
+		f = failure.Broken(0, fmt.Errorf("show volume %s at %s: %w", v.ID, v.Target, err))
 		v.isSeen = false
-		if undo := v.opts.Mounts.Unmount(context.WithoutCancel(ctx), v.id, v.target); undo != nil {
+		if undo := v.opts.Mounts.Unmount(context.WithoutCancel(ctx), v.ID, v.Target); undo != nil {
 			// It may be mounted: a final error would make the kubelet believe that it is not.
-			f = unavailable("%w; undo: %w", f.err, undo)
+			f = failure.Unavailable("%w; undo: %w", f.Err, undo)
 		}
 		return f
 	}
 	v.isMounted = true
-	if v.binding.spec.Pinned() {
+	if v.binding.Spec().Pinned() {
 		v.leave()
 	} else {
-		v.binding.keepObjects()
+		v.binding.KeepObjects()
 	}
-	v.binding.refreshAnew()
+	v.binding.RefreshAnew()
 	v.tell()
 	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
-		logger.Info("Published volume", "refs", describe(v.binding.spec.refs, v.files.Shown), "took", time.Since(v.binding.request.came))
+		logger.Info("Published volume", "refs", describe(v.binding.Spec().Refs, v.files.Shown), "took", time.Since(v.binding.Request().Came))
 	}
 	return nil
 }
 
 // write makes a file system show a rendering, with a record of the versions. After a failure the files are as they were, or they are
 // current and some link is not. The next write repairs that. hasChanged means that files were changed.
-func (v *vol) write(ctx context.Context, mnt Mount, next *payload.Rendering, got *answers) (hasChanged bool, f *failure) {
+func (v *vol) write(ctx context.Context, mnt Mount, next *payload.Rendering, got *binding.Answers) (hasChanged bool, f *failure.Failure) {
 	v.tell() // an object whose files were withdrawn may be shown again from here on
 	v.receipts.BeforeWrite(ctx, mnt.Root())
-	result, err := v.files.write(ctx, mnt, next.Payload, got.record(), got.refused, v.isMounted)
+	result, err := v.files.write(ctx, mnt, next.Payload, got.Record(), got.Refused, v.isMounted)
 	v.afterWrite(ctx, mnt, result, next.Payload, err)
 	if err != nil {
-		return result.Changed, broken(0, errors.Join(fmt.Errorf("write the files of volume %s: %w", v.id, err), v.files.measure(mnt)))
+		return result.Changed, failure.Broken(0, errors.Join(fmt.Errorf("write the files of volume %s: %w", v.ID, err), v.files.measure(mnt)))
 	}
 	v.report.shows(got)
 	if result.Changed && !v.changedAt.IsZero() {
@@ -202,9 +204,9 @@ func (v *vol) write(ctx context.Context, mnt Mount, next *payload.Rendering, got
 	if f := v.settle(mnt); f != nil {
 		return result.Changed, f
 	}
-	skipped := skippedText(next.Skipped, v.binding.spec.leftOut)
+	skipped := skippedText(next.Skipped, v.binding.Spec().LeftOut)
 	if v.report.isSkippedNews(skipped) {
-		v.opts.Events.Warn(v.binding.request.Pod, eventInvalidNames, skipped)
+		v.opts.Events.Warn(v.binding.Request().Pod, eventInvalidNames, skipped)
 	}
 	return result.Changed, nil
 }
@@ -220,16 +222,16 @@ func (v *vol) afterWrite(ctx context.Context, mnt Mount, result writer.Result, t
 
 // settle measures what a volume holds after a write. If the pod or the node now holds too much, because others have grown meanwhile, a new
 // volume is not mounted, and a mounted one removes what it keeps for readers.
-func (v *vol) settle(mnt Mount) *failure {
+func (v *vol) settle(mnt Mount) *failure.Failure {
 	if err := v.files.measure(mnt); err != nil {
-		return broken(0, err)
+		return failure.Broken(0, err)
 	}
 	err := v.room.CheckMemory(v.room.Held())
 	switch {
 	case err == nil:
 		return nil
 	case !v.isMounted:
-		return broken(ReasonNodeFull, err)
+		return failure.Broken(failure.ReasonNodeFull, err)
 	}
 	return v.failed(v.files.pruneAll(mnt, v.receipts.Removing))
 }
@@ -247,7 +249,7 @@ func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) (err er
 	result, err := v.files.withdraw(ctx, mnt, refused, v.isMounted)
 	v.afterWrite(ctx, mnt, result, nil, err)
 	if err != nil {
-		return fmt.Errorf("withdraw files of volume %s: %w", v.id, err)
+		return fmt.Errorf("withdraw files of volume %s: %w", v.ID, err)
 	}
 	v.report.Record = v.report.Without(refused)
 	if result.Changed {
@@ -259,7 +261,7 @@ func (v *vol) withdraw(ctx context.Context, refused map[volume.Ref]bool) (err er
 // logUpdate logs that files of a mounted volume have changed, and why.
 func (v *vol) logUpdate(ctx context.Context, before record.Versions) {
 	if logger := klog.FromContext(ctx).V(2); logger.Enabled() {
-		refs := v.binding.spec.refs
+		refs := v.binding.Spec().Refs
 		logger.Info("Updated volume", "refs", describe(refs, v.files.Shown), "reason", v.files.whatChanged(refs, before))
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/payload"
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 // An author may have any number of variables left out, each with a long name. The text about them stays short.
@@ -20,7 +20,7 @@ func TestSkippedTextIsShort(t *testing.T) {
 	for i := range 20 {
 		skipped = append(skipped, payload.Skipped{Path: strings.Repeat("p", 4000) + fmt.Sprint(i), Format: "shell", Invalid: names, Dependent: names})
 	}
-	text := skippedText(skipped, few(leftOut))
+	text := skippedText(skipped, failure.Few(leftOut))
 	if len(text) > 20<<10 {
 		t.Fatalf("%d bytes: %.200s", len(text), text)
 	}
@@ -33,23 +33,9 @@ func TestSkippedTextIsShort(t *testing.T) {
 	if want := "e: skipped, because a dotenv file can't hold them: a.b, c.d; left out, because a volume can't know them: CPU (resourceFieldRef limits.cpu)"; few != want {
 		t.Errorf("\ngot  %s\nwant %s", few, want)
 	}
-	long := strings.Repeat("n", nameLength)
+	long := strings.Repeat("n", failure.MaxNameLength)
 	few = skippedText([]payload.Skipped{{Path: "e", Format: "shell", Dependent: []string{long}}}, "")
 	if want := "e: left out, because they refer to values that a volume can't know: " + long; few != want {
 		t.Errorf("\ngot  %s\nwant %s", few, want)
-	}
-}
-
-// A refusal names the first objects and counts the others.
-func TestRefusalOfManyObjects(t *testing.T) {
-	e := newEnv(t, func(o *Options) { o.Reviews, o.CrossNamespace = (&fakeAccess{}).reviews(), true })
-	rights, refused := &rights{node: e.p.node, spec: &spec{}, request: &Request{}}, map[volume.Ref]bool{}
-	for i := range 12 {
-		ref := volume.Ref{Kind: volume.Secret, Namespace: "other", Name: fmt.Sprint("s", i)}
-		rights.spec.consents, refused[ref] = append(rights.spec.consents, volume.Reference{Ref: ref, Field: "f"}), true
-	}
-	text := rights.refusal(refused).Error()
-	if n := strings.Count(text, "f: Forbidden: "); n != 10 || !strings.HasSuffix(text, "; and 2 more of the objects that it names") {
-		t.Errorf("%d are named: %s", n, text)
 	}
 }

@@ -8,13 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/stage"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 const testSpread = 5 * time.Minute
 
-func spreadRequest(e *env, attributes ...string) Request {
+func spreadRequest(e *env, attributes ...string) binding.Request {
 	return e.request("v1", append([]string{"sources", "[{configMap: {name: app}}, {secret: {name: db, optional: true}}]", "spread", "5m"}, attributes...)...)
 }
 
@@ -23,7 +24,7 @@ func spreadMoment(pod volume.Pod, window time.Duration, after time.Time) time.Ti
 }
 
 // untilMoment waits until just before the pod's moment.
-func untilMoment(r Request) {
+func untilMoment(r binding.Request) {
 	after(time.Until(spreadMoment(r.Pod, testSpread, time.Now())) - time.Millisecond)
 }
 
@@ -153,7 +154,7 @@ func TestWhatIsNotSpread(t *testing.T) {
 // TestAWithdrawalIsNotSpread: files that the pod may no longer read are removed at once, and the change beside them continues to wait. A
 // required object that the pod may read again is shown at once, and an optional one at the pod's moment.
 func TestAWithdrawalIsNotSpread(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		r.Attributes["sources"], r.Attributes["spread"] = acrossSources, "1h"
 		e.publish(r)
 		e.objects.put(configMap("app"), "a", "2")
@@ -231,7 +232,7 @@ func TestAMissedMomentOnAFullNode(t *testing.T) {
 func TestARestartDecidesTheSame(t *testing.T) {
 	for _, restarts := range []bool{false, true} {
 		t.Run(fmt.Sprint(restarts), func(t *testing.T) {
-			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+			acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 				e.publish(r)
 				access.grant(sharedConfig)
 				after(reviewTime)

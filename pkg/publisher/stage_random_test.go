@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/internal/dice"
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
@@ -32,7 +33,7 @@ type rolloutWorld struct {
 	*env
 	dice   *rand.Rand
 	access *fakeAccess // nil: the pod may read all objects
-	r      Request
+	r      binding.Request
 	refs   []volume.Ref
 	// groups says which objects share files, by number.
 	groups [5]int
@@ -270,7 +271,7 @@ func (w *rolloutWorld) render(at record.Versions, refused map[volume.Ref]bool, w
 			w.Fatalf("%s is shown at %v", ref, version)
 		}
 	}
-	spec := w.lookup(w.r.VolumeID).vol.binding.spec.resolved
+	spec := w.lookup(w.r.VolumeID).vol.binding.Spec().Resolved
 	tree, err := payload.Render(spec, objects, payload.Options{ForgiveDeleted: true, Refused: refused, Pod: w.r.Pod, NodeName: testNode})
 	if err != nil {
 		return nil

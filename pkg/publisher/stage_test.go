@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -25,7 +27,7 @@ func (o *fakeObjects) putShare(ref volume.Ref, share string, pairs ...string) {
 }
 
 // shares returns a share that excludes the pod of a request by one percent, and the next one.
-func shares(r Request) (out, in string) {
+func shares(r binding.Request) (out, in string) {
 	place := volume.RolloutPlace(r.Pod.UID)
 	return fmt.Sprintf("%d%%", place-1), fmt.Sprintf("%d%%", place)
 }
@@ -49,7 +51,7 @@ func (e *env) wantShown(ref volume.Ref, want volume.Version) {
 	}
 }
 
-func (e *env) generation(r Request) string {
+func (e *env) generation(r binding.Request) string {
 	e.Helper()
 	name, err := os.Readlink(filepath.Join(e.mounts.directory(r.Target), "..data"))
 	if err != nil {
@@ -233,7 +235,7 @@ func TestRolloutOfWhatCannotBeShown(t *testing.T) {
 		e.objects.putShare(app, "100%", "b", "1")
 		e.settle()
 		e.wantFiles(r, "a", "1", "p", "2")
-		e.wantCondition(eventRefKeyNotFound)
+		e.wantCondition(failure.RefKeyNotFound)
 	})
 }
 
@@ -277,7 +279,7 @@ func TestRolloutOfAMistake(t *testing.T) {
 		e.objects.putShare(configMap("app"), "ten", "a", "2")
 		e.settle()
 		e.wantFiles(r, "a", "1")
-		e.wantCondition(eventVolumeUpdateFailed, `"ten", which is not a percentage`)
+		e.wantCondition(failure.VolumeUpdateFailed, `"ten", which is not a percentage`)
 		e.objects.putShare(configMap("app"), "ten", "a", "3")
 		after(5 * testResync)
 		e.settle()
@@ -318,7 +320,7 @@ func TestRolloutOfMissingAndTornFiles(t *testing.T) {
 
 // A withdrawal does not wait, nor does an object that is allowed again, nor what shares a file with it.
 func TestRolloutOfAWithdrawal(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.publish(r)
 		e.objects.putShare(configMap("app"), "0%", "a", "2")
 		e.settle()
@@ -327,14 +329,14 @@ func TestRolloutOfAWithdrawal(t *testing.T) {
 		after(reviewTime)
 		e.settle()
 		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
-		e.wantCondition(eventRefForbidden)
+		e.wantCondition(failure.RefForbidden)
 		access.grant(sharedSecret, sharedConfig)
 		after(reviewTime)
 		e.settle()
 		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
 		e.wantCondition(ConditionHeld)
 	})
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		r.Attributes["sources"] = `
 - configMap: {name: app}
 - env: {path: app.env, envFrom: [{configMapRef: {name: ca, namespace: platform}}, {configMapRef: {name: app}}]}
@@ -347,7 +349,7 @@ func TestRolloutOfAWithdrawal(t *testing.T) {
 		after(reviewTime)
 		e.settle()
 		e.wantFiles(r, "a", "2", "app.env", "a=2\n")
-		e.wantCondition(eventRefForbidden)
+		e.wantCondition(failure.RefForbidden)
 		e.unpublish(r)
 	})
 }
@@ -407,7 +409,7 @@ func TestRolloutOfATornRecord(t *testing.T) {
 
 // TestRolloutOfAWithdrawnFile: an env file that was removed with a refused object comes back without it, although its other object is held.
 func TestRolloutOfAWithdrawnFile(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		r.Attributes["sources"] = `
 - configMap: {name: app}
 - configMap: {name: other}
@@ -431,7 +433,7 @@ func TestRolloutOfAWithdrawnFile(t *testing.T) {
 // TestRolloutOfWhatIsAtOnce: an optional object that is allowed again is shown at once, and a deleted one is removed at once, with what
 // shares a file with it.
 func TestRolloutOfWhatIsAtOnce(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.publish(r)
 		access.grant(sharedConfig)
 		after(reviewTime)

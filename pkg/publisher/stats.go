@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -13,14 +14,14 @@ import (
 // It is safe for concurrent use.
 func (p *Publisher) Stats(ctx context.Context, volumeID, target string) (Usage, error) {
 	if _, _, err := volume.ParseTarget(p.opts.KubeletDir, target); err != nil {
-		return Usage{}, fail(ReasonNotFound, "volume_path: %w", err)
+		return Usage{}, failure.New(failure.ReasonNotFound, "volume_path: %w", err)
 	}
 	if !p.table.isMountedAt(volumeID, target) {
-		return Usage{}, fail(ReasonNotFound, "volume %s is not published at %s", volumeID, target)
+		return Usage{}, failure.New(failure.ReasonNotFound, "volume %s is not published at %s", volumeID, target)
 	}
 	root, usage, err := p.opts.Mounts.Open(ctx, volumeID, target)
 	if errors.Is(err, mount.ErrNotMounted) || errors.Is(err, mount.ErrForeign) {
-		return Usage{}, fail(ReasonNotFound, "volume %s is not mounted at %s: %w", volumeID, target, err)
+		return Usage{}, failure.New(failure.ReasonNotFound, "volume %s is not mounted at %s: %w", volumeID, target, err)
 	}
 	if err != nil {
 		return Usage{}, fmt.Errorf("measure volume %s: %w", volumeID, err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/volume"
@@ -67,7 +68,7 @@ func TestVolumesThatArePinned(t *testing.T) {
 	inBubble(t, func(e *env) {
 		r := e.request("v1", "configMap", "app", "updatePolicy", "Pinned")
 		waiting := e.publishing(r)
-		e.wantStatus(Condition(eventRefNotFound), 0, `ConfigMap "shop/app" not found`)
+		e.wantStatus(Condition(failure.RefNotFound), 0, `ConfigMap "shop/app" not found`)
 		e.objects.put(configMap("app"), "a", "1")
 		if err := <-waiting; err != nil {
 			t.Fatal(err)

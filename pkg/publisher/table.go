@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/room"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -63,7 +65,7 @@ const (
 
 // entry is what the table knows of a volume.
 type entry struct {
-	place
+	binding.Place
 	table  *table
 	worker *worker
 	// vol is used only by the worker.
@@ -94,7 +96,7 @@ type progress struct {
 	// awaited are the objects of which the first answer was due at the last reconcile, and has not come since. It is nil during one.
 	awaited map[volume.Ref]bool
 	// failures say why the volume is not in the wanted state.
-	failures failures
+	failures failure.List
 	// unmounts counts the tries to unmount the volume. unmountErr is the error of the last one.
 	unmounts   int
 	unmountErr error
@@ -134,8 +136,8 @@ func (t *table) add(key, id, target string, isMounted bool) *entry {
 		w = newWorker(t, uid)
 		t.workers[uid] = w
 	}
-	e := &entry{place: place{id, target, uid, name, time.Now()}, table: t, worker: w, room: t.room.Add(w.uid)}
-	e.vol = newVolume(t.node, e.place, host{wake: e.wake, follow: e.follow, tell: e.tell, mayAttach: e.mayAttach, makeRoom: w.makeRoom}, e.room)
+	e := &entry{Place: binding.Place{ID: id, Target: target, UID: uid, Name: name, Since: time.Now()}, table: t, worker: w, room: t.room.Add(w.uid)}
+	e.vol = newVolume(t.node, e.Place, host{wake: e.wake, follow: e.follow, tell: e.tell, mayAttach: e.mayAttach, makeRoom: w.makeRoom}, e.room)
 	if e.vol.isMounted = isMounted; isMounted {
 		e.phase = mounted
 	}
@@ -148,7 +150,7 @@ func (t *table) add(key, id, target string, isMounted bool) *entry {
 // remove undoes add. The caller holds mu. A worker goes with its last volume, and a volume that is added later gets a new worker.
 func (e *entry) remove() {
 	t, w := e.table, e.worker
-	for _, key := range []string{e.id, leftoverKey(e.id, e.target)} {
+	for _, key := range []string{e.ID, leftoverKey(e.ID, e.Target)} {
 		if t.entries[key] == e {
 			delete(t.entries, key)
 		}

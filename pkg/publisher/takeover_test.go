@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 )
 
@@ -14,31 +16,31 @@ func TestAVolumeTakenOverCounts(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		// then restarts the publisher.
-		then func(e *env, r Request)
+		then func(e *env, r binding.Request)
 		want int64
 	}{
-		{"by its pod's spec", func(e *env, _ Request) { e.restart() }, taken(size, 1)},
-		{"not yet", func(e *env, _ Request) { e.restartUnread() }, taken(size, 1)},
-		{"by a publish", func(e *env, r Request) {
+		{"by its pod's spec", func(e *env, _ binding.Request) { e.restart() }, taken(size, 1)},
+		{"not yet", func(e *env, _ binding.Request) { e.restartUnread() }, taken(size, 1)},
+		{"by a publish", func(e *env, r binding.Request) {
 			e.restartUnread()
 			e.publish(r)
 		}, taken(size, 1)},
-		{"by a publish, and again", func(e *env, r Request) {
+		{"by a publish, and again", func(e *env, r binding.Request) {
 			e.restartUnread()
 			e.publish(r)
 			e.restart()
 		}, taken(size, 1)},
-		{"when it could be read at the second try", func(e *env, _ Request) {
+		{"when it could be read at the second try", func(e *env, _ binding.Request) {
 			e.mounts.failAt("Open", errFault)
 			e.restart()
 			e.mounts.failAt("Open", nil)
 			after(10 * time.Second)
 		}, taken(size, 1)},
-		{"with a lower limit", func(e *env, _ Request) {
+		{"with a lower limit", func(e *env, _ binding.Request) {
 			e.opts.MaxVolumeSize = pageSize
 			e.restart()
 		}, taken(size, 1)},
-		{"with the generation before, which goes soon", func(e *env, _ Request) {
+		{"with the generation before, which goes soon", func(e *env, _ binding.Request) {
 			e.objects.failWith(configMap("app"), nil)
 			e.objects.put(configMap("app"), "a", pages(size)+"x")
 			e.settle()
@@ -80,7 +82,7 @@ func TestRestoredVolumesFillTheNode(t *testing.T) {
 		r := e.request("v1")
 		e.publish(r)
 		e.restartUnread()
-		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "configMap", "other")), ReasonNodeFull,
+		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "configMap", "other")), failure.ReasonNodeFull,
 			"the files and their inodes take 417792 bytes of memory, the node's other volumes 824320, together more than 1048576 (--max-total-size)")
 	})
 }

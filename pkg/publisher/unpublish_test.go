@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/mount"
 )
 
@@ -60,7 +61,7 @@ func TestUnpublishOfATargetThatLeadsElsewhere(t *testing.T) {
 		e.publish(r)
 		e.mounts.failAt("Unmount", fmt.Errorf("%s: %w", r.Target, mount.ErrOutside))
 		for range 2 {
-			e.wantReason(e.p.Unpublish(e.ctx, r.VolumeID, r.Target), ReasonInvalid, "target_path: "+r.Target+": "+mount.ErrOutside.Error())
+			e.wantReason(e.p.Unpublish(e.ctx, r.VolumeID, r.Target), failure.ReasonInvalid, "target_path: "+r.Target+": "+mount.ErrOutside.Error())
 		}
 		e.mounts.failAt("Unmount", nil)
 		e.unpublish(r)

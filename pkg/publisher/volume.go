@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/record"
@@ -27,10 +29,10 @@ import (
 //	unpublish ──────────────────────────────────────────────────► unmount, unbind, remove
 type vol struct {
 	*node
-	place
+	binding.Place
 	host     host
 	room     *room.Volume
-	binding  binding
+	binding  *binding.Binding
 	files    files
 	receipts *opened.Receipts
 	// clock is nil if the volume has no spread.
@@ -67,15 +69,15 @@ type staged struct {
 	stage.Decision
 	// waits reports it. mistake is a fault of an annotation because of which no pod can take an object, or nil.
 	waits   waits
-	mistake *failure
+	mistake *failure.Failure
 }
 
-func newVolume(n *node, at place, h host, space *room.Volume) *vol {
+func newVolume(n *node, at binding.Place, h host, space *room.Volume) *vol {
 	return &vol{
-		node: n, place: at, host: h, room: space,
-		binding: binding{node: n, place: at, room: space}, files: files{place: at, mounts: n.opts.Mounts, kept: n.kept, room: space},
+		node: n, Place: at, host: h, room: space,
+		binding: binding.New(n.bindings, at, space), files: newFiles(n, at, space),
 		receipts: opened.New(opened.Options{
-			Watcher: n.opts.Opens, Owner: string(at.uid), AttributePrefix: n.opts.AttributePrefix, Delay: receiptTime, Wake: h.wake,
+			Watcher: n.opts.Opens, Owner: string(at.UID), AttributePrefix: n.opts.AttributePrefix, Delay: receiptTime, Wake: h.wake,
 		}),
 		report: newReport(at),
 	}
@@ -83,29 +85,29 @@ func newVolume(n *node, at place, h host, space *room.Volume) *vol {
 
 // logged returns ctx with a logger that names the volume's ID, the pod of a request, and the volume's name in the pod's spec. The lines count
 // for the pod.
-func (v *vol) logged(ctx context.Context, request *Request) context.Context {
+func (v *vol) logged(ctx context.Context, request *binding.Request) context.Context {
 	if request != nil && request.PodErr == nil {
 		v.report.pod = request.Pod
 	}
-	logger, pod := klog.FromContext(ctx).WithValues("volumeID", v.id), v.report.pod
+	logger, pod := klog.FromContext(ctx).WithValues("volumeID", v.ID), v.report.pod
 	if pod.Name != "" {
 		logger = logger.WithValues("pod", klog.KRef(pod.Namespace, pod.Name))
 	}
-	logger = logger.WithValues("volume", v.name)
-	return klog.NewContext(ctx, v.opts.LogLimit.Logger(logger, volume.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: v.uid}))
+	logger = logger.WithValues("volume", v.Name)
+	return klog.NewContext(ctx, v.opts.LogLimit.Logger(logger, volume.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: v.UID}))
 }
 
 // settleChange ends the waiting of a change, unless a failure says that it still waits. The wait for the pod's moment does not count as
 // propagation time.
-func (v *vol) settleChange(found failures) {
-	if !found.isRetried() && !found.isUnanswered() {
+func (v *vol) settleChange(found failure.List) {
+	if !found.IsRetried() && !found.IsUnanswered() {
 		v.changedAt = v.staged.Until // zero: the change is shown, or cannot be
 	}
 }
 
 // retryAt counts reconciles that are retried, and returns when to retry; zero for never.
-func (v *vol) retryAt(found failures) time.Time {
-	if !found.isRetried() {
+func (v *vol) retryAt(found failure.List) time.Time {
+	if !found.IsRetried() {
 		v.retries = 0
 		return time.Time{}
 	}
@@ -142,7 +144,7 @@ func (v *vol) unmount(ctx context.Context) error {
 	defer cancel()
 	err := v.files.closeHandle()
 	if err == nil {
-		err = v.opts.Mounts.Unmount(limited, v.id, v.target)
+		err = v.opts.Mounts.Unmount(limited, v.ID, v.Target)
 	}
 	if err != nil && v.isMounted {
 		return err
@@ -164,18 +166,18 @@ func (v *vol) release() {
 // unbind undoes what follow has bound. It is idempotent.
 func (v *vol) unbind() {
 	v.host.follow(volume.ServiceAccount{}, nil)
-	v.binding.unbind()
+	v.binding.Unbind()
 }
 
 // leave has no object followed any more, because the files of a pinned volume are never written again.
 func (v *vol) leave() {
 	v.host.follow(volume.ServiceAccount{}, nil)
-	v.binding.release()
+	v.binding.Release()
 }
 
 // look examines the target once: after a start, before the first write, and after a mount was lost. All that was known of the volume is
 // forgotten.
-func (v *vol) look(ctx context.Context) *failure {
+func (v *vol) look(ctx context.Context) *failure.Failure {
 	if v.isSeen {
 		return nil
 	}
@@ -184,22 +186,22 @@ func (v *vol) look(ctx context.Context) *failure {
 		return f
 	}
 	if !now.isMounted && v.files.Shown != nil {
-		klog.FromContext(ctx).Info("Volume is no longer mounted", "target", v.target)
+		klog.FromContext(ctx).Info("Volume is no longer mounted", "target", v.Target)
 	}
 	v.unbind()
 	v.receipts.Close()
 	if err := v.files.forget(); err != nil {
-		return unavailable("close the mount of volume %s: %w", v.id, err)
+		return failure.Unavailable("close the mount of volume %s: %w", v.ID, err)
 	}
 	if now.isMounted {
 		v.files.find(now.record, now.generation)
-		v.binding.find(now.pod, now.podErr)
+		v.binding.Find(now.pod, now.podErr)
 		v.receipts.Find(v.files.generations.pruneAt)
 	}
 	v.isSeen, v.isMounted = true, now.isMounted
 	v.room.Hold(now.holds)
 	v.room.Need(now.holds) // an upper limit
-	v.report.found(v.binding.hint)
+	v.report.found(v.binding.Hint())
 	v.tell()
 	return nil
 }
@@ -214,46 +216,46 @@ type examined struct {
 }
 
 // examine reads what is mounted at the target.
-func (v *vol) examine(ctx context.Context) (now examined, f *failure) {
-	root, usage, err := v.opts.Mounts.Open(ctx, v.id, v.target)
+func (v *vol) examine(ctx context.Context) (now examined, f *failure.Failure) {
+	root, usage, err := v.opts.Mounts.Open(ctx, v.ID, v.Target)
 	switch {
 	case err == nil:
 		defer root.Close()
 	case errors.Is(err, mount.ErrNotMounted):
 		return now, nil
 	case errors.Is(err, mount.ErrForeign) && v.isMounted: // its attribute was damaged
-		return now, final(ReasonInvalid, fmt.Errorf("what is mounted at %s is not proven to be volume %s, as its root directory lacks the attribute: replace the pod: %w", v.target, v.id, err))
+		return now, failure.Final(failure.ReasonInvalid, fmt.Errorf("what is mounted at %s is not proven to be volume %s, as its root directory lacks the attribute: replace the pod: %w", v.Target, v.ID, err))
 	case errors.Is(err, mount.ErrForeign):
-		return now, broken(0, fmt.Errorf("look at the target of volume %s: %w", v.id, err))
+		return now, failure.Broken(0, fmt.Errorf("look at the target of volume %s: %w", v.ID, err))
 	case errors.Is(err, mount.ErrOutside):
-		return now, final(ReasonInvalid, fmt.Errorf("target_path: %w", err))
+		return now, failure.Final(failure.ReasonInvalid, fmt.Errorf("target_path: %w", err))
 	default: // it may be mounted, and a pod may be reading it: after a final error the kubelet would destroy it
-		return now, unavailable("look at the target of volume %s: %w", v.id, err)
+		return now, failure.Unavailable("look at the target of volume %s: %w", v.ID, err)
 	}
 	now.isMounted, now.generation, now.holds = true, writer.Present(root), room.MemoryOf(usage.Used, usage.InodesUsed)
 	if now.record, err = writer.Record(root, v.opts.AttributePrefix); err != nil {
-		return now, unavailable("read the record of volume %s: %w", v.id, err)
+		return now, failure.Unavailable("read the record of volume %s: %w", v.ID, err)
 	}
-	now.pod.UID = v.uid
+	now.pod.UID = v.UID
 	now.pod.Namespace, now.pod.Name, now.podErr = record.Pod(root, v.opts.AttributePrefix)
 	return now, nil
 }
 
 // takeOver prepares the parts for a newly bound request.
 func (v *vol) takeOver(ctx context.Context) {
-	spec := v.binding.spec
-	v.host.follow(v.binding.request.Pod.Account(), spec.refs)
+	spec := v.binding.Spec()
+	v.host.follow(v.binding.Request().Pod.Account(), spec.Refs)
 	writes := writer.Options{AttributePrefix: v.opts.AttributePrefix, InPlace: spec.InPlace()}
-	writes = v.receipts.Bind(writes, spec.versionsPath())
-	v.files.bind(writes, v.opts.NewWriter, spec.refs)
+	writes = v.receipts.Bind(writes, spec.VersionsPath())
+	v.files.bind(writes, v.opts.NewWriter, spec.Refs)
 	if v.clock = nil; spec.Spread != 0 {
-		v.clock = stage.NewClock(v.uid, spec.Spread)
+		v.clock = stage.NewClock(v.UID, spec.Spread)
 	}
-	v.report.refs, v.report.pinned = spec.refs, spec.Pinned()
+	v.report.refs, v.report.pinned = spec.Refs, spec.Pinned()
 	if v.isMounted {
-		klog.FromContext(ctx).V(2).Info("Took over a mounted volume", "refs", describe(spec.refs, v.files.Shown))
+		klog.FromContext(ctx).V(2).Info("Took over a mounted volume", "refs", describe(spec.Refs, v.files.Shown))
 		if !spec.Pinned() { // a pinned volume needs no object any more
-			v.binding.keepObjects()
+			v.binding.KeepObjects()
 		}
 		if spec.Pinned() || !spec.InPlace() {
 			// The record already has the new versions before the first byte is rewritten in place.
@@ -266,13 +268,13 @@ func (v *vol) takeOver(ctx context.Context) {
 
 // tidy prunes, saves receipts and measures, as far as these are due, and returns when tidy is due next. measure means that the node is
 // full. The failures name what could not be removed. They do not stop updates of the files.
-func (v *vol) tidy(ctx context.Context, measure bool) (next time.Time, found failures) {
+func (v *vol) tidy(ctx context.Context, measure bool) (next time.Time, found failure.List) {
 	if isDue(v.tidyAt(), time.Now()) || measure {
-		found = found.with(v.failed(v.tidyFiles(ctx)))
+		found = found.With(v.failed(v.tidyFiles(ctx)))
 		v.reportWithdrawn(nil)
 	}
 	if left := v.files.generations.leftover; left != nil {
-		found = found.with(broken(0, left))
+		found = found.With(failure.Broken(0, left))
 	}
 	if len(found) > 0 {
 		return time.Time{}, found // a retry follows
@@ -297,8 +299,8 @@ func (v *vol) tidyAt() time.Time {
 }
 
 // failed returns the failure of work on the files, or nil if err is nil. If nothing is mounted, the target is examined again.
-func (v *vol) failed(err error) *failure {
-	var f *failure
+func (v *vol) failed(err error) *failure.Failure {
+	var f *failure.Failure
 	switch {
 	case err == nil:
 		return nil
@@ -306,18 +308,18 @@ func (v *vol) failed(err error) *failure {
 		return f
 	case errors.Is(err, errLost):
 		v.isSeen = false
-		return waiting(err)
+		return failure.Waiting(err)
 	}
-	return broken(0, err)
+	return failure.Broken(0, err)
 }
 
 // reportOpened reports which objects were opened. saved means that receipts may just have been written. An object whose last file got its
 // receipt is then observed.
 func (v *vol) reportOpened(ctx context.Context, saved bool) {
-	if v.opts.Opens == nil || v.binding.spec == nil {
+	if v.opts.Opens == nil || v.binding.Spec() == nil {
 		return
 	}
-	now := v.receipts.States(v.binding.spec.refs)
+	now := v.receipts.States(v.binding.Spec().Refs)
 	for ref, o := range now {
 		if was := v.report.opened[ref]; saved && o.State == opened.Yes && was != nil && was.State != opened.Yes {
 			took := o.At.Sub(o.Since)

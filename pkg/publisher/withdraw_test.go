@@ -3,6 +3,7 @@ package publisher
 import (
 	"testing"
 
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/manager"
 )
 
@@ -13,19 +14,19 @@ func TestAWithdrawalNeedsTheVolumeOnly(t *testing.T) {
 		sources string
 		// fail makes updates fail. restart ends the process and starts the next one.
 		fail    func(e *env)
-		restart func(e *env, r Request)
+		restart func(e *env, r binding.Request)
 		files   []string
 	}{
 		"another object can't be read": {
 			sources: acrossSources,
 			fail:    func(e *env) { e.objects.failWith(configMap("app"), manager.ErrNotSynced) },
-			restart: func(e *env, _ Request) { e.restart() },
+			restart: func(e *env, _ binding.Request) { e.restart() },
 			files:   []string{"a", "1", "app.env", "OWN=1\n"}, // it holds up only its own files
 		},
 		"taken over by a publish, and an own object was deleted": {
 			sources: acrossSources,
 			fail:    func(e *env) { e.objects.remove(configMap("app")) },
-			restart: func(e *env, r Request) { e.restartUnread(); e.publish(r) },
+			restart: func(e *env, r binding.Request) { e.restartUnread(); e.publish(r) },
 			files:   []string{"a", "1"},
 		},
 		"the size limit was lowered": {
@@ -36,7 +37,7 @@ func TestAWithdrawalNeedsTheVolumeOnly(t *testing.T) {
 				e.settle()
 				e.opts.MaxVolumeSize = 2 * pageSize
 			},
-			restart: func(e *env, _ Request) { e.restart() },
+			restart: func(e *env, _ binding.Request) { e.restart() },
 			files:   []string{"a", pages(3), "app.env", "OWN=1\n"}, // this is smaller
 		},
 		"the size limit was lowered, and an own object grew": {
@@ -48,12 +49,12 @@ func TestAWithdrawalNeedsTheVolumeOnly(t *testing.T) {
 				e.halt()
 				e.objects.put(configMap("app"), "a", pages(9))
 			},
-			restart: func(e *env, _ Request) { e.restart() },
+			restart: func(e *env, _ binding.Request) { e.restart() },
 			files:   []string{"a", pages(3)},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+			acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 				r.Attributes["sources"] = test.sources
 				e.publish(r)
 				test.fail(e)
@@ -83,7 +84,7 @@ func TestAWithdrawalNeedsTheVolumeOnly(t *testing.T) {
 
 // A volume that is taken over by a publish loses files only after a confirmed refusal, as any other.
 func TestARefusalIsConfirmedOfAVolumeTakenOver(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		files := []string{"a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n"}
 		e.publish(r)
 		e.restartUnread()
@@ -114,7 +115,7 @@ func TestARefusalIsConfirmedOfAVolumeTakenOver(t *testing.T) {
 
 // If it is not known what the files show, a refusal is confirmed too.
 func TestARefusalIsConfirmedOfAnUnreadableVolume(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.publish(r)
 		e.restartUnread()
 		access.grant()
@@ -131,9 +132,9 @@ func TestARefusalIsConfirmedOfAnUnreadableVolume(t *testing.T) {
 
 // With a lower limit, a volume above it may still become smaller.
 func TestAShrinkIsNeverTooLarge(t *testing.T) {
-	for name, restart := range map[string]func(e *env, r Request){
-		"by its pod's spec": func(e *env, _ Request) { e.restart() },
-		"by a publish":      func(e *env, r Request) { e.restartUnread(); e.publish(r) },
+	for name, restart := range map[string]func(e *env, r binding.Request){
+		"by its pod's spec": func(e *env, _ binding.Request) { e.restart() },
+		"by a publish":      func(e *env, r binding.Request) { e.restartUnread(); e.publish(r) },
 	} {
 		for _, strategy := range []string{"Atomic", "InPlace"} {
 			t.Run(name+" "+strategy, func(t *testing.T) {
@@ -165,7 +166,7 @@ func TestAShrinkIsNeverTooLarge(t *testing.T) {
 
 // An object of another namespace without keys has no file. Files of the pod's own namespace stay when it is refused.
 func TestARefusedObjectWithoutFiles(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.objects.put(sharedSecret)
 		r.Attributes["sources"] = "[{configMap: {name: app}}, {secret: {name: db, namespace: platform}}]"
 		e.publish(r)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -29,7 +31,7 @@ func (e *env) wantWithdrawn(refs ...volume.Ref) {
 func TestWithdrawnIsTold(t *testing.T) {
 	for _, strategy := range []string{"Atomic", "InPlace"} {
 		t.Run(strategy, func(t *testing.T) {
-			acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+			acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 				r.Attributes["writeStrategy"] = strategy
 				e.publish(r)
 				e.wantWithdrawn()
@@ -74,7 +76,7 @@ func TestWithdrawnIsTold(t *testing.T) {
 // is reported when a later try succeeds.
 func TestAFailedWithdrawalIsNotTold(t *testing.T) {
 	t.Run("the volume can't be opened", func(t *testing.T) {
-		acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 			e.publish(r)
 			access.grant()
 			e.mounts.failAt("Reopen", errFault)
@@ -90,7 +92,7 @@ func TestAFailedWithdrawalIsNotTold(t *testing.T) {
 		})
 	})
 	t.Run("a write that failed has put the file there again", func(t *testing.T) {
-		acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+		acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 			r.Attributes["writeStrategy"] = "InPlace"
 			e.publish(r)
 			access.grant(sharedConfig)
@@ -119,7 +121,7 @@ func TestAFailedWithdrawalIsNotTold(t *testing.T) {
 
 // TestAWithdrawalWithoutAnUpdateIsTold: it is reported even if another object cannot be read. An object that is allowed again is not.
 func TestAWithdrawalWithoutAnUpdateIsTold(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.publish(r)
 		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
 		access.grant(sharedConfig)
@@ -139,7 +141,7 @@ func TestAWithdrawalWithoutAnUpdateIsTold(t *testing.T) {
 
 // TestWithdrawnWaitsForTheLastGeneration: a superseded generation may still have a file of the object.
 func TestWithdrawnWaitsForTheLastGeneration(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.publish(r)
 		access.grant(sharedConfig)
 		e.takeUntil(func() bool { return e.generations(r) == 2 })
@@ -159,12 +161,12 @@ func TestWithdrawnWaitsForTheLastGeneration(t *testing.T) {
 
 // TestWithdrawnWithoutAFile: an object that no file shows is withdrawn as soon as it is refused.
 func TestWithdrawnWithoutAFile(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r Request) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.objects.remove(sharedSecret) // it is optional
 		e.publish(r)
 		e.rest()
 		access.grant(sharedConfig)
-		e.takeUntil(func() bool { return e.status().Condition == eventRefForbidden })
+		e.takeUntil(func() bool { return e.status().Condition == failure.RefForbidden })
 		e.wantWithdrawn(sharedSecret)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/opened"
 )
 
@@ -44,7 +45,7 @@ func (w *worker) run(ctx context.Context) {
 		}
 		done := e.reconcile(its, now)
 		if w.conclude(ctx, e, &done) && done.news != nil {
-			w.news.add(e.id, *done.news)
+			w.news.add(e.ID, *done.news)
 		}
 	}
 }
@@ -88,7 +89,7 @@ func (e *entry) reconcile(ctx context.Context, now snapshot) (done result) {
 	defer cancel()
 	defer func() {
 		if cause := recover(); cause != nil {
-			logPanic(ctx, cause)
+			failure.LogPanic(ctx, cause)
 			done = e.vol.panicked(ctx, now)
 		}
 	}()
@@ -158,7 +159,7 @@ func (e *entry) adopt(done *result) {
 		e.wanted.request = done.request
 	}
 	// A failure belongs to the request for which it was found.
-	if e.wanted.request == done.request && !e.wanted.going && (len(e.failures) == 0 || !done.failures.isUnanswered()) {
+	if e.wanted.request == done.request && !e.wanted.going && (len(e.failures) == 0 || !done.failures.IsUnanswered()) {
 		e.failures = done.failures
 	}
 }

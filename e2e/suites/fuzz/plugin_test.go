@@ -16,6 +16,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/refvol/refvol/pkg/access"
+	"github.com/refvol/refvol/pkg/binding"
 	csiserver "github.com/refvol/refvol/pkg/csi"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/publisher"
@@ -42,15 +43,15 @@ func startPlugin(tb testing.TB, top, kubelet string) *plugin {
 	}
 	server := &objects{}
 	published, err := publisher.New(publisher.Options{
-		Objects:         server,
+		Options: binding.Options{
+			Objects: server, Pods: server, KubeletDir: kubelet, Driver: driver, ResyncInterval: time.Hour,
+			Rights: binding.Rights{CrossNamespace: true, Reviews: &access.Reviews{Ask: server.Ask, Verbs: []string{"get"}}},
+		},
 		Mounts:          publisher.NewMounts(mounter),
 		AttributePrefix: mounter.AttributePrefix(),
-		Pods:            server,
-		Rights:          publisher.Rights{CrossNamespace: true, Reviews: &access.Reviews{Ask: server.Ask, Verbs: []string{"get"}}},
-		KubeletDir:      kubelet,
-		Names:           publisher.Names{Driver: driver, NodeName: "node"},
-		Times:           publisher.Times{ResyncInterval: time.Hour},
-		Sizes:           publisher.Sizes{MaxVolumeSize: 256 << 10, MaxTotalSize: 4 << 20},
+		NodeName:        "node",
+		MaxVolumeSize:   256 << 10,
+		MaxTotalSize:    4 << 20,
 	})
 	if err == nil {
 		err = published.Restore(ctx)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
 )
@@ -143,7 +144,7 @@ func (g *golden) write(t *testing.T) {
 	n.start()
 	states := append(g.Before, g.Objects)
 	n.objects.set(states[0])
-	must(t, n.p.Publish(n.ctx(), publisher.Request{
+	must(t, n.p.Publish(n.ctx(), binding.Request{
 		VolumeID: g.VolumeID, Target: n.target, Pod: g.Pod, Attributes: g.Attributes, ReadOnly: true, FSGroup: g.FSGroup,
 	}))
 	for _, s := range states {

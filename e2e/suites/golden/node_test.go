@@ -16,6 +16,7 @@ import (
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/pkg/access"
+	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/publisher"
 )
@@ -59,17 +60,18 @@ func (n *node) start() {
 	mounter, err := mount.New(ctx, mount.Options{Driver: driver, KubeletDir: n.kubeletDir})
 	must(n.T, err)
 	n.p, err = publisher.New(publisher.Options{
-		Objects:         n.objects,
-		Pods:            pods{n.g},
+		Options: binding.Options{
+			Objects: n.objects, Pods: pods{n.g}, KubeletDir: n.kubeletDir, Driver: driver, ResyncInterval: 200 * time.Millisecond,
+			Rights: binding.Rights{CrossNamespace: true, Reviews: &access.Reviews{Ask: n.objects.ask, Verbs: []string{"get"}}},
+		},
 		Mounts:          publisher.NewMounts(mounter),
 		AttributePrefix: mounter.AttributePrefix(),
 		Opens:           n.opens,
-		Rights:          publisher.Rights{CrossNamespace: true, Reviews: &access.Reviews{Ask: n.objects.ask, Verbs: []string{"get"}}},
-		Telling:         publisher.Telling{Observer: n.writes},
-		KubeletDir:      n.kubeletDir,
-		Names:           publisher.Names{Driver: driver, NodeName: "node-1"},
-		Times:           publisher.Times{ResyncInterval: 200 * time.Millisecond, PublishWait: waitTime},
-		Sizes:           publisher.Sizes{MaxVolumeSize: 1 << 20, MaxTotalSize: 1 << 24},
+		Observer:        n.writes,
+		NodeName:        "node-1",
+		PublishWait:     waitTime,
+		MaxVolumeSize:   1 << 20,
+		MaxTotalSize:    1 << 24,
 	})
 	must(n.T, err)
 	must(n.T, n.p.Restore(ctx))

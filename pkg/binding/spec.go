@@ -1,4 +1,4 @@
-package publisher
+package binding
 
 import (
 	"slices"
@@ -7,14 +7,14 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// spec is what a request asks for.
-type spec struct {
+// Spec is what a request asks for.
+type Spec struct {
 	*volume.Spec
-	// resolved is the spec with what the pod's own spec adds. leftOut names the variables that the pod sets and a volume cannot know.
-	resolved *volume.Spec
-	leftOut  string
-	refs     []volume.Ref
-	canaries map[volume.Ref]bool
+	// Resolved is the spec with what the pod's own spec adds. LeftOut names the variables that the pod sets and a volume cannot know.
+	Resolved *volume.Spec
+	LeftOut  string
+	Refs     []volume.Ref
+	Canaries map[volume.Ref]bool
 	// names is what the spec names, without the keys of objects.
 	names volume.Names
 	// isCounted means that these keys have been counted too.
@@ -24,10 +24,10 @@ type spec struct {
 	consents []volume.Reference
 }
 
-// together returns the objects of each source. A source may make one file of several objects.
-func (s *spec) together() (all [][]volume.Ref) {
-	for i := range s.resolved.Sources {
-		all = append(all, refsOf(&s.resolved.Sources[i]))
+// Together returns the objects of each source. A source may make one file of several objects.
+func (s *Spec) Together() (all [][]volume.Ref) {
+	for i := range s.Resolved.Sources {
+		all = append(all, refsOf(&s.Resolved.Sources[i]))
 	}
 	return all
 }
@@ -39,16 +39,16 @@ func refsOf(source *volume.Source) (refs []volume.Ref) {
 	return refs
 }
 
-// anew returns the objects of each file that must be written again. An expanded text must go when one of its objects is refused. A file that
+// Anew returns the objects of each file that must be written again. An expanded text must go when one of its objects is refused. A file that
 // the record's versions imply must come back: one that was removed with a refused object, or by somebody else.
-func (s *spec) anew(files []volume.File, shown record.Versions, refused, unknown map[volume.Ref]bool) (all [][]volume.Ref) {
+func (s *Spec) Anew(files []volume.File, shown record.Versions, refused, unknown map[volume.Ref]bool) (all [][]volume.Ref) {
 	paths := make(map[string]bool, len(files))
 	for i := range files {
 		paths[files[i].Path] = true
 	}
 	isThere := func(path string) bool { return paths[path] }
-	for i := range s.resolved.Sources {
-		source := &s.resolved.Sources[i]
+	for i := range s.Resolved.Sources {
+		source := &s.Resolved.Sources[i]
 		refs, uses := refsOf(source), source.References()
 		isRefused := slices.ContainsFunc(refs, func(ref volume.Ref) bool { return refused[ref] })
 		isUnknown := slices.ContainsFunc(refs, func(ref volume.Ref) bool { return unknown[ref] })
@@ -67,10 +67,10 @@ func (s *spec) anew(files []volume.File, shown record.Versions, refused, unknown
 	return all
 }
 
-// isOptional reports whether an object may be missing for every source that names it.
-func (s *spec) isOptional(ref volume.Ref) bool {
-	for i := range s.resolved.Sources {
-		for _, use := range s.resolved.Sources[i].References() {
+// IsOptional reports whether an object may be missing for every source that names it.
+func (s *Spec) IsOptional(ref volume.Ref) bool {
+	for i := range s.Resolved.Sources {
+		for _, use := range s.Resolved.Sources[i].References() {
 			if use.Ref == ref && !use.Optional {
 				return false
 			}
@@ -79,10 +79,10 @@ func (s *spec) isOptional(ref volume.Ref) bool {
 	return true
 }
 
-// versionsPath returns the path of the versions file, or "".
-func (s *spec) versionsPath() string {
-	for i := range s.resolved.Sources {
-		if source := &s.resolved.Sources[i]; source.Versions {
+// VersionsPath returns the path of the versions file, or "".
+func (s *Spec) VersionsPath() string {
+	for i := range s.Resolved.Sources {
+		if source := &s.Resolved.Sources[i]; source.Versions {
 			return source.Path
 		}
 	}
