@@ -52,7 +52,9 @@ type apiServer struct {
 	failing volume.Ref
 	// startingUntil is when it knows the roles.
 	startingUntil time.Time
-	seen          []string
+	// seen are the requests since takeSeen, and underWay those that have no answer yet, with their number.
+	seen     []string
+	underWay map[string]int
 }
 
 // change is a version of an object, or its end.
@@ -72,7 +74,7 @@ func newAPIServer(w *world) *apiServer {
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, authorizationv1.AddToScheme, authenticationv1.AddToScheme} {
 		must(add(scheme))
 	}
-	return &apiServer{w: w, scheme: scheme, rv: 1000, wroteAt: map[int]time.Duration{}, changes: map[volume.Ref][]change{}, pods: map[string]*corev1.Pod{}, granted: map[right]bool{}, wake: make(chan struct{})}
+	return &apiServer{w: w, scheme: scheme, rv: 1000, wroteAt: map[int]time.Duration{}, changes: map[volume.Ref][]change{}, pods: map[string]*corev1.Pod{}, granted: map[right]bool{}, underWay: map[string]int{}, wake: make(chan struct{})}
 }
 
 func (s *apiServer) set(change func()) {
@@ -289,6 +291,19 @@ func (s *apiServer) mayRead(account string, ref volume.Ref) bool {
 func (s *apiServer) takeSeen() (seen []string) {
 	s.set(func() { seen, s.seen = s.seen, nil })
 	return seen
+}
+
+// unanswered returns the requests that have no answer yet, but for those that no volume owns: an event that is being written, and the read of
+// the node's TTL.
+func (s *apiServer) unanswered() (keys []string) {
+	s.set(func() {
+		for key, n := range s.underWay {
+			if n > 0 && !strings.Contains(key, "/events") && !strings.Contains(key, "/nodes/") {
+				keys = append(keys, key)
+			}
+		}
+	})
+	return keys
 }
 
 func (s *apiServer) addPod(p *corev1.Pod) {

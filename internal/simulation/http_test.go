@@ -89,10 +89,12 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	fault := -1
 	s.set(func() {
 		s.seen = append(s.seen, c.key)
+		s.underWay[c.key]++
 		if s.faulty {
 			fault = s.w.roll(c.key+" fault", 16)
 		}
 	})
+	defer s.set(func() { s.underWay[c.key]-- })
 	if err := pauseFor(c.ctx, time.Duration(s.w.roll(c.key+" latency", 50))*time.Millisecond); err != nil {
 		return nil, err
 	}

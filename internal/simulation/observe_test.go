@@ -201,13 +201,17 @@ func (w *world) finish() {
 	if n := proc.node.Objects.CachedBytes(); n != 0 {
 		left("bytes of objects")
 	}
-	if s := proc.requests.State(); s.UnderWay+s.Waiting != 0 || len(s.Closed) > 0 {
-		left(fmt.Sprintf("requests: %+v", s))
+	for _, key := range w.server.unanswered() {
+		left("request " + key)
 	}
 	if w.server.streams() > 0 {
 		left("streams")
 	}
 	for _, what := range slices.Concat(w.mounts.targets(), w.mounts.leftovers()) {
 		left(what)
+	}
+	after(time.Second) // events are written, and the TTL is read
+	if s := proc.requests.State(); s.UnderWay+s.Waiting != 0 || len(s.Closed) > 0 {
+		left(fmt.Sprintf("requests: %+v", s))
 	}
 }
