@@ -140,12 +140,3 @@ func Waiting(err error) *Failure {
 	f.Unanswered = errors.Is(err, access.ErrPending) || errors.Is(err, pod.ErrPending) || errors.Is(err, ErrPutOff)
 	return f
 }
-
-// UnknownObjects returns the failure of a mounted volume that shows objects whose state is not known, because requests for them fail. why says
-// so. It is not empty.
-func UnknownObjects(why List) *Failure {
-	return &Failure{
-		Kind: Unknown, Err: fmt.Errorf("the files of some objects stay as they are: %w", why), Reason: why.Worst().Reason,
-		Waits: true, Key: "unknown objects",
-	}
-}

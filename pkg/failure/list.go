@@ -98,3 +98,12 @@ func (all List) Public() error {
 	}
 	return &Error{Reason: reason, Err: all}
 }
+
+// UnknownObjects returns the failure of a mounted volume that shows objects whose state is not known, because requests for them fail. why says
+// so. It is not empty.
+func UnknownObjects(why List) *Failure {
+	return &Failure{
+		Kind: Unknown, Err: fmt.Errorf("the files of some objects stay as they are: %w", why), Reason: why.Worst().Reason,
+		Waits: true, Key: "unknown objects",
+	}
+}
