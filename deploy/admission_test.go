@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,6 +10,8 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/internal/doclines"
 )
 
 // TestPolicies holds what the components' policies are beside what they do, which e2e/suites/manifests
@@ -156,14 +159,14 @@ func TestChartRestartImage(t *testing.T) {
 // TestStartupTaintHasOneKey: the flag names the taint that the policy lets go, also with the
 // change that docs/operations.md shows.
 func TestStartupTaintHasOneKey(t *testing.T) {
-	_, recipe, ok := strings.Cut(documents(t)["docs/operations.md"], "\n```yaml\npatches:\n")
-	if !ok {
+	blocks := doclines.Blocks(documents(t)["docs/operations.md"], "yaml")
+	recipe := slices.IndexFunc(blocks, func(block string) bool { return strings.HasPrefix(block, "patches:\n") })
+	if recipe < 0 {
 		t.Fatal("docs/operations.md has no patches")
 	}
-	recipe, _, _ = strings.Cut(recipe, "```")
 	for key, lines := range map[string]string{
 		driverName + "/agent-not-ready": "",
-		"example.com/not-ready":         "patches:\n" + recipe,
+		"example.com/not-ready":         blocks[recipe],
 	} {
 		objects := render(t, kustomization(t, []string{"startup-taint"}, lines))
 		all := flags(t, pluginContainer(t, only[*appsv1.DaemonSet](t, objects)))

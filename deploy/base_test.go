@@ -2,15 +2,17 @@ package deploy
 
 import (
 	"encoding/json"
-	"os"
 	"reflect"
-	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/refvol/refvol/internal/doclines"
 )
 
 const (
@@ -52,15 +54,12 @@ func asJSON(t *testing.T, value any) []byte {
 
 // TestExistingNamespace renders the lines of docs/install.md that leave the Namespace out.
 func TestExistingNamespace(t *testing.T) {
-	text, err := os.ReadFile("../docs/install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := regexp.MustCompile(`(?m)^ {6}namespace: platform\n(?: {6}.*\n)+`).FindString(string(text))
-	if lines == "" {
+	blocks := doclines.Blocks(documents(t)["docs/install.md"], "yaml")
+	i := slices.IndexFunc(blocks, func(block string) bool { return strings.HasPrefix(block, "namespace: platform\n") })
+	if i < 0 {
 		t.Fatal("docs/install.md has no such lines")
 	}
-	objects := renderOverlay(t, regexp.MustCompile(`(?m)^ {6}`).ReplaceAllString(lines, ""))
+	objects := renderOverlay(t, blocks[i])
 	for _, object := range objects {
 		if namespace, ok := object.(*corev1.Namespace); ok {
 			t.Errorf("the Namespace %s is there still", namespace.Name)

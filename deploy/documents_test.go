@@ -12,6 +12,8 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/refvol/refvol/internal/doclines"
 )
 
 // plain returns a document with each run of spaces and line ends as one space.
@@ -110,6 +112,39 @@ func TestManifestsNameDocuments(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestDocumentedBlocks: each block of code has a fence and a language, and commands stand without a prompt.
+func TestDocumentedBlocks(t *testing.T) {
+	languages := []string{"go", "json", "sh", "text", "yaml"}
+	item := regexp.MustCompile(`^ *(?:[-*]|\d+\.) +`)
+	for document, text := range documents(t) {
+		for _, part := range doclines.Parts(text) {
+			switch {
+			case part.IsBlock && !slices.Contains(languages, part.Language):
+				t.Errorf("%s:%d: the language is %q, want one of %q", document, part.Line, part.Language, languages)
+			case part.IsBlock && regexp.MustCompile(`(?m)^\$ `).MatchString(part.Text):
+				t.Errorf("%s:%d: a command has a prompt", document, part.Line)
+			}
+			if part.IsBlock {
+				continue
+			}
+			content, isAfterBlank := 0, false // where the text of the list's item begins
+			for i, line := range strings.Split(part.Text, "\n") {
+				indent := len(line) - len(strings.TrimLeft(line, " "))
+				switch marker := item.FindString(line); {
+				case strings.TrimSpace(line) == "":
+				case isAfterBlank && indent >= content+4:
+					t.Errorf("%s:%d: a block of code is indented: put it between fences", document, part.Line+i)
+				case marker != "":
+					content = len(marker)
+				case isAfterBlank:
+					content = min(content, indent)
+				}
+				isAfterBlank = strings.TrimSpace(line) == ""
+			}
+		}
 	}
 }
 

@@ -3,11 +3,14 @@ package deploy
 import (
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"helm.sh/helm/v4/pkg/strvals"
 	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/refvol/refvol/internal/doclines"
 )
 
 // TestNetworkPolicyAddresses renders both ways in which docs/install.md names the API server's addresses: the plugin's pod
@@ -15,8 +18,9 @@ import (
 func TestNetworkPolicyAddresses(t *testing.T) {
 	text := documents(t)["docs/install.md"]
 	set := regexp.MustCompile(`--set '(networkPolicy\.addresses=[^']+)'`).FindStringSubmatch(text)
-	patch := regexp.MustCompile(`(?m)^ {6}patches:\n {6}- target: \{kind: NetworkPolicy, .*\n(?: {7,}.*\n)+`).FindString(text)
-	if set == nil || patch == "" {
+	blocks := doclines.Blocks(text, "yaml")
+	patch := slices.IndexFunc(blocks, func(block string) bool { return strings.HasPrefix(block, "patches:\n- target: {kind: NetworkPolicy, ") })
+	if set == nil || patch < 0 {
 		t.Fatal("docs/install.md does not say how")
 	}
 	want := []networkingv1.NetworkPolicyPeer{
@@ -32,7 +36,7 @@ func TestNetworkPolicyAddresses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	dir := kustomization(t, []string{"network-policy"}, strings.ReplaceAll(patch, "      ", ""))
+	dir := kustomization(t, []string{"network-policy"}, blocks[patch])
 	egress := only[*networkingv1.NetworkPolicy](t, render(t, dir)).Spec.Egress
 	if len(egress) != 1 || !reflect.DeepEqual(egress[0].To, want) || len(egress[0].Ports) != 2 {
 		t.Errorf("with the patch the egress is %s, want it to %s", asJSON(t, egress), asJSON(t, want))

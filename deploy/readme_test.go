@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/refvol/refvol/internal/doclines"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -22,14 +23,14 @@ func TestReadmeExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(readme, -1)
+	blocks := doclines.Blocks(string(readme), "yaml")
 	if len(blocks) == 0 {
 		t.Fatal("README.md has no example")
 	}
 	app := volume.Ref{Kind: volume.ConfigMap, Namespace: exampleNamespace, Name: "app"}
 	objects := payload.Objects{app: {Ref: app, Data: map[string][]byte{"app.yaml": []byte("x")}}}
 	for _, block := range blocks {
-		deployment := only[*appsv1.Deployment](t, decode(t, "README.md", block[1]))
+		deployment := only[*appsv1.Deployment](t, decode(t, "README.md", []byte(block)))
 		pod := &corev1.Pod{ObjectMeta: deployment.Spec.Template.ObjectMeta, Spec: deployment.Spec.Template.Spec}
 		checkImages(t, pod.Spec)
 		checkVolumes(t, pod, objects)
@@ -82,9 +83,14 @@ func TestDocumentedLinks(t *testing.T) {
 // anchors returns what links to the headings of a document end with.
 func anchors(text string) []string {
 	var all []string
-	for _, heading := range regexp.MustCompile("(?m)^#+ (.*)$").FindAllStringSubmatch(text, -1) {
-		plain := regexp.MustCompile(`[^\w -]`).ReplaceAllString(strings.ToLower(heading[1]), "")
-		all = append(all, strings.ReplaceAll(plain, " ", "-"))
+	for _, part := range doclines.Parts(text) {
+		if part.IsBlock {
+			continue
+		}
+		for _, heading := range regexp.MustCompile("(?m)^#+ (.*)$").FindAllStringSubmatch(part.Text, -1) {
+			plain := regexp.MustCompile(`[^\w -]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+			all = append(all, strings.ReplaceAll(plain, " ", "-"))
+		}
 	}
 	return all
 }

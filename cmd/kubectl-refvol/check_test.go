@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/refvol/refvol/internal/doclines"
 	"github.com/refvol/refvol/internal/leak"
 )
 
@@ -120,18 +121,21 @@ func TestCheckExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	block := func(language string) string {
-		_, rest, found := strings.Cut(string(text), "```"+language+"\n")
-		body, _, closed := strings.Cut(rest, "```\n")
-		if !found || !closed {
+		blocks := doclines.Blocks(string(text), language)
+		if len(blocks) == 0 {
 			t.Fatalf("docs/check.md has no %s", language)
 		}
-		return body
+		return blocks[0]
 	}
 	t.Chdir(t.TempDir())
 	writeFile(t, "app.yaml", block("yaml"))
-	out, _, err := runCommand(t, "check", "-f", "app.yaml")
-	got := "$ kubectl refvol check -f app.yaml\n" + out + "Error: " + message(err) + "\n"
-	if want := block("console"); got != want {
+	args, isOurs := strings.CutPrefix(block("sh"), "kubectl refvol check ")
+	if !isOurs {
+		t.Fatalf("docs/check.md runs %s", block("sh"))
+	}
+	out, _, err := runCommand(t, append([]string{"check"}, strings.Fields(args)...)...)
+	got := out + "Error: " + message(err) + "\n"
+	if want := block("text"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }

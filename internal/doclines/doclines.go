@@ -1,4 +1,4 @@
-// Package doclines finds the commands that the documents show, so that tests can parse each of them. It knows no program.
+// Package doclines finds the blocks and the commands that the documents show, so that tests can parse each of them. It knows no program.
 package doclines
 
 import (
@@ -8,6 +8,15 @@ import (
 	"strings"
 	"testing"
 )
+
+// Part is a fenced block of a document, or the prose between two blocks.
+type Part struct {
+	IsBlock bool
+	// Language is what follows the fence of a block, such as sh. Text has no fences, and a block of a list not the list's indentation.
+	Language, Text string
+	// Line is the number of the first line, from 1. That of a block is its fence.
+	Line int
+}
 
 // Line is a command of a document. Args begins with the program. IsSpan means that it stands in a sentence, where it may lack arguments.
 type Line struct {
@@ -20,16 +29,64 @@ type Line struct {
 func (l *Line) String() string { return l.Document + ": " + strings.Join(l.Args, " ") }
 
 var (
-	data     = regexp.MustCompile("(?s)<!--.*?-->|```(?:yaml|json|go|java|python)\n.*?```")
-	fenced   = regexp.MustCompile("(?s)```[a-z]*\n(.*?)```")
+	fence    = regexp.MustCompile("^( *)```(.*)$")
 	isUsage  = regexp.MustCompile(`\[(?:flags|command|-)|\.\.\.`)
-	shown    = regexp.MustCompile("(?m)^ {4,}(?:\\$ )?(.*)$|`([^`]+)`")
+	span     = regexp.MustCompile("`([^`]+)`")
 	inside   = regexp.MustCompile(`\$\(([^)]*)\)`)
 	word     = regexp.MustCompile(`(?:'[^']*'|"[^"]*"|\$\([^)]*\)|[^\s'"|;&])+|[|;&]`)
 	variable = regexp.MustCompile(`^[A-Z][A-Z0-9_]*=`)
 )
 
-// Find returns the commands of a program in the README and the pages of docs/, at least as many as the caller knows of.
+// Parts returns the parts of a document in their order.
+func Parts(document string) []Part {
+	parts, indent := []Part{{Line: 1}}, ""
+	for i, line := range strings.Split(document, "\n") {
+		last := &parts[len(parts)-1]
+		switch m := fence.FindStringSubmatch(line); {
+		case m == nil:
+			last.Text += strings.TrimPrefix(line, indent) + "\n"
+		case last.IsBlock:
+			parts, indent = append(parts, Part{Line: i + 2}), ""
+		default:
+			parts, indent = append(parts, Part{IsBlock: true, Language: m[2], Line: i + 1}), m[1]
+		}
+	}
+	return parts
+}
+
+// Blocks returns the texts of a document's blocks in a language.
+func Blocks(document, language string) (texts []string) {
+	for _, part := range Parts(document) {
+		if part.IsBlock && part.Language == language {
+			texts = append(texts, part.Text)
+		}
+	}
+	return texts
+}
+
+// Commands returns the commands of a block of sh, without comments. A command that ends with \ or | goes on in the next line.
+func Commands(block string) (commands []string) {
+	isOpen := false
+	for line := range strings.Lines(block) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if isOpen {
+			commands[len(commands)-1] += line
+		} else {
+			commands = append(commands, line)
+		}
+		if isOpen = strings.HasSuffix(line, "\\") || strings.HasSuffix(line, "|"); isOpen {
+			last := &commands[len(commands)-1]
+			*last = strings.TrimSpace(strings.TrimSuffix(*last, "\\")) + " "
+		}
+	}
+	return commands
+}
+
+// Find returns the commands of a program in the README and the pages of docs/, at least as many as the caller knows of. A block of text may be
+// a help with examples.
 func Find(t *testing.T, root, program string, least int) (lines []Line) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
@@ -41,16 +98,24 @@ func Find(t *testing.T, root, program string, least int) (lines []Line) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := fenced.ReplaceAllStringFunc(data.ReplaceAllString(string(content), ""), func(block string) string {
-			return strings.ReplaceAll(strings.Trim(block, "`"), "\n", "\n    ")
-		})
-		for _, m := range shown.FindAllStringSubmatch(regexp.MustCompile(`\\\n *`).ReplaceAllString(text, ""), -1) {
-			if isUsage.MatchString(m[0]) {
-				continue
+		for _, part := range Parts(string(content)) {
+			var commands []string
+			switch {
+			case !part.IsBlock:
+				for _, m := range span.FindAllStringSubmatch(part.Text, -1) {
+					commands = append(commands, strings.Join(strings.Fields(m[1]), " "))
+				}
+			case part.Language == "sh" || part.Language == "text":
+				commands = Commands(part.Text)
 			}
-			for _, args := range Split(m[1] + strings.Join(strings.Fields(m[2]), " ")) {
-				if args[0] == program && len(args) > 1 {
-					lines = append(lines, Line{filepath.Base(file), args, m[2] != ""})
+			for _, command := range commands {
+				if isUsage.MatchString(command) {
+					continue
+				}
+				for _, args := range Split(command) {
+					if args[0] == program && len(args) > 1 {
+						lines = append(lines, Line{filepath.Base(file), args, !part.IsBlock})
+					}
 				}
 			}
 		}

@@ -115,15 +115,13 @@ func verifyAsThePageSays(t *testing.T, dir, cosign string) {
 	_, page, _ := strings.Cut(readRoot(t, "SECURITY.md"), "\n## Verifying a release\n")
 	page, _, _ = strings.Cut(page, "\n## ")
 	var commands []string
-	for paragraph := range strings.SplitSeq(page, "\n\n") {
-		if strings.HasPrefix(paragraph, "    ") {
-			commands = append(commands, paragraph)
-		}
+	for _, block := range regexp.MustCompile("(?s)\n```sh\n(.*?)```\n").FindAllStringSubmatch(page, -1) {
+		commands = append(commands, block[1])
 	}
 	if len(commands) == 0 {
 		t.Fatal("SECURITY.md has no commands that verify a release")
 	}
-	version := regexp.MustCompile(`(?m)^ +VERSION=.*$`)
+	version := regexp.MustCompile(`(?m)^VERSION=.*$`)
 	if !version.MatchString(commands[0]) {
 		t.Fatalf("the first commands name no version:\n%s", commands[0])
 	}

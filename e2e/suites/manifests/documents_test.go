@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -23,8 +22,12 @@ func documented(t *testing.T, document, verb string) [][]string {
 		t.Fatal(err)
 	}
 	var commands [][]string
-	for _, line := range regexp.MustCompile(`(?m)^ {4,}kubectl (`+verb+` .*)$`).FindAllStringSubmatch(string(text), -1) {
-		commands = append(commands, strings.Fields(line[1]))
+	for _, block := range doclines.Blocks(string(text), "sh") {
+		for _, command := range doclines.Commands(block) {
+			if words := strings.Fields(command); words[0] == "kubectl" && words[1] == verb {
+				commands = append(commands, words[1:])
+			}
+		}
 	}
 	if len(commands) == 0 {
 		t.Fatalf("%s has no command %q", document, verb)

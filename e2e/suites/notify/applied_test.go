@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/doclines"
 	"github.com/refvol/refvol/internal/leak"
 )
 
@@ -93,13 +93,14 @@ func documented(t *testing.T, section string) example {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(text), "\n## "+section+"\n")
-	block := regexp.MustCompile("(?s)```yaml\n(.*?)\n---\n(.*?)```").FindStringSubmatch(rest)
-	if block == nil {
+	blocks := doclines.Blocks(rest, "yaml")
+	if len(blocks) == 0 {
 		t.Fatalf("docs/apply.md has no manifests in the section %q", section)
 	}
+	config, program, _ := strings.Cut(blocks[0], "\n---\n")
 	var e example
 	var object corev1.ConfigMap
-	if err := errors.Join(yaml.UnmarshalStrict([]byte(block[1]), &object), yaml.UnmarshalStrict([]byte(block[2]), &e.pod)); err != nil {
+	if err := errors.Join(yaml.UnmarshalStrict([]byte(config), &object), yaml.UnmarshalStrict([]byte(program), &e.pod)); err != nil {
 		t.Fatal(err)
 	}
 	e.data = object.Data

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/refvol/refvol/internal/doclines"
 )
 
 // recipeImage is the image of the recipes. Where no registry can be reached, REFVOL_SHELL_IMAGE
@@ -75,21 +77,22 @@ func (r recipe) isOneVolume() bool {
 func parseRecipes(t *testing.T, text string) []recipe {
 	t.Helper()
 	var recipes []recipe
-	block := regexp.MustCompile("(?s)```(yaml|console)\n(.*?)```")
-	for _, section := range strings.Split(text, "\n## ")[1:] {
+	for _, section := range regexp.MustCompile(`\n##+ `).Split(text, -1)[1:] {
 		title, body, _ := strings.Cut(section, "\n")
 		r := recipe{title: title}
-		for _, b := range block.FindAllStringSubmatch(body, -1) {
-			if b[1] == "yaml" {
-				r.yaml += "---\n" + b[2]
-				continue
-			}
-			for line := range strings.Lines(b[2]) {
-				if command, ok := strings.CutPrefix(line, "$ "); ok {
-					r.steps = append(r.steps, step{command: strings.TrimSuffix(command, "\n")})
-				} else if last := len(r.steps) - 1; last >= 0 {
-					r.steps[last].prints += line
+		for _, part := range doclines.Parts(body) {
+			switch part.Language {
+			case "yaml":
+				r.yaml += "---\n" + part.Text
+			case "sh":
+				for _, command := range doclines.Commands(part.Text) {
+					r.steps = append(r.steps, step{command: command})
 				}
+			case "text":
+				if len(r.steps) == 0 {
+					t.Fatalf("%s: no command prints %q", title, part.Text)
+				}
+				r.steps[len(r.steps)-1].prints = part.Text
 			}
 		}
 		if r.yaml != "" && len(r.steps) < 3 {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/refvol/refvol/internal/doclines"
 )
 
 const (
@@ -82,12 +83,12 @@ func renewed(t *testing.T, node, name string) *corev1.Pod {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(text), "\n## "+renewalSection+"\n")
-	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(rest)
-	if block == nil {
+	blocks := doclines.Blocks(rest, "yaml")
+	if len(blocks) == 0 {
 		t.Fatalf("docs/apply.md has no manifest in the section %q", renewalSection)
 	}
 	var spec corev1.Pod
-	if err := yaml.UnmarshalStrict([]byte(block[1]), &spec); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(blocks[0]), &spec); err != nil {
 		t.Fatal(err)
 	}
 	sidecar, program, probe := &spec.Spec.InitContainers[0], &spec.Spec.Containers[0], newContainer("probe", nil)

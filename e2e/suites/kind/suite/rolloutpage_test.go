@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/refvol/refvol/internal/doclines"
 )
 
 // TestRolloutPage runs the commands of docs/rollout.md in their order, for pods with the volume that the page shows. It runs with no other test,
@@ -62,25 +64,32 @@ func TestRolloutPage(t *testing.T) {
 // pageVolume returns the attributes of the page's first volume.
 func pageVolume(t *testing.T, page string) attributes {
 	t.Helper()
-	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(page)
+	blocks := doclines.Blocks(page, "yaml")
 	var volume struct {
 		Attributes attributes `json:"volumeAttributes"`
 	}
-	if block == nil || yaml.Unmarshal([]byte(block[1]), &volume) != nil || len(volume.Attributes) == 0 {
+	if len(blocks) == 0 || yaml.Unmarshal([]byte(blocks[0]), &volume) != nil || len(volume.Attributes) == 0 {
 		t.Fatal("the page shows no volumeAttributes")
 	}
 	return volume.Attributes
 }
 
-// pageCommands returns the kubectl commands of the page, and the subcommands of rollout that its text names, in order. A command that ends
-// with | goes on in the next line.
+// pageCommands returns the commands of the page, and those of kubectl and rollout that its text names, in order.
 func pageCommands(page string) (commands []string) {
-	found := regexp.MustCompile("(?m)^ +(kubectl (?:.*\\|\n.*|.*))$|`(kubectl (?:annotate|label) [^`]*configmap [^`]*)`|`(rollout (?:status|pause|resume|abort)[^`]*)`").FindAllStringSubmatch(page, -1)
-	for _, m := range found {
-		if m[3] != "" {
-			m[3] = "kubectl refvol " + m[3]
+	named := regexp.MustCompile("`(kubectl (?:annotate|label) [^`]*configmap [^`]*)`|`(rollout (?:status|pause|resume|abort)[^`]*)`")
+	for _, part := range doclines.Parts(page) {
+		if part.Language == "sh" {
+			commands = append(commands, doclines.Commands(part.Text)...)
 		}
-		commands = append(commands, m[1]+m[2]+m[3])
+		if part.IsBlock {
+			continue
+		}
+		for _, m := range named.FindAllStringSubmatch(part.Text, -1) {
+			if m[2] != "" {
+				m[2] = "kubectl refvol " + m[2]
+			}
+			commands = append(commands, m[1]+m[2])
+		}
 	}
 	return commands
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/doclines"
 )
 
 // installer is a shell for a release, whose names replace those of the documents.
@@ -67,8 +68,8 @@ func newStranger(t *testing.T) *stranger {
 		}
 		*text = string(content)
 	}
-	for _, match := range regexp.MustCompile(`(?m)^(?:\$ |    )((?:make|docker|helm|kubectl) (?:.*\\\n)*.*)$`).FindAllStringSubmatch(s.document, -1) {
-		s.commands = append(s.commands, match[1])
+	for _, block := range doclines.Blocks(s.document, "sh") {
+		s.commands = append(s.commands, doclines.Commands(block)...)
 	}
 	return s
 }
@@ -137,11 +138,11 @@ func (s *stranger) said(flag string) string {
 // yaml returns the document's objects, with the test's driver.
 func (s *stranger) yaml() string {
 	s.t.Helper()
-	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(s.document)
-	if block == nil {
+	blocks := doclines.Blocks(s.document, "yaml")
+	if len(blocks) == 0 {
 		s.t.Fatal("the document has no objects")
 	}
-	return strings.ReplaceAll(block[1], driver, s.driver)
+	return strings.ReplaceAll(blocks[0], driver, s.driver)
 }
 
 // running waits for a pod.
