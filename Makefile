@@ -230,6 +230,10 @@ commands-page: ## Put the help of all programs into docs/commands.md
 	SANDBOX_KEEP='$(CURDIR)/docs' $(GO) test $(SANDBOX) -count=1 -p 1 -run TestCommandsPage ./cmd/refvol-plugin ./cmd/refvol-notify -args -update
 	$(GO) -C cmd/kubectl-refvol test -count=1 -run TestCommandsPage . -args -update
 
+.PHONY: schemas
+schemas: ## Put the JSON schema of each kind that -o json prints into schemas/
+	$(GO) -C cmd/kubectl-refvol test -count=1 -run TestSchemas . -args -update
+
 # Copies, because tools that fetch charts from git leave links out. rbac.yaml and tokens.yaml are templates of the chart.
 CHART_FILES := deploy/charts/refvol/files
 .PHONY: chart
