@@ -38,7 +38,7 @@ func Properties() []Property {
 		{"answer", "docs/security.md", "The publish fails with `PermissionDenied`.", answer},
 		{"unpublish", "docs/how-it-works.md", "The plugin unmounts it, which frees its memory.", unpublish},
 		{"pinned", "docs/attributes.md", "a `Pinned` volume is written once, and never updated", pinned},
-		{"held", "docs/updates.md", "A pod takes a version if the share is at least its place.", held},
+		{"held", "docs/rollout.md", "A pod takes a version if the share is at least its place.", held},
 		{"canary", "docs/rollout.md", "A canary object exists only for the pods whose place is at most its share.", canary},
 		{"one revision", "docs/updates.md", "A volume with `sameRevision` takes all of its objects together, or nothing.", oneRevision},
 		{"moment", "docs/updates.md", "At this moment its volumes change to the newest state.", moment},
