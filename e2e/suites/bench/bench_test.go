@@ -39,8 +39,8 @@ func TestDocumentedTable(t *testing.T) {
 	}
 }
 
-// TestScenarios runs the short form of each scenario. They check that nothing is missing or lost and judge no time. Those that take longest
-// run in the suite's long form only.
+// TestScenarios runs the short form of each scenario. They check that nothing is missing or lost and judge no time. All but one run in the
+// suite's long form only.
 func TestScenarios(t *testing.T) {
 	b, err := newBench(t.Context(), settings{short: true}, t.Output())
 	if err != nil {
@@ -54,7 +54,7 @@ func TestScenarios(t *testing.T) {
 	all := slices.DeleteFunc(scenarios(), func(s scenario) bool { return s.outside }) // it has no short form
 	for _, s := range all {
 		t.Run(s.name, func(t *testing.T) {
-			if slices.Contains([]string{"memory", "recovery", "rehearsal"}, s.name) && harness.Scaled(true, false) {
+			if s.name != "update" && harness.Scaled(true, false) {
 				t.Skipf("it runs in the long form (%s=1)", harness.LongVariable)
 			}
 			if err := b.runOne(t.Context(), s); err != nil {
