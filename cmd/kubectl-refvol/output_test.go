@@ -169,7 +169,7 @@ func TestNamesOfRollouts(t *testing.T) {
 		to := newOutput(cmd, outputName)
 		*to.OutputFormat = format
 		var out bytes.Buffer
-		if err := errors.Join(to.validate(), list.print(&out, to, ".takers", true)); err != nil || out.String() != want {
+		if err := errors.Join(to.validate(), list.print(&out, to, ".takers", "")); err != nil || out.String() != want {
 			t.Errorf("%s: got %q, %v, want %q", format, out.String(), err, want)
 		}
 		cmd = &cobra.Command{}

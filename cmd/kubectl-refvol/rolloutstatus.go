@@ -83,13 +83,13 @@ The command reads metadata only. It needs the right to list configmaps and secre
 		if err != nil {
 			return err
 		}
-		return list.print(cmd.OutOrStdout(), output, sortBy, all)
+		return list.print(cmd.OutOrStdout(), output, sortBy, namespace)
 	}
 	return cmd
 }
 
-// print writes the rollouts in the format of -o.
-func (list *rolloutList) print(w io.Writer, to *output, sortBy string, withNamespace bool) error {
+// print writes the rollouts of a namespace, or of all if it is "", in the format of -o.
+func (list *rolloutList) print(w io.Writer, to *output, sortBy, namespace string) error {
 	if sortBy != "" {
 		var rows []map[string]any
 		for i := range list.Items {
@@ -111,13 +111,13 @@ func (list *rolloutList) print(w io.Writer, to *output, sortBy string, withNames
 	}
 	switch {
 	case to.isText():
-		return list.writeText(w, !*to.NoHeaders)
+		return list.writeText(w, namespace, !*to.NoHeaders)
 	case to.format() == outputName:
 		var objects []fleet.Object
 		for i := range list.Items {
 			objects = append(objects, list.Items[i].Object)
 		}
-		return writeNames(w, objects, withNamespace)
+		return writeNames(w, objects, namespace == metav1.NamespaceAll)
 	}
 	return to.write(w, list)
 }
@@ -186,8 +186,11 @@ func (item *rolloutItem) count(takers []fleet.Taker, pods map[string]*corev1.Pod
 	slices.Sort(item.NotReady)
 }
 
-// writeText writes the rollouts for people.
-func (list *rolloutList) writeText(w io.Writer, headings bool) error {
+// writeText writes the rollouts of a namespace, or of all if it is "", for people.
+func (list *rolloutList) writeText(w io.Writer, namespace string, headings bool) error {
+	if len(list.Items) == 0 && namespace != metav1.NamespaceAll {
+		return status.WriteLines(w, fmt.Sprintf("No object of namespace %s has the annotation refvol.dev/canary or refvol.dev/rollout. -A lists all namespaces.\n", namespace))
+	}
 	if len(list.Items) == 0 {
 		return status.WriteLines(w, "No object has the annotation refvol.dev/canary or refvol.dev/rollout.\n")
 	}

@@ -30,7 +30,7 @@ func TestRolloutStatus(t *testing.T) {
 		t.Errorf("%+v", item)
 	}
 	var text bytes.Buffer
-	if err := (&rolloutList{Items: []rolloutItem{item, {Object: fleet.Object{Kind: "ConfigMap", Namespace: "shop", Name: "app"}, Paused: true}}}).writeText(&text, true); err != nil {
+	if err := (&rolloutList{Items: []rolloutItem{item, {Object: fleet.Object{Kind: "ConfigMap", Namespace: "shop", Name: "app"}, Paused: true}}}).writeText(&text, "", true); err != nil {
 		t.Fatal(err)
 	}
 	const want = `NAMESPACE  OBJECT         KIND          SHARE  PAUSED  TAKERS  OTHERS  NOT-READY  SINCE
@@ -40,8 +40,13 @@ shop       configmap/app  held version  -      yes     0       0       0        
 	if text.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", text.String(), want)
 	}
-	text.Reset()
-	if err := (&rolloutList{}).writeText(&text, true); err != nil || !strings.HasPrefix(text.String(), "No object has the annotation") {
-		t.Error(text.String(), err)
+	for namespace, want := range map[string]string{
+		"":     "No object has the annotation refvol.dev/canary or refvol.dev/rollout.\n",
+		"shop": "No object of namespace shop has the annotation refvol.dev/canary or refvol.dev/rollout. -A lists all namespaces.\n",
+	} {
+		text.Reset()
+		if err := (&rolloutList{}).writeText(&text, namespace, true); err != nil || text.String() != want {
+			t.Errorf("got %q, want %q: %v", text.String(), want, err)
+		}
 	}
 }
