@@ -45,7 +45,7 @@ func (r *roller) observe(ctx context.Context, to int) error {
 	if v.Takers == 0 {
 		r.calls.say("%s: %s: no pod that was well before has the change", r.names(), share(to))
 	} else {
-		r.calls.say("%s: %s: watching %d pods for %s", r.names(), share(to), v.Takers, r.every)
+		r.calls.say("%s: %s: watching for %s (pods with the change: %d)", r.names(), share(to), r.every, v.Takers)
 	}
 	for {
 		pause(ctx, max(healthPause, r.last.took))
