@@ -13,6 +13,7 @@ type Spec struct {
 	// Resolved is the spec with what the pod's own spec adds. LeftOut names the variables that the pod sets and a volume cannot know.
 	Resolved *volume.Spec
 	LeftOut  string
+	// Refs are all objects, and Canaries those that are canaries.
 	Refs     []volume.Ref
 	Canaries map[volume.Ref]bool
 	// names is what the spec names, without the keys of objects.

@@ -60,7 +60,8 @@ type VolumeStatus struct {
 	// for the pod. Both are empty for a volume that has not been taken over yet.
 	Refs []volume.Ref
 	record.Record
-	// Revisions has the revision of each shown version; "" is none. It is not known for a version that is held since before this process.
+	// Revisions has the revision of each shown version; "" is none. It is not known for a version that is held since before this process. A nil
+	// map says that no shown version has one.
 	Revisions map[volume.Ref]volume.Revision
 	// Withdrawn are the objects that the pod may no longer read and of which no file remains.
 	Withdrawn map[volume.Ref]bool
@@ -73,6 +74,12 @@ type VolumeStatus struct {
 	Bytes int64
 	// WithoutToken means that the objects are read with the pod's token, but the pod's service account has no usable token.
 	WithoutToken bool
+}
+
+// Revision returns the revision of the version that the files show of an object, and whether it is known. "" is none.
+func (s *VolumeStatus) Revision(ref volume.Ref) (revision volume.Revision, isKnown bool) {
+	revision, isKnown = s.Revisions[ref]
+	return revision, isKnown || s.Revisions == nil
 }
 
 // OpenState returns whether an object was opened.

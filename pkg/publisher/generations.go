@@ -47,13 +47,13 @@ func (g *generations) note(name string, isVisible bool) {
 			g.pruneAt = now.Add(pruneTime)
 		}
 	}
-	if g.current != name {
+	if g.current != name && g.current != "" {
 		if g.ends == nil {
 			g.ends = map[string]time.Time{}
 		}
 		g.ends[g.current] = now
-		g.current = name
 	}
+	g.current = name
 }
 
 // nextSwitch returns when ..data may switch again.

@@ -22,7 +22,7 @@ type report struct {
 	// Record is what all files are known to show. It lags behind the volume's record during a rewrite in place, and after a restart until the
 	// files have been verified.
 	record.Record
-	// revisions are those of the shown versions, as far as they are known; "" is none.
+	// revisions are those of the shown versions, as far as they are known; "" is none. It is nil if no shown version has one.
 	revisions map[volume.Ref]volume.Revision
 	// withdrawn holds the refused objects of which no file remains.
 	withdrawn map[volume.Ref]bool
@@ -81,19 +81,29 @@ func (r *report) note(found failure.List, w waits, isMounted bool) (news bool) {
 
 // shows notes what all files show from now on.
 func (r *report) shows(got *binding.Answers) {
-	revisions := make(map[volume.Ref]volume.Revision, len(got.At))
+	revisions, isAny := make(map[volume.Ref]volume.Revision, len(got.At)), false
 	for ref, version := range got.At {
 		was, isKnown := r.revisions[ref]
+		isKnown = (isKnown || r.revisions == nil) && r.Shown[ref] == version
 		switch object := got.Objects[ref]; {
 		case object != nil && object.Revision.IsValid():
 			revisions[ref] = object.Revision
 		case object != nil:
 			revisions[ref] = ""
-		case isKnown && r.Shown[ref] == version: // it is held
+		case isKnown: // it is held
 			revisions[ref] = was
 		}
+		isAny = isAny || revisions[ref] != ""
+	}
+	if !isAny && len(revisions) == len(got.At) { // most objects have none, and a map for each volume takes memory
+		revisions = nil
 	}
 	r.Record, r.revisions = got.Record(), revisions
+}
+
+// tookOver notes the versions of a mounted volume of an earlier process, whose revisions are not known.
+func (r *report) tookOver(shown record.Record) {
+	r.Record, r.revisions = shown, map[volume.Ref]volume.Revision{}
 }
 
 // isReportedBefore reports whether a failure is reported for a volume that is not mounted yet.

@@ -48,7 +48,8 @@ func TestSet(t *testing.T) {
 		e.restart()
 		e.settle()
 		split()
-		if _, isKnown := e.status().Revisions[configMap("app")]; isKnown {
+		status := e.status()
+		if _, isKnown := status.Revision(configMap("app")); isKnown {
 			t.Error("the revision of a version that is held since before the restart is known")
 		}
 		e.objects.putRevision(secret("db"), "r2", "p", "2")

@@ -259,7 +259,7 @@ func (v *vol) takeOver(ctx context.Context) {
 		}
 		if spec.Pinned() || !spec.InPlace() {
 			// The record already has the new versions before the first byte is rewritten in place.
-			v.report.Record = v.files.Record
+			v.report.tookOver(v.files.Record)
 		}
 	}
 	v.reportOpened(ctx, false)

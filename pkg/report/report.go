@@ -134,14 +134,12 @@ func number(volumes []*reportedVolume) (all []*object) {
 			place, found := versions[shown{o.object, version}]
 			if !found {
 				place = len(o.versions)
-				versions[shown{o.object, version}], o.versions = place, append(o.versions, version)
+				versions[shown{o.object, version}], o.versions = place, append(o.versions, shownVersion{Version: version})
 			}
 			o.version = place
-			if revision, isKnown := v.Revisions[o.Ref]; isKnown || v.Shown[o.Ref] != version { // nobody needs that of an absent one
-				if o.revisions == nil {
-					o.revisions = map[volume.Version]volume.Revision{}
-				}
-				o.revisions[version] = cmp.Or(revision, o.revisions[version])
+			shown := &o.versions[place]
+			if revision, isKnown := v.Revision(o.Ref); isKnown || v.Shown[o.Ref] != version { // nobody needs that of an absent one
+				shown.revision, shown.isKnown = cmp.Or(revision, shown.revision), true
 			}
 		}
 	}

@@ -36,9 +36,15 @@ type object struct {
 	numbered bool
 	index    int
 	// versions are the versions that volumes show.
-	versions []volume.Version
-	// revisions are those of the versions, as far as a volume knows them.
-	revisions map[volume.Version]volume.Revision
+	versions []shownVersion
+}
+
+// shownVersion is a version that volumes show, and its revision, if one of them knows it.
+type shownVersion struct {
+	volume.Version
+
+	revision volume.Revision
+	isKnown  bool
 }
 
 // reportedVolume is a volume of a report.
@@ -153,11 +159,9 @@ func (o *object) report() *status.Object {
 		out.ProvenAt = new(o.LastConfirmed.UTC())
 	}
 	for _, v := range o.versions {
-		shown := version(v)
-		if revision, isKnown := o.revisions[v]; !isKnown {
+		shown := version(v.Version)
+		if shown.Revision = string(v.revision); !v.isKnown {
 			shown.Revision = "unknown"
-		} else {
-			shown.Revision = string(revision)
 		}
 		out.Versions = append(out.Versions, *shown)
 	}

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"weak"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +20,22 @@ import (
 // files.
 type memory struct {
 	generation string
-	files      map[string]known
+	// files are in the order of their paths. A map of one file would take six times the memory.
+	files []knownFile
+}
+
+type knownFile struct {
+	path string
+	known
+}
+
+// of returns what is known about a file.
+func (m *memory) of(path string) (known, bool) {
+	i, ok := slices.BinarySearchFunc(m.files, path, func(f knownFile, path string) int { return strings.Compare(f.path, path) })
+	if !ok {
+		return known{}, false
+	}
+	return m.files[i].known, true
 }
 
 // known describes a file without its content.
@@ -54,18 +71,19 @@ func (k *known) isSatisfiedBy(have *known) bool {
 
 // remember returns what is known after a successful update. A kept file is known as well as before.
 func (u *update) remember(before memory) memory {
-	m := memory{generation: u.result.Generation, files: make(map[string]known, len(u.files))}
+	m := memory{generation: u.result.Generation, files: make([]knownFile, 0, len(u.files))}
 	for i := range u.files {
 		f := &u.tree.Files[i]
 		k, ok := u.files[i].known, true
 		if f.Keep {
-			k, ok = before.files[f.Path]
+			k, ok = before.of(f.Path)
 			ok = ok && before.generation == u.current
 		}
 		if ok {
-			m.files[f.Path] = k
+			m.files = append(m.files, knownFile{f.Path, k})
 		}
 	}
+	slices.SortFunc(m.files, func(a, b knownFile) int { return strings.Compare(a.path, b.path) })
 	return m
 }
 
@@ -85,7 +103,7 @@ func (u *update) compare(ctx context.Context, memory memory) (same bool, err err
 		if err := ctx.Err(); err != nil {
 			return false, fmt.Errorf("compare %s: %w", f.Path, err)
 		}
-		switch had, ok := memory.files[f.Path]; {
+		switch had, ok := memory.of(f.Path); {
 		case f.Keep || ok && state.isSatisfiedBy(&had):
 			state.have = equal
 		case ok && !u.opts.InPlace:

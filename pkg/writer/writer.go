@@ -298,7 +298,8 @@ func (u *update) describe(before memory) {
 		f := &u.tree.Files[i]
 		state := fileState{known: known{attrs: fileAttrs(u.tree, f), size: len(f.Data)}}
 		if !f.Keep {
-			state.sum, state.data = digest(f.Data, before.files[f.Path])
+			had, _ := before.of(f.Path)
+			state.sum, state.data = digest(f.Data, had)
 		}
 		if i > 0 && slices.Equal(u.tree.Files[i-1].Refs, f.Refs) {
 			state.refs = u.files[i-1].refs
