@@ -41,20 +41,19 @@ func newCheckCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check (-f FILENAME | -k DIRECTORY | --label=restart|live -n NAMESPACE)",
 		Short: "Validate manifests and list the ConfigMaps and Secrets that they reference",
-		Long: `The command validates the attributes of refvol's volumes in the Pods and pod templates of manifests.
-It lists every ConfigMap and Secret that they reference, with the path of the field. With
---live it asks the API server which of these exist, and whether the pods' service account may
-get them. The command changes nothing, and prints no value of an object.
+		Long: `The command validates refvol's volumes in the Pods and pod templates of manifests, and lists every ConfigMap
+and Secret that these reference. With --live it asks the API server which of the objects exist, and
+whether the pods' service account may get them. It changes nothing, and prints no value of an object.
 
-With --label and -n the command says what the label refvol.dev/restart=true (docs/apply.md) or refvol.dev/live=true
-(docs/live-namespaces.md) of that namespace would change, and which of its pods could not start then. It sends
-a similar pod for each of them to the API server as a server-side dry run. No pod is created.
+With --label the command says what this label of the namespace would change (docs/apply.md#by-a-label,
+docs/live-namespaces.md), and which of its pods could not start then. It sends a similar pod for each of them
+to the API server as a dry run.
 
 The exit status is:
-  0  The command found no problem.
-  1  The command found a problem.
+  0  There is no problem.
+  1  There is a problem.
   2  The answer is not known: a file can't be read, the API server does not answer or refuses a pod even
-     without the label, the component of the label is not installed, or the command line is wrong.`,
+     without the label, the label's component is not installed, or the command line is wrong.`,
 		Example: `  # A file, all files below a directory, or a kustomization
   kubectl refvol check -f app.yaml
   kubectl refvol check -R -f manifests/
@@ -77,12 +76,13 @@ The exit status is:
 	opts.output = newOutput(cmd)
 	fs := cmd.Flags()
 	opts.files.AddFlags(fs)
+	fs.Lookup("recursive").Usage = "If true, the command also reads the directories below those of -f."
 	fs.StringVar(&opts.cluster.driver, "driver-name", opts.cluster.driver, "The name of the CSI driver, as in the CSIDriver object.")
-	fs.StringVar(&opts.identity, "identity", opts.identity, "The --identity of the plugins. With pod, the service account needs a right to each object that its pods' volumes show. With node, the pod's spec must name each object itself. Without the flag, the command warns of what one of them would refuse.")
-	fs.StringVar(&opts.changeDetection, "change-detection", opts.changeDetection, "The --change-detection of the plugins. With --identity=pod, Watch needs the rights get, list and watch. Cache and Get need only get.")
+	fs.StringVar(&opts.identity, "identity", opts.identity, "The --identity of the plugins. Without the flag, the command warns of what one of the identities would refuse.")
+	fs.StringVar(&opts.changeDetection, "change-detection", opts.changeDetection, "The --change-detection of the plugins.")
 	fs.BoolVar(&opts.live, "live", opts.live, "If true, the command asks the API server which objects exist, and which service accounts may get them.")
 	fs.StringVar(&opts.maxVolumeSize, "max-volume-size", opts.maxVolumeSize, "The --max-volume-size of the plugins, for --label=live.")
-	fs.StringVar(&opts.label, "label", opts.label, "The label whose effect on the pods of the namespace of -n is checked. One of: (restart, live).")
+	fs.StringVar(&opts.label, "label", opts.label, "The label whose effect on the namespace's pods is checked. One of: (restart, live).")
 	return cmd
 }
 

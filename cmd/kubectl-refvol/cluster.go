@@ -91,7 +91,7 @@ func (o *clusterOptions) addFlags(fs *pflag.FlagSet) {
 // addStatusFlags adds the flags that say how a plugin is asked.
 func (o *clusterOptions) addStatusFlags(fs *pflag.FlagSet) {
 	fs.Uint16Var(&o.port, "status-port", o.port, "The port of the plugin's --status-address.")
-	fs.DurationVar(&o.timeout, "plugin-timeout", o.timeout, "The length of time that one plugin may take to answer.")
+	fs.DurationVar(&o.timeout, "plugin-timeout", o.timeout, "The time that one plugin may take to answer.")
 }
 
 func (o *clusterOptions) validate() error {

@@ -39,31 +39,21 @@ func newConvergedCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
 		Use:   "converged (TYPE/NAME ... | TYPE NAME ... | TYPE -l LABELS)",
 		Short: "Wait until all refvol volumes show the current version of objects",
 		Long: `The command waits until each volume that names an object shows the object's current version, or until
---timeout. It asks the API server for the versions of Secrets and ConfigMaps, without their values, and it asks the plugin
-of each node by a port-forward. Both happen with your own rights. At the end the command lists the volumes
-that lag, and the nodes whose volumes are not known. While it waits, it reports changes on standard error.
+--timeout. It asks the API server for the versions of the objects, without their values, and the plugin of
+each node by a port-forward, with your own rights. At the end it lists the volumes that lag, and the nodes
+whose volumes are not known. Until then, it reports changes on standard error.
 
-The command lists these separately: pods that have not started, pods that wait on a node without the
-plugin, and volumes from which the object was withdrawn because the pods may no longer have it.
+docs/status.md#converged lists what does not lag, and what success does not cover: native references,
+volumes mounted by subPath, and whether the applications have read the files.
 
-The command does not cover:
-  - native references to the object (env, and volumes of other types)
-  - containers that mount a volume by subPath, unless its writeStrategy is InPlace. A file keeps its
-    content, and a directory becomes empty with the first update.
-  - whether the applications have read the new files
-
-With --opened each volume's files of the object must have been opened since they show the version. That
-proves that somebody opened them. It does not prove who did, or that the version is in use. --opened also
-covers the variables of pods with the label refvol.dev/restart.
-
-With --revision all objects must also carry the annotation refvol.dev/revision with that value, for
-example the commit that was applied.
+With --opened the object's files in each volume must also have been opened at that version. This does not
+prove who opened them, or that the version is in use. It also covers the variables of pods with the label
+refvol.dev/restart.
 
 The exit status is:
   0  All volumes show the current version.
   1  A volume does not show it, or an object does not exist.
-  2  The answer is not known, because requests failed until --timeout, a right is missing, or the command
-     line is wrong.
+  2  The answer is not known: requests failed until --timeout, a right is missing, or the command line is wrong.
   3  No volume names an object, for example because the namespace is wrong. The command does not wait
      then. With --allow-none the exit status is 0.`,
 		Example: `  # Revoke a password once all volumes show the new one, and it was opened
@@ -90,11 +80,11 @@ The exit status is:
 	opts.cluster.addFlags(cmd.Flags())
 	opts.cluster.addStatusFlags(cmd.Flags())
 	fs := cmd.Flags()
-	fs.StringVarP(&opts.selector, "selector", "l", opts.selector, "The labels of the objects. Objects that get the labels while the command waits count, too.")
-	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "The length of time to wait before giving up. Zero means check once and don't wait, negative means wait for a week. With --watch, the default is no limit.")
-	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "If true, the command keeps running when all volumes show the version, and prints each change.")
-	fs.BoolVar(&opts.opened, "opened", opts.opened, "If true, the command also waits until the files have been opened.")
-	fs.StringVar(&opts.revision, "revision", opts.revision, "The value that the annotation refvol.dev/revision of all objects must have.")
+	fs.StringVarP(&opts.selector, "selector", "l", opts.selector, "The labels of the objects. Objects that get them meanwhile count, too.")
+	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "The time to wait before giving up. Zero means check once, negative means wait for a week. With --watch, the default is no limit.")
+	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "If true, the command prints each change, and doesn't end when all volumes show the version.")
+	fs.BoolVar(&opts.opened, "opened", opts.opened, "If true, the files must have been opened, too.")
+	fs.StringVar(&opts.revision, "revision", opts.revision, "The value that all objects must have in the annotation refvol.dev/revision, such as a commit.")
 	fs.BoolVar(&opts.allowNone, "allow-none", opts.allowNone, "If true, an object that exists and that no volume names has converged.")
 	return cmd
 }

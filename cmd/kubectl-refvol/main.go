@@ -65,7 +65,7 @@ func newRootCommand() *cobra.Command {
 		PersistentPreRunE: func(*cobra.Command, []string) error { return logRequests(verbosity) },
 	}
 	flags.AddFlags(root.PersistentFlags())
-	root.PersistentFlags().Var(timeout, "request-timeout", "The length of time that one request to the API server may take, such as 5s. Zero means no limit.")
+	root.PersistentFlags().Var(timeout, "request-timeout", "The time that one request to the API server may take, such as 5s. Zero means no limit.")
 	root.PersistentFlags().IntVarP(&verbosity, "v", "v", verbosity, "The number for the log level verbosity. 6 logs requests, and 7 also logs their headers.")
 	root.AddCommand(newStatusCommand(flags), newConvergedCommand(flags), newRolloutCommand(flags), newCheckCommand(flags), newUninstallCheckCommand(flags), newVersionCommand())
 	complete(root, flags)

@@ -83,12 +83,10 @@ func newRolloutCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
 		Use:   "rollout (TYPE/NAME ... | TYPE NAME ...)",
 		Short: "Give a change to more and more pods, as long as they stay well",
 		Long: `The command raises the share of a canary object (annotation refvol.dev/canary), or of the pods that take a held
-version (refvol.dev/rollout), step by step. Write a held version with the annotation at 0%, in one
-request. A canary object begins without a share, or with a small one.
+version (refvol.dev/rollout), step by step. docs/rollout.md says how to write them.
 
-Each step waits until every volume that may take the change shows it. With --opened it also waits until the
-files have been opened. Then it watches the pods that have the change for --every. A pod is unhealthy if one
-of these is true:
+Each step waits until every volume that may take the change shows it. Then it watches the pods that have the
+change for --every. A pod is unhealthy if one of these is true:
   - Since it took the change, it has restarted more often than --allow-restarts.
   - It was ready, and has not been ready for --unready-for.
   - It has not become ready after --timeout.
@@ -97,14 +95,11 @@ Pods that are deleted or replaced count by what they did before. Pods that are d
 not ready, don't count.
 
 If more pods are unhealthy than --max-unhealthy, the command lists them and stops. It sets a canary to 0%,
-unless you use --on-failure=keep. A held version stays. Write the old values back, and then run the command
+unless you use --on-failure=keep. A held version stays: write the old values back, and then run the command
 with --to 100%.
 
-A step is a share, or the least number of pods that it reaches. If no pod is in a share, the share is raised to the
-lowest one that has a pod. At the end of a rollout of held versions, the annotation gets its old value. If a run was
-interrupted, run the command again: it continues there.
-
-The command reads and writes metadata only. It needs the rights to get and patch the objects.
+A share without a pod is raised to the lowest one that has a pod. At the end of a rollout of held versions,
+the annotation gets its old value. A run that was interrupted continues when you run the command again.
 
 The exit status is:
   0  All steps were done.
@@ -133,16 +128,16 @@ The exit status is:
 	opts.cluster.addFlags(cmd.Flags())
 	opts.cluster.addStatusFlags(cmd.Flags())
 	fs := cmd.Flags()
-	fs.StringSliceVar(&opts.steps, "steps", opts.steps, "The steps, one after the other. Each is a share of the pods, or a number of pods.")
+	fs.StringSliceVar(&opts.steps, "steps", opts.steps, "The steps. Each is a share of the pods, or the least number of pods that it reaches.")
 	fs.StringVar(&opts.to, "to", opts.to, "The only step. The annotation stays at it. 0% holds all changes.")
-	fs.DurationVar(&opts.every, "every", opts.every, "The length of time for which the pods of each step are watched.")
-	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "The length of time to wait for the volumes of each step. It is at least their longest spread.")
-	fs.BoolVar(&opts.opened, "opened", opts.opened, "If true, each step also waits until the files have been opened.")
-	fs.Int32Var(&opts.allowRestarts, "allow-restarts", opts.allowRestarts, "The number of times that each pod may restart because of the change.")
-	fs.Var(&opts.maxUnhealthy, "max-unhealthy", "The number or the share of the pods with the change that may be unhealthy.")
-	fs.DurationVar(&opts.unreadyFor, "unready-for", opts.unreadyFor, "The length of time for which a pod must be not ready until it counts as unhealthy.")
-	fs.StringVar(&opts.onFailure, "on-failure", opts.onFailure, "What happens to a canary object if pods are unhealthy. Revert sets it to 0%. Keep leaves the share. One of: (revert, keep).")
-	fs.StringVar(&opts.check, "check", opts.check, "A command for sh that runs each time the command looks at the pods. If it fails for --unready-for, the change is bad.")
+	fs.DurationVar(&opts.every, "every", opts.every, "The time for which each step's pods are watched.")
+	fs.DurationVar(&opts.timeout, "timeout", opts.timeout, "The time to wait for the volumes of each step. It is at least their longest spread.")
+	fs.BoolVar(&opts.opened, "opened", opts.opened, "If true, each step waits until the files have been opened, too.")
+	fs.Int32Var(&opts.allowRestarts, "allow-restarts", opts.allowRestarts, "The number of restarts that each pod may have because of the change.")
+	fs.Var(&opts.maxUnhealthy, "max-unhealthy", "The number or share of the pods with the change that may be unhealthy.")
+	fs.DurationVar(&opts.unreadyFor, "unready-for", opts.unreadyFor, "The time after which a pod that is not ready counts as unhealthy.")
+	fs.StringVar(&opts.onFailure, "on-failure", opts.onFailure, "Whether the command sets a canary object to 0% if pods are unhealthy. One of: (revert, keep).")
+	fs.StringVar(&opts.check, "check", opts.check, "A command for sh that runs at each look at the pods. If it fails for --unready-for, the change is bad.")
 	cmd.MarkFlagsMutuallyExclusive("to", "steps")
 	cmd.AddCommand(append(newPauseCommands(flags), newRolloutStatusCommand(flags))...)
 	return cmd

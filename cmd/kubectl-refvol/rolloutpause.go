@@ -42,13 +42,13 @@ func newPauseCommands(flags *genericclioptions.ConfigFlags) []*cobra.Command {
 				return changeObjects(ctx, opts, timeout == 0, args, cmd.OutOrStdout(), change)
 			},
 		}
-		cmd.Flags().DurationVar(&timeout, "timeout", timeout, "The length of time to try before giving up. Zero means try once, negative means try for a week.")
+		cmd.Flags().DurationVar(&timeout, "timeout", timeout, "The time to try before giving up. Zero means once, negative means a week.")
 		return cmd
 	}
 	yes := "true"
 	return []*cobra.Command{
-		command("pause", "Stop every rollout of an object, and leave its share", `The command sets the annotation refvol.dev/rollout-paused. Every running rollout of the object stops when it next looks
-at the object, wherever it runs, and no other rollout begins. The share stays.`, "  kubectl refvol rollout pause configmap/app-canary -n shop",
+		command("pause", "Stop every rollout of an object, and leave its share", `The command sets the annotation refvol.dev/rollout-paused. Every running rollout of the object stops
+when it next looks at the object, and no other begins. The share stays.`, "  kubectl refvol rollout pause configmap/app-canary -n shop",
 			func(*rolloutState) (map[string]*string, string) {
 				return map[string]*string{pausedAnnotation: &yes}, "paused"
 			}),
@@ -57,9 +57,8 @@ at the object, wherever it runs, and no other rollout begins. The share stays.`,
 			func(*rolloutState) (map[string]*string, string) {
 				return map[string]*string{pausedAnnotation: nil}, "no longer paused"
 			}),
-		command("abort", "Take a canary object back, or pause a held version", `The command sets a canary object to 0%, so that all pods show the stable values again. An annotation can't take a held
-version back, so the command pauses it. Write the old values back, and then run rollout --to 100%, which a pause does not
-stop.`,
+		command("abort", "Take a canary object back, or pause a held version", `The command sets a canary object to 0%, so that all pods show the stable values again. It pauses a held
+version: write the old values back, and then run rollout --to 100%.`,
 			"  kubectl refvol rollout abort configmap/app-canary -n shop",
 			func(s *rolloutState) (map[string]*string, string) {
 				if !s.isCanary {

@@ -51,11 +51,9 @@ func newRolloutStatusCommand(flags *genericclioptions.ConfigFlags) *cobra.Comman
 		Use:   "status",
 		Short: "Show how far the rollouts are",
 		Long: `The command lists the ConfigMaps and Secrets with the annotation refvol.dev/canary or refvol.dev/rollout. It prints
-their share, how many pods show the newest version, how many pods could show it and don't, and how many of the pods that
-show it are not ready, and since when. After a revert of a held version, the pods that don't show it are those that keep
-the bad values.
-
-The command reads metadata only. It needs the right to list configmaps and secrets.`,
+their share, how many pods show the newest version, how many could show it and don't, and how many of those
+that show it are not ready, and since when. After a revert of a held version, the pods that don't show it
+keep the bad values.`,
 		Example: `  # Rollouts in all namespaces
   kubectl refvol rollout status -A`,
 		Args: cobra.NoArgs,
@@ -64,7 +62,7 @@ The command reads metadata only. It needs the right to list configmaps and secre
 	opts.addFlags(cmd.Flags())
 	opts.addStatusFlags(cmd.Flags())
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", all, "If true, the command lists the objects of all namespaces.")
-	cmd.Flags().StringVar(&sortBy, "sort-by", sortBy, "The field by which the list is sorted, as a JSONPath expression such as '{.takers}'.")
+	cmd.Flags().StringVar(&sortBy, "sort-by", sortBy, "The field by which the list is sorted, such as '{.takers}'.")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := output.validate(); err != nil {
 			return err

@@ -32,7 +32,7 @@ func newStatusCommand(flags *genericclioptions.ConfigFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "List the volumes of all nodes, the worst first",
-		Long: `The command asks the plugin of each node by a port-forward, with your own rights. It lists the volumes with
+		Long: `The command asks the plugin of each node by a port-forward, with your own rights, and lists the volumes with
 their pod, condition and versions. Nodes whose plugin is missing, is not ready, is too old or does not
 answer come first, also with -n. The command prints no value of an object.
 
@@ -72,11 +72,11 @@ The exit status is:
 	opts.cluster.addFlags(cmd.Flags())
 	opts.cluster.addStatusFlags(cmd.Flags())
 	fs := cmd.Flags()
-	fs.BoolVarP(&opts.allNamespaces, "all-namespaces", "A", opts.allNamespaces, "If true, the command lists all namespaces, as it does without -n.")
-	fs.StringSliceVar(&opts.nodes, "node", opts.nodes, "The nodes whose plugins are asked. The flag may be repeated. The default is all nodes.")
+	fs.BoolVarP(&opts.allNamespaces, "all-namespaces", "A", opts.allNamespaces, "If true, the command lists all namespaces, as without -n.")
+	fs.StringSliceVar(&opts.nodes, "node", opts.nodes, "The nodes whose plugins are asked. The default is all nodes.")
 	fs.BoolVar(&opts.abnormal, "abnormal", opts.abnormal, "If true, the command lists only what needs attention.")
-	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "If true, the command keeps running. It prints the lines that change, or the whole status in the format of -o after each change.")
-	fs.StringVar(&opts.sortBy, "sort-by", opts.sortBy, "The field by which tables and custom columns are sorted, as a JSONPath expression such as '{.since}'.")
+	fs.BoolVarP(&opts.watch, "watch", "w", opts.watch, "If true, the command keeps running, and prints the lines that change, or with -o the whole status after each change.")
+	fs.StringVar(&opts.sortBy, "sort-by", opts.sortBy, "The field by which tables and custom columns are sorted, such as '{.since}'.")
 	return cmd
 }
 

@@ -27,8 +27,8 @@ func newUninstallCheckCommand(flags *genericclioptions.ConfigFlags) *cobra.Comma
 		Short: "List the pods that use the driver, and fail if there are any",
 		Long: `The command lists the pods of all namespaces that have a volume of the driver and have not ended. Without
 the plugin nothing unmounts such a volume, and its pod stays in Terminating. The command also lists a pod
-that has ended while it is being deleted, or while its node has no plugin that is ready, because its volume
-may still be mounted. The command needs the right to list pods, and changes nothing.
+that has ended, if it is being deleted or its node has no ready plugin, because its volume may still be
+mounted. The command needs the right to list pods, and changes nothing.
 
 The exit status is:
   0  There is no such pod.

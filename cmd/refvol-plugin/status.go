@@ -31,16 +31,14 @@ func newStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "List the volumes of the plugin that runs here, the worst first",
-		Long: `Asks the plugin that runs in the same pod for its volumes, and lists each with its pod, its
-condition and since when, when its objects were last proven current, its size, its objects with
-the resourceVersion that the files show, and the reason of the condition. It prints no value. Before
-the volumes it names the rights that the plugin lacks, why it is not ready, and the publishes that failed in
-the last ten minutes.
+		Long: `Lists the volumes of the plugin that runs in the same pod (docs/status.md). Before the volumes it names the
+rights that the plugin lacks, why it is not ready, and the publishes that failed in the last ten minutes. It
+prints no value.
 
     kubectl -n refvol-system exec POD -- /refvol-plugin status
 
-Exits with status 0 if all is normal, 1 if a volume is abnormal, a publish failed, a right is missing or the plugin is not
-ready, and 2 if that is not known: the plugin does not answer, answers in another format, or the command line is wrong.`,
+The exit status is 0 if all is normal, 1 if a volume is abnormal, a publish failed, a right is missing or the plugin is
+not ready, and 2 if the plugin does not answer or answers in another format, or the command line is wrong.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return opts.run(cmd.Context(), cmd.OutOrStdout())

@@ -23,7 +23,7 @@ func TestFind(t *testing.T) {
 	for _, want := range []Line{
 		{"getting-started.md", []string{"kubectl", "logs", "--tail=1", "app"}, false},
 		{"recipes.md", []string{"kubectl", "apply", "-f", "gate.yaml"}, false},
-		{"commands.md", []string{"kubectl", "refvol", "check", "-k", "overlays/production"}, false},
+		{"commands.md", []string{"kubectl", "-n", "refvol-system", "exec", "POD", "--", "/refvol-plugin", "status"}, false},
 		{"uninstall.md", []string{"kubectl", "refvol", "uninstall-check"}, false},
 		{"README.md", []string{"make", "try"}, true},
 	} {
