@@ -222,7 +222,7 @@ bench: ## Measure against the references; SCENARIO=update,publish picks, PLUGIN=
 	SANDBOX_KEEP='$(CURDIR)/e2e/suites/bench' $(BENCH_RUN) $(SANDBOX) $(BENCH_ARGS); inside=$$?; $(BENCH_RUN) $(BENCH_ARGS) && exit $$inside
 
 .PHONY: bench-table
-bench-table: ## Put the goals and what make bench measured into docs/benchmarks.md
+bench-table: ## Put what make bench measured into docs/benchmarks.md and the lab book in e2e/suites/bench
 	$(BENCH_RUN) . -table ../../../docs/benchmarks.md
 
 .PHONY: commands-page

@@ -41,7 +41,7 @@ func TestReadmeExample(t *testing.T) {
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
-	for _, pattern := range []string{"../*.md", "../docs/*.md", "../site/*.md", "../e2e/*.md", "../e2e/*/*.md", "../deploy/*/*.md", "../deploy/*/*/*.md"} {
+	for _, pattern := range []string{"../*.md", "../docs/*.md", "../site/*.md", "../e2e/*.md", "../e2e/*/*.md", "../e2e/*/*/*.md", "../deploy/*/*.md", "../deploy/*/*/*.md"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)

@@ -85,15 +85,19 @@ func Commands(block string) (commands []string) {
 	return commands
 }
 
-// Find returns the commands of a program in the README and the pages of docs/, at least as many as the caller knows of. A block of text may be
-// a help with examples.
+// Find returns the commands of a program in the README, the pages of docs/ and those beside suites, at least as many as the caller knows of. A
+// block of text may be a help with examples.
 func Find(t *testing.T, root, program string, least int) (lines []Line) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
+	files := []string{filepath.Join(root, "README.md")}
+	for _, pattern := range []string{"docs/*.md", "e2e/suites/*/*.md"} {
+		pages, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, pages...)
 	}
-	for _, file := range append(files, filepath.Join(root, "README.md")) {
+	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

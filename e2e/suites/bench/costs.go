@@ -115,5 +115,5 @@ func stepsTable(f measure.File) string {
 	for _, name := range steps.Names() {
 		fmt.Fprintf(&b, "| %s | %.0f | %.0f |\n", texts[name], f.Value("update.step_"+name+"_own_us"), f.Value("update.step_"+name+"_calls_us"))
 	}
-	return b.String() + "\n"
+	return b.String()
 }

@@ -1,6 +1,6 @@
 // Command bench measures refvol against the floor: what a bare watch, a bare mount, a bare reflector, the kubelet or
 // upstream's writer takes in the same minute on the same machine. It runs the plugin's real binary on a real API
-// server, in the place of a kubelet, and writes results.json; docs/benchmarks.md explains each figure.
+// server, in the place of a kubelet, and writes results.json; README.md explains each figure.
 //
 // It owns the scenarios. What they measure is judged in one place, the goals; a scenario itself fails only if
 // something is missing or lost.
@@ -30,8 +30,8 @@ func main() {
 
 // settings is what the command line says.
 type settings struct {
-	results, table, plugin string
-	noReceipts             bool
+	results, table, book, plugin string
+	noReceipts                   bool
 	// short asks for the form that is for checking, not for measuring.
 	short bool
 }
@@ -43,7 +43,8 @@ func runMain(args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	names := flags.String("scenario", "", "comma-separated names of scenarios; empty: all")
 	flags.StringVar(&s.results, "results", "results.json", "file to write the results to")
-	flags.StringVar(&s.table, "table", "", "Markdown file to put a table of the results into, and measure nothing; empty: none")
+	flags.StringVar(&s.table, "table", "", "Markdown file to put a table of the goals into, and measure nothing; empty: none")
+	flags.StringVar(&s.book, "book", "README.md", "with -table: Markdown file to put the runs and the steps of an update into")
 	flags.StringVar(&s.plugin, "plugin", "", "plugin binary to measure; empty: build this checkout's")
 	flags.BoolVar(&s.noReceipts, "no-receipts", false, "start plugins with --open-receipts=false, and write no results")
 	if err := flags.Parse(args); err != nil {
@@ -53,11 +54,7 @@ func runMain(args []string) error {
 		return fmt.Errorf("unexpected argument: %q", flags.Arg(0))
 	}
 	if s.table != "" {
-		f, err := measure.ReadFile(s.results)
-		if err != nil {
-			return err
-		}
-		return f.WriteTable(s.table, goals(), stepsTable(f))
+		return s.writeTables()
 	}
 	chosen, err := choose(*names)
 	outside := sandbox.Check() != nil
@@ -73,6 +70,22 @@ func runMain(args []string) error {
 	}
 	// What was measured before a failure is kept.
 	return errors.Join(b.runAll(ctx, chosen), b.finish(), b.stop())
+}
+
+// writeTables puts what results say of the goals into the page for users, and the runs and the steps of an update into the lab book.
+func (s settings) writeTables() error {
+	f, err := measure.ReadFile(s.results)
+	if err != nil {
+		return err
+	}
+	table, err := f.GoalsTable(goals())
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		measure.WriteTables(s.table, table),
+		measure.WriteTables(s.book, f.ListRuns()+"\n"+stepsTable(f)),
+	)
 }
 
 // choose returns the scenarios of some names, all for none.

@@ -6,7 +6,7 @@ import (
 	"github.com/refvol/refvol/e2e/suites/bench/measure"
 )
 
-// scenario is one of those of docs/benchmarks.md.
+// scenario is one of those of docs/benchmarks.md. README.md says how each measures.
 type scenario struct {
 	id, name string
 	// run measures, and checks that nothing is missing or lost.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -105,9 +104,8 @@ func thisMachine() (Machine, error) {
 	}, nil
 }
 
-// WriteTable puts the runs, and what came of the goals, into a Markdown document, in the place of the table that it has, and more after it. It
-// fails if a goal was never measured.
-func (f File) WriteTable(document string, goals []Goal, more string) error {
+// WriteTables puts tables into a Markdown document, in the place of those that it has.
+func WriteTables(document, tables string) error {
 	const begin, end = "<!-- made by make bench-table: begin -->\n", "<!-- made by make bench-table: end -->\n"
 	text, err := os.ReadFile(document)
 	if err != nil {
@@ -116,13 +114,9 @@ func (f File) WriteTable(document string, goals []Goal, more string) error {
 	before, rest, begun := bytes.Cut(text, []byte(begin))
 	_, after, ended := bytes.Cut(rest, []byte(end))
 	if !begun || !ended {
-		return errors.New(document + ": has no place for a table")
+		return errors.New(document + ": has no place for tables")
 	}
-	table, err := f.table(goals)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(document, []byte(string(before)+begin+table+more+end+string(after)), 0o644)
+	return os.WriteFile(document, []byte(string(before)+begin+"\n"+tables+"\n"+end+string(after)), 0o644)
 }
 
 // Value returns a single figure, and 0 if there is none of that name.
@@ -135,27 +129,34 @@ func (f File) Value(name string) float64 {
 	return 0
 }
 
-// table lists the runs by number, and the goals, each with the numbers of its runs.
-func (f File) table(goals []Goal) (string, error) {
+// ListRuns returns a list of the runs in Markdown, each with the scenarios that it measured last.
+func (f File) ListRuns() string {
 	var b strings.Builder
-	numbers := map[time.Time]string{}
 	for i, run := range f.Runs {
-		numbers[run.Time] = strconv.Itoa(i + 1)
-		fmt.Fprintf(&b, "\n%d. %s, %d cores of %s, %.0f GiB, Linux %s, %s", i+1, run.Time.Format("2006-01-02 15:04 MST"),
-			run.Machine.Cores, run.Machine.CPU, float64(run.Machine.Memory)/(1<<30), run.Machine.Kernel, run.Go)
+		var measured []string
+		for _, r := range f.Results {
+			scenario, _, _ := strings.Cut(r.Name, ".")
+			if r.Run.Equal(run.Time) && !slices.Contains(measured, scenario) {
+				measured = append(measured, scenario)
+			}
+		}
+		fmt.Fprintf(&b, "%d. %s, %d cores of %s, %.0f GiB, Linux %s, %s: %s\n", i+1, run.Time.Format("2006-01-02 15:04 MST"),
+			run.Machine.Cores, run.Machine.CPU, float64(run.Machine.Memory)/(1<<30), run.Machine.Kernel, run.Go, strings.Join(measured, ", "))
 	}
-	fmt.Fprint(&b, "\n\n| scenario | figure | measured | goal | | run |\n|---|---|---|---|---|---|\n")
+	return b.String()
+}
+
+// GoalsTable returns a Markdown table of what came of the goals. It fails if a goal was never measured.
+func (f File) GoalsTable(goals []Goal) (string, error) {
+	var b strings.Builder
+	fmt.Fprint(&b, "| figure | measured | goal | |\n|---|---|---|---|\n")
 	var missing error
 	for _, g := range goals {
 		o, err := g.Check(f.Results)
 		missing = errors.Join(missing, err)
-		var of []string
-		for _, at := range o.Runs {
-			of = append(of, numbers[at])
-		}
-		fmt.Fprintf(&b, "%s %s |\n", o, strings.Join(of, ", "))
+		fmt.Fprintln(&b, o)
 	}
-	return b.String() + "\n", missing
+	return b.String(), missing
 }
 
 // IsAlone reports whether the machine has a load of at most 1, so that times can be judged.

@@ -98,8 +98,6 @@ type Outcome struct {
 	Lowest, Highest float64
 	Count           int
 	Missed          []string
-	// Runs are the times of the runs that measured them, the oldest first.
-	Runs []time.Time
 }
 
 // Check holds results against a goal; it fails if there are none of the goal's.
@@ -114,15 +112,11 @@ func (g Goal) Check(results []Result) (Outcome, error) {
 		if !matches || got == nil {
 			continue
 		}
-		if !slices.ContainsFunc(o.Runs, r.Run.Equal) {
-			o.Runs = append(o.Runs, r.Run)
-		}
 		o.Count, o.Lowest, o.Highest = o.Count+1, min(o.Lowest, *got), max(o.Highest, *got)
 		if g.Least && *got < g.Bound || !g.Least && *got > g.Bound {
 			o.Missed = append(o.Missed, r.Name)
 		}
 	}
-	slices.SortFunc(o.Runs, time.Time.Compare)
 	if o.Count == 0 {
 		return o, fmt.Errorf("goal of %s: there is no result %s with a %s", g.Scenario, g.Results, g.Figure)
 	}
@@ -131,6 +125,10 @@ func (g Goal) Check(results []Result) (Outcome, error) {
 
 // String tells the outcome as the row of a table.
 func (o Outcome) String() string {
+	figure := "`" + o.Results + "`"
+	if o.Figure != "value" {
+		figure += " " + o.Figure
+	}
 	measured, bound, met := fmt.Sprintf("%.4g", o.Lowest), fmt.Sprintf("<= %g", o.Bound), "met"
 	if o.Highest > o.Lowest {
 		measured += fmt.Sprintf(" to %.4g", o.Highest)
@@ -138,11 +136,13 @@ func (o Outcome) String() string {
 	if o.Least {
 		bound = fmt.Sprintf(">= %g", o.Bound)
 	}
-	if o.Count > 1 {
+	switch {
+	case len(o.Missed) > 0 && o.Count > 1:
+		met = fmt.Sprintf("**missed** by `%s`", strings.Join(o.Missed, "`, `"))
+	case len(o.Missed) > 0:
+		met = "**missed**"
+	case o.Count > 1:
 		met = fmt.Sprintf("all %d met", o.Count)
 	}
-	if len(o.Missed) > 0 {
-		met = fmt.Sprintf("**missed** by `%s`", strings.Join(o.Missed, "`, `"))
-	}
-	return fmt.Sprintf("| %s | `%s` %s | %s | %s | %s |", o.Scenario, o.Results, o.Figure, measured, bound, met)
+	return fmt.Sprintf("| %s | %s | %s | %s |", figure, measured, bound, met)
 }

@@ -73,12 +73,12 @@ func TestCheck(t *testing.T) {
 		goal Goal
 		want string
 	}{
-		{Goal{"B1", "a", "value", 1.2, false}, "| B1 | `a` value | 1.2 | <= 1.2 | met |"},
-		{Goal{"B1", "a", "value", 1.1, false}, "| B1 | `a` value | 1.2 | <= 1.1 | **missed** by `a` |"},
-		{Goal{"B2", "b", "p99", 9, true}, "| B2 | `b` p99 | 9 | >= 9 | met |"},
-		{Goal{"B2", "b", "p50", 2, true}, "| B2 | `b` p50 | 1 | >= 2 | **missed** by `b` |"},
-		{Goal{"B3", "a.*_s", "value", 250, false}, "| B3 | `a.*_s` value | 3 to 250 | <= 250 | all 2 met |"},
-		{Goal{"B3", "a.*_s", "value", 2, false}, "| B3 | `a.*_s` value | 3 to 250 | <= 2 | **missed** by `a.x_s`, `a.y_s` |"},
+		{Goal{"B1", "a", "value", 1.2, false}, "| `a` | 1.2 | <= 1.2 | met |"},
+		{Goal{"B1", "a", "value", 1.1, false}, "| `a` | 1.2 | <= 1.1 | **missed** |"},
+		{Goal{"B2", "b", "p99", 9, true}, "| `b` p99 | 9 | >= 9 | met |"},
+		{Goal{"B2", "b", "p50", 2, true}, "| `b` p50 | 1 | >= 2 | **missed** |"},
+		{Goal{"B3", "a.*_s", "value", 250, false}, "| `a.*_s` | 3 to 250 | <= 250 | all 2 met |"},
+		{Goal{"B3", "a.*_s", "value", 2, false}, "| `a.*_s` | 3 to 250 | <= 2 | **missed** by `a.x_s`, `a.y_s` |"},
 	} {
 		o, err := tc.goal.Check(r.Results)
 		if err != nil || o.String() != tc.want {
@@ -114,42 +114,45 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestTable: only the table of a document changes, each row names its runs, and a goal that was not measured fails.
-func TestTable(t *testing.T) {
-	document := filepath.Join(t.TempDir(), "d.md")
-	const begin, end = "<!-- made by make bench-table: begin -->\n", "<!-- made by make bench-table: end -->\n"
-	const old = "above\n" + begin + "old\n" + end + "below\n"
-	if err := os.WriteFile(document, []byte(old), 0o644); err != nil {
-		t.Fatal(err)
-	}
+// TestTables: each run names its scenarios, a goal that was not measured fails, and only the tables of a document change.
+func TestTables(t *testing.T) {
 	first, second := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), time.Date(2026, 1, 3, 3, 4, 5, 0, time.UTC)
 	one, two := 1.0, 2.0
 	f := File{
 		Runs:    []Run{{first, Machine{"X", 2, 1 << 30, "6.1"}, "go1"}, {second, Machine{"Y", 4, 2 << 30, "6.2"}, "go2"}},
-		Results: []Result{{Name: "a.x", Unit: "s", Run: second, Value: &one}, {Name: "a.y", Unit: "s", Run: first, Value: &two}},
+		Results: []Result{{Name: "a.x", Unit: "s", Run: second, Value: &one}, {Name: "a.y", Unit: "s", Run: first, Value: &two}, {Name: "c.x", Unit: "s", Run: second, Value: &two}},
 	}
 	goals := []Goal{{"B1", "a.*", "value", 2, false}, {"B2", "a.x", "value", 1, false}}
-	if err := f.WriteTable(document, append(goals, Goal{"B3", "b", "value", 1, false}), ""); err == nil || !strings.Contains(err.Error(), "no result b") {
+	if _, err := f.GoalsTable(append(goals, Goal{"B3", "b", "value", 1, false})); err == nil || !strings.Contains(err.Error(), "no result b") {
 		t.Errorf("a goal without a result: %v", err)
 	}
-	if text, err := os.ReadFile(document); err != nil || string(text) != old {
-		t.Errorf("got %s, %v, want it untouched", text, err)
+	const wantGoals = `| figure | measured | goal | |
+|---|---|---|---|
+| ` + "`a.*`" + ` | 1 to 2 | <= 2 | all 2 met |
+| ` + "`a.x`" + ` | 1 | <= 1 | met |
+`
+	if got, err := f.GoalsTable(goals); err != nil || got != wantGoals {
+		t.Errorf("got %s, %v, want %s", got, err, wantGoals)
 	}
-	if err := f.WriteTable(document, goals, "the end\n"); err != nil {
-		t.Fatal(err)
+	const wantRuns = `1. 2026-01-02 03:04 UTC, 2 cores of X, 1 GiB, Linux 6.1, go1: a
+2. 2026-01-03 03:04 UTC, 4 cores of Y, 2 GiB, Linux 6.2, go2: a, c
+`
+	if got := f.ListRuns(); got != wantRuns {
+		t.Errorf("got %s, want %s", got, wantRuns)
 	}
-	want := "above\n" + begin + `
-1. 2026-01-02 03:04 UTC, 2 cores of X, 1 GiB, Linux 6.1, go1
-2. 2026-01-03 03:04 UTC, 4 cores of Y, 2 GiB, Linux 6.2, go2
 
-| scenario | figure | measured | goal | | run |
-|---|---|---|---|---|---|
-| B1 | ` + "`a.*`" + ` value | 1 to 2 | <= 2 | all 2 met | 1, 2 |
-| B2 | ` + "`a.x`" + ` value | 1 | <= 1 | met | 2 |
-
-the end
-` + end + "below\n"
-	if text, err := os.ReadFile(document); err != nil || string(text) != want {
-		t.Errorf("got %s, %v, want %s", text, err, want)
+	document := filepath.Join(t.TempDir(), "d.md")
+	const begin, end = "<!-- made by make bench-table: begin -->\n", "<!-- made by make bench-table: end -->\n"
+	for _, step := range []struct{ text, want string }{
+		{"above\n" + begin + "old\n" + end + "below\n", "above\n" + begin + "\nnew\n\n" + end + "below\n"},
+		{"above\nbelow\n", "above\nbelow\n"},
+	} {
+		if err := os.WriteFile(document, []byte(step.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		err := WriteTables(document, "new\n")
+		if text, readErr := os.ReadFile(document); readErr != nil || string(text) != step.want || (err == nil) != (step.text != step.want) {
+			t.Errorf("%s: got %s, %v, %v, want %s", step.text, text, err, readErr, step.want)
+		}
 	}
 }
