@@ -45,7 +45,7 @@ func (w *watched) saw(name string, want []string) error {
 	return nil
 }
 
-// watcherEvents are the events of each row of the table.
+// watcherEvents are the events of each case.
 func watcherEvents() map[string][]string {
 	change := []string{
 		". CREATE ..TIME", ". ATTRIB ..TIME", ". MOVED_FROM ..TIME", ". MOVED_TO ..TIME",
@@ -61,7 +61,7 @@ func watcherEvents() map[string][]string {
 	}
 }
 
-// TestWatchers measures the table of docs/updates.md#what-a-watcher-sees: the events of a first open, of a change of the watched key, of
+// TestWatchers measures what docs/updates.md#what-a-watcher-sees says: the events of a first open, of a change of the watched key, of
 // a change of another key, and of a withdrawal. None of them reads the files, because a read is a first open.
 func TestWatchers(t *testing.T) {
 	needsReceipts(t)

@@ -19,7 +19,7 @@ type watchCase struct {
 	native, refvols []string
 }
 
-// watchCases are the rows of docs/updates.md#what-a-watcher-sees that happen to both. The suite integration has a withdrawal, too.
+// watchCases are the cases of docs/updates.md#what-a-watcher-sees that happen to both. The suite integration has a withdrawal, too.
 func watchCases() map[string]watchCase {
 	both := []string{
 		". CREATE ..TIME", ". ATTRIB ..TIME", ". CREATE ..data_tmp", ". MOVED_FROM ..data_tmp", ". MOVED_TO ..data", ". DELETE ..TIME",
