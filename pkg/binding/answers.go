@@ -23,9 +23,11 @@ type Answers struct {
 	// Absent are the canaries that exist for other pods only, at the version that says so. Before is what the files show.
 	Absent record.Versions
 	Before record.Record
-	// Refused holds the objects that the pod may not read. Refusal names them, or is nil.
-	Refused map[volume.Ref]bool
-	Refusal *failure.Failure
+	// Refused holds the objects that the pod may not read. Refusal names them, or is nil. suspected are those of which no file shows anything,
+	// and whose refusal is not confirmed.
+	Refused   map[volume.Ref]bool
+	Refusal   *failure.Failure
+	suspected map[volume.Ref]bool
 	// Held is what the volume does not take yet. Objects then lacks it, and At has the versions that the files show of it.
 	Held payload.Held
 	// Unknown says why the state of some objects is not known, and UnknownRefs are these. Stale says why the known state of some objects
@@ -61,6 +63,16 @@ func (got *Answers) First() failure.List {
 	return nil
 }
 
+// Confirmed returns the refused objects whose files must not stay, whatever else fails.
+func (got *Answers) Confirmed() map[volume.Ref]bool {
+	if len(got.suspected) == 0 {
+		return got.Refused
+	}
+	confirmed := maps.Clone(got.Refused)
+	maps.DeleteFunc(confirmed, func(ref volume.Ref, _ bool) bool { return got.suspected[ref] })
+	return confirmed
+}
+
 // Holding returns the answers with some more objects held at these versions; the zero Version means that the files show nothing of the
 // object. shown are the files that exist. Objects that are not known must be among them: the answers lack nothing then.
 func (got *Answers) Holding(at map[volume.Ref]volume.Version, shown []volume.File) *Answers {
@@ -83,7 +95,7 @@ func (b *Binding) Answers(isMounted bool, before record.Record) *Answers {
 	// Check whether answers are due before the answers are read. Otherwise an answer that arrives in between is overlooked.
 	got := &Answers{
 		Objects: payload.Objects{}, At: record.Versions{}, Absent: record.Versions{}, Before: before, Refused: map[volume.Ref]bool{},
-		UnknownRefs: map[volume.Ref]bool{}, Awaited: map[volume.Ref]bool{},
+		suspected: map[volume.Ref]bool{}, UnknownRefs: map[volume.Ref]bool{}, Awaited: map[volume.Ref]bool{},
 	}
 	got.isAsking = len(b.spec.consents) > 0 && b.node.access != nil && b.node.access.HasPending(b.request.Pod.Account(), b.spec.consent)
 	var may, keep []volume.Ref
@@ -104,7 +116,9 @@ func (b *Binding) Answers(isMounted bool, before record.Record) *Answers {
 			// A suspected refusal needs no confirmation if no file shows the object: there is nothing to remove.
 			got.UnknownRefs[ref], got.Unknown = true, got.Unknown.With(f)
 		default:
-			got.Refused[ref] = true
+			if got.Refused[ref] = true; verdict == access.Suspected {
+				got.suspected[ref] = true
+			}
 		}
 	}
 	b.register(keep)

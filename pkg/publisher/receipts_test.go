@@ -79,7 +79,7 @@ func TestReceipts(t *testing.T) {
 		e.read(r, opens, "b", "deep/p")
 		e.wantOpened(app, opened.Yes)
 		e.wantOpened(db, opened.Yes)
-		if len(o.opened) != 2 { // the files' times are not fake
+		if len(o.opened) != 2 || slices.Min(o.opened) < 0 { // the files' times are not fake, as if the clock had been set back
 			t.Errorf("heard %v", o.opened)
 		}
 		e.objects.put(app, "a", "1", "b", "2")

@@ -121,7 +121,7 @@ func (v *vol) catchUp(ctx context.Context, now snapshot, done *result) (found fa
 	} else {
 		found = v.show(ctx, got, before, done) // 6
 	}
-	if v.isMounted && v.files.showsAny(got.Refused) { // they must go even if the files cannot be updated, or wait
+	if v.isMounted && v.files.showsAny(got.Confirmed()) { // they must go even if the files cannot be updated, or wait
 		found = found.With(v.failed(v.withdraw(ctx, got.Refused)))
 	}
 	v.reportWithdrawn(got.Refused)

@@ -162,3 +162,29 @@ func TestRevokedWhileAPublishWaits(t *testing.T) {
 		e.wantNothing()
 	})
 }
+
+// A first refusal takes no file of an object whose files have just been replaced: readers have their second with the superseded ones.
+func TestASuspicionLeavesSupersededFiles(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
+		e.publish(r)
+		e.rest()
+		access.grant(sharedConfig)
+		access.set(func() { access.delay, access.asked = 50*time.Millisecond, nil })
+		for len(access.takeAsked()) == 0 { // by a resync
+			after(10 * time.Millisecond)
+			synctest.Wait()
+		}
+		after(40 * time.Millisecond)
+		e.objects.remove(sharedSecret)
+		after(pruneTime / 2) // the answer has come, while the files could not be written again yet
+		synctest.Wait()
+		if n := e.generations(r); n != 2 {
+			t.Errorf("%d generations, want the superseded one too", n)
+		}
+		e.confirm()
+		if n := e.generations(r); n != 1 {
+			t.Errorf("%d generations after the second", n)
+		}
+		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
+	})
+}

@@ -322,7 +322,7 @@ func (v *vol) reportOpened(ctx context.Context, saved bool) {
 	now := v.receipts.States(v.binding.Spec().Refs)
 	for ref, o := range now {
 		if was := v.report.opened[ref]; saved && o.State == opened.Yes && was != nil && was.State != opened.Yes {
-			took := o.At.Sub(o.Since)
+			took := max(o.At.Sub(o.Since), 0) // the clock may have been set back
 			v.opts.Observer.Opened(took)
 			klog.FromContext(ctx).V(2).Info("Object was opened", "ref", ref.String(), "version", v.files.Shown[ref].ResourceVersion, "after", took)
 		}
