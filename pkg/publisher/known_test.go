@@ -287,3 +287,28 @@ func TestAMissingFileIsRepairedAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// A new object comes into an expanded text although another object of the text was not known at first. While it is not, the record does not
+// name the new object, as the text lacks it.
+func TestANewObjectBesideAnUnknownOne(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
+		e.objects.put(configMap("app"), "a", "$(NEW)$(PASSWORD)")
+		r.Attributes["sources"] = `[{expand: {path: text, configMap: {name: app, key: a}, env: [
+			{name: NEW, valueFrom: {configMapKeyRef: {name: new, key: k, optional: true}}},
+			{name: PASSWORD, valueFrom: {secretKeyRef: {name: db, key: password, namespace: platform}}}]}}]`
+		e.publish(r)
+		e.wantFiles(r, "text", "$(NEW)p1")
+		e.halt()
+		e.objects.put(configMap("new"), "k", "1")
+		access.set(func() { access.delay = time.Second })
+		e.restart()
+		e.settle()
+		e.wantFiles(r, "text", "$(NEW)p1")
+		if shown := e.recorded(r)[configMap("new")]; shown.UID != "" {
+			t.Errorf("the record has %v of an object that is in no file", shown)
+		}
+		after(2 * time.Second)
+		e.settle()
+		e.wantFiles(r, "text", "1p1")
+	})
+}

@@ -269,6 +269,8 @@ func TestOpenedBeforeItWasWritten(t *testing.T) {
 		e.publish(r)
 		e.read(r, opens, "a", "b")
 		e.rest()
+		e.halt()
+		opens.forget()
 		e.restart()
 		e.objects.put(app, "a", "1", "b", "2")
 		e.settle()

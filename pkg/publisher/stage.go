@@ -103,6 +103,7 @@ func (v *vol) decide(ctx context.Context, got *binding.Answers, change *stage.Ch
 	}
 	decision, ok := change.Decide(waits, stage.Files{
 		Shown: refsOfFiles(files), Changing: changing, Now: v.binding.Spec().Anew(files, v.files.Shown, got.Refused, got.UnknownRefs),
+		Possible: v.binding.Spec().Together(),
 	})
 	switch {
 	case !ok:

@@ -38,8 +38,9 @@ type Change struct {
 // Files has, for each file, the objects of which it is made.
 type Files struct {
 	// Shown are the files that exist. Changing are those that the newest versions change, with the objects of both versions. Now are those
-	// that must change now.
-	Shown, Changing, Now [][]volume.Ref
+	// that must change now. Possible are the files that the volume's sources may make, with each object that they name: a file with an
+	// unknown object stays as it is, so a new object that it would have waits, too.
+	Shown, Changing, Now, Possible [][]volume.Ref
 }
 
 // Kind says why an object waits.
@@ -152,9 +153,8 @@ func (c *Change) Decide(waits map[volume.Ref]Reason, files Files) (d Decision, o
 	if c.IsSet {
 		clear(free)
 	}
-	unknown := slices.DeleteFunc(slices.Clone(files.Shown), func(refs []volume.Ref) bool {
-		return !slices.ContainsFunc(refs, func(ref volume.Ref) bool { return c.Unknown[ref] })
-	})
+	unknown := slices.Concat(with(files.Shown, func(ref volume.Ref) bool { return c.Unknown[ref] }),
+		with(files.Possible, func(ref volume.Ref) bool { return c.Unknown[ref] && c.Shown[ref].UID != "" }))
 	changing := c.changed(slices.Concat(files.Changing, files.Now, unknown), free)
 	join(free, changing)
 	for ref, reason := range waits {
@@ -188,6 +188,11 @@ func (c *Change) Decide(waits map[volume.Ref]Reason, files Files) (d Decision, o
 		}
 	}
 	return d, true
+}
+
+// with returns the files that have such an object.
+func with(files [][]volume.Ref, is func(volume.Ref) bool) [][]volume.Ref {
+	return slices.DeleteFunc(slices.Clone(files), func(refs []volume.Ref) bool { return !slices.ContainsFunc(refs, is) })
 }
 
 // changed returns, for each file, its objects that have another version, are unknown or are in also. The others can be shown in any case.
