@@ -134,12 +134,14 @@ func number(volumes []*reportedVolume) (all []*object) {
 			place, found := versions[shown{o.object, version}]
 			if !found {
 				place = len(o.versions)
-				versions[shown{o.object, version}], o.versions = place, append(o.versions, shownVersion{Version: version})
+				versions[shown{o.object, version}], o.versions = place, append(o.versions, shownVersion{version, unknownRevision})
 			}
 			o.version = place
 			shown := &o.versions[place]
 			if revision, isKnown := v.Revision(o.Ref); isKnown || v.Shown[o.Ref] != version { // nobody needs that of an absent one
-				shown.revision, shown.isKnown = cmp.Or(revision, shown.revision), true
+				if shown.revision == unknownRevision || revision != "" {
+					shown.revision = revision
+				}
 			}
 		}
 	}

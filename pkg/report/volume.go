@@ -39,12 +39,14 @@ type object struct {
 	versions []shownVersion
 }
 
-// shownVersion is a version that volumes show, and its revision, if one of them knows it.
+// unknownRevision stands for the revision of a version of which no volume knows it.
+const unknownRevision volume.Revision = "unknown"
+
+// shownVersion is a version that volumes show, and its revision.
 type shownVersion struct {
 	volume.Version
 
 	revision volume.Revision
-	isKnown  bool
 }
 
 // reportedVolume is a volume of a report.
@@ -160,9 +162,7 @@ func (o *object) report() *status.Object {
 	}
 	for _, v := range o.versions {
 		shown := version(v.Version)
-		if shown.Revision = string(v.revision); !v.isKnown {
-			shown.Revision = "unknown"
-		}
+		shown.Revision = string(v.revision)
 		out.Versions = append(out.Versions, *shown)
 	}
 	return out
