@@ -219,7 +219,8 @@ func (b *Binding) register(refs []volume.Ref) {
 
 // Refresh refreshes the objects when that is due, and returns when it is due next. A mounted volume is refreshed at each of its
 // resyncs, at its own random offset. isCurrent means that it shows what it should. While a publish waits, its volume is refreshed more often.
-func (b *Binding) Refresh(isMounted, isCurrent bool) time.Time {
+// older is an object whose known state is older than the files, or the zero Ref.
+func (b *Binding) Refresh(isMounted, isCurrent bool, older volume.Ref) time.Time {
 	now, every := time.Now(), b.resync(isCurrent)
 	switch {
 	case isMounted && every < b.refreshEvery: // it is not current any more
@@ -227,6 +228,9 @@ func (b *Binding) Refresh(isMounted, isCurrent bool) time.Time {
 		return b.refreshAt
 	case !b.refreshAt.IsZero():
 		b.node.opts.Objects.Refresh(b.request.Pod, b.registered)
+		if older != (volume.Ref{}) {
+			b.node.opts.Objects.ReadAgain(b.request.Pod, older)
+		}
 	}
 	switch {
 	case !isMounted:

@@ -63,6 +63,23 @@ func immutableInUse(e *env, ref volume.Ref) {
 	e.changes(ref)
 }
 
+// TestReadAgain: a volume that shows a newer version has an immutable object read again, although no new pod has come.
+func TestReadAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		immutableInUse(e, ref)
+		e.api.delete(ref)
+		v := e.api.put(secret("a", "new"))
+		synctest.Wait()
+		e.wantWatches(ref, 0)
+		e.ReadAgain(pod("first"), ref)
+		e.ReadAgain(pod("first"), secretRef("other"))
+		synctest.Wait()
+		e.wantGet(ref, v, "new")
+		e.wantWatches(ref, 1)
+	})
+}
+
 func TestADeletedImmutableObjectIsWatchedAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")

@@ -115,6 +115,15 @@ func (it *item) refresh() {
 	}
 }
 
+// readAgain requests the state again, unless a watch brings it.
+func (it *item) readAgain() {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if it.run != nil {
+		it.run.request()
+	}
+}
+
 // get returns what is known, for a pod. If nothing is known, it makes sure that a run finds out.
 func (it *item) get(uid types.UID) (*volume.Object, error) {
 	it.mu.Lock()

@@ -422,6 +422,15 @@ func (m *Manager) Refresh(pod volume.Pod, refs []volume.Ref) {
 	}
 }
 
+// ReadAgain requests the present state of ref again, for pod, whose files show a newer version than the known one. Nothing follows an immutable
+// object, so after an answer of an API server that lagged nothing else would bring the newest state. It doesn't wait, and ends no pause. It
+// ignores a ref that isn't registered.
+func (m *Manager) ReadAgain(pod volume.Pod, ref volume.Ref) {
+	if it := m.find(pod, ref); it != nil {
+		it.readAgain()
+	}
+}
+
 func notRegistered(ref volume.Ref) error {
 	return fmt.Errorf("object %q/%q %w", ref.Namespace, ref.Name, ErrNotRegistered)
 }

@@ -37,6 +37,7 @@ type fakeObjects struct {
 	registrationsMade int
 	reads             map[volume.Ref][]time.Time
 	refreshes         map[volume.Ref][]time.Time
+	again             map[volume.Ref]*volume.Object // what ReadAgain finds
 	version           int
 	// rollouts, revisions and canaries have the annotations that each object gets.
 	rollouts  map[volume.Ref]string
@@ -59,6 +60,7 @@ func newFakeObjects(t testing.TB) *fakeObjects {
 		kept:       map[string]bool{},
 		reads:      map[volume.Ref][]time.Time{},
 		refreshes:  map[volume.Ref][]time.Time{},
+		again:      map[volume.Ref]*volume.Object{},
 		rollouts:   map[volume.Ref]string{},
 		revisions:  map[volume.Ref]volume.Revision{},
 		canaries:   map[volume.Ref]string{},
@@ -170,6 +172,19 @@ func (o *fakeObjects) Refresh(_ volume.Pod, refs []volume.Ref) {
 	tell := o.subscriber
 	o.mu.Unlock()
 	for _, ref := range news {
+		tell(volume.ServiceAccount{}, ref)
+	}
+}
+
+func (o *fakeObjects) ReadAgain(_ volume.Pod, ref volume.Ref) {
+	o.mu.Lock()
+	again, tell := o.again[ref], o.subscriber
+	if again != nil {
+		o.objects[ref] = again
+		delete(o.again, ref)
+	}
+	o.mu.Unlock()
+	if again != nil {
 		tell(volume.ServiceAccount{}, ref)
 	}
 }

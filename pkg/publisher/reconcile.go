@@ -127,7 +127,8 @@ func (v *vol) catchUp(ctx context.Context, now snapshot, done *result) (found fa
 	v.reportWithdrawn(got.Refused)
 	v.settleChange(found)
 	done.again = earlier(done.again, v.staged.Until)
-	done.again = earlier(done.again, v.binding.Refresh(v.isMounted, len(found) == 0 && v.staged.waits.condition == "")) // 7
+	older, _ := v.files.isOlder(got.Record())
+	done.again = earlier(done.again, v.binding.Refresh(v.isMounted, len(found) == 0 && v.staged.waits.condition == "", older)) // 7
 	return found
 }
 

@@ -79,6 +79,8 @@ func (o *objects) register(registered bool) {
 	o.registered = registered
 }
 
+func (*objects) ReadAgain(volume.Pod, volume.Ref) {}
+
 func (o *objects) Refresh(volume.Pod, []volume.Ref) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
