@@ -23,8 +23,8 @@ type Answers struct {
 	// Absent are the canaries that exist for other pods only, at the version that says so. Before is what the files show.
 	Absent record.Versions
 	Before record.Record
-	// Refused holds the objects that the pod may not read. Refusal names them, or is nil. suspected are those of which no file shows anything,
-	// and whose refusal is not confirmed.
+	// Refused holds the objects that the pod may not read. Refusal names them, or is nil. suspected are those of which the record names no
+	// version, and whose refusal is not confirmed.
 	Refused   map[volume.Ref]bool
 	Refusal   *failure.Failure
 	suspected map[volume.Ref]bool
@@ -165,7 +165,7 @@ func (b *Binding) Count(got *Answers, isMounted bool) *failure.Failure {
 func (b *Binding) isFor(canary *volume.Object) bool {
 	share, problem := canary.CanaryShare()
 	if b.node.mistakes.isNews(canary.UID, problem) {
-		b.node.opts.Events.Warn(b.request.Pod, "InvalidCanary", fmt.Sprintf("%s is a canary for no pod: %s", canary.Ref, problem))
+		b.node.opts.Events.Warn(b.request.Pod, failure.InvalidCanary, fmt.Sprintf("%s is a canary for no pod: %s", canary.Ref, problem))
 	}
 	return share >= volume.RolloutPlace(b.UID)
 }

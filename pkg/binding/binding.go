@@ -33,7 +33,8 @@ const (
 )
 
 // Binding connects a volume to what is asked for: the request, its parsed spec, and the objects that are read for it. The pod's worker owns
-// it. No method may be called while another one runs.
+// it. No method may be called while another one runs. After SetHint and Derive comes Bind, and the methods below it may be called only after a
+// Bind without a failure.
 type Binding struct {
 	node *Node
 	Place
@@ -79,8 +80,8 @@ type State struct {
 	IsUrgent bool
 }
 
-// Find starts with the pod that a mounted volume names. err says why it names none.
-func (b *Binding) Find(pod volume.Pod, err error) { b.hint, b.hintErr = pod, err }
+// SetHint starts with the pod that a mounted volume names. err says why it names none.
+func (b *Binding) SetHint(pod volume.Pod, err error) { b.hint, b.hintErr = pod, err }
 
 // Derive returns the request for a volume. If the kubelet has sent one, that is returned. For a volume of an earlier process it is derived
 // from the pod's spec.
@@ -219,8 +220,8 @@ func (b *Binding) register(refs []volume.Ref) {
 
 // Refresh refreshes the objects when that is due, and returns when it is due next. A mounted volume is refreshed at each of its
 // resyncs, at its own random offset. isCurrent means that it shows what it should. While a publish waits, its volume is refreshed more often.
-// older is an object whose known state is older than the files, or the zero Ref.
-func (b *Binding) Refresh(isMounted, isCurrent bool, older volume.Ref) time.Time {
+// older are the objects whose known state is older than the files.
+func (b *Binding) Refresh(isMounted, isCurrent bool, older []volume.Ref) time.Time {
 	now, every := time.Now(), b.resync(isCurrent)
 	switch {
 	case isMounted && every < b.refreshEvery: // it is not current any more
@@ -228,9 +229,7 @@ func (b *Binding) Refresh(isMounted, isCurrent bool, older volume.Ref) time.Time
 		return b.refreshAt
 	case !b.refreshAt.IsZero():
 		b.node.opts.Objects.Refresh(b.request.Pod, b.registered)
-		if older != (volume.Ref{}) {
-			b.node.opts.Objects.ReadAgain(b.request.Pod, older)
-		}
+		b.node.opts.Objects.ReadAgain(b.request.Pod, older)
 	}
 	switch {
 	case !isMounted:
@@ -257,5 +256,5 @@ func (b *Binding) resync(isCurrent bool) time.Duration {
 	return b.node.opts.ResyncInterval
 }
 
-// RefreshAnew restarts the schedule of refresh, once the volume is mounted.
+// RefreshAnew restarts the schedule of Refresh, once the volume is mounted.
 func (b *Binding) RefreshAnew() { b.refreshAt = time.Time{} }

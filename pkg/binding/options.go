@@ -36,8 +36,9 @@ type Objects interface {
 	// Refresh requests the state of objects again if their changes are not reported by a watch. It does not wait for the answer. A change
 	// is reported as usual.
 	Refresh(pod volume.Pod, refs []volume.Ref)
-	// ReadAgain requests the state of an object again whose known state is older than what a pod's files show. It does not wait.
-	ReadAgain(pod volume.Pod, ref volume.Ref)
+	// ReadAgain requests the state of objects again whose known state is older than what a pod's files show, if nothing follows them. It does
+	// not wait, and the answer may be as old.
+	ReadAgain(pod volume.Pod, refs []volume.Ref)
 }
 
 // Identity keeps the tokens with which objects are read for pods. *authz.Tokens implements it.

@@ -25,8 +25,8 @@ type Spec struct {
 	consents []volume.Reference
 }
 
-// Together returns the objects of each source. A source may make one file of several objects.
-func (s *Spec) Together() (all [][]volume.Ref) {
+// RefsBySource returns the objects of each source. A source may make one file of several objects.
+func (s *Spec) RefsBySource() (all [][]volume.Ref) {
 	for i := range s.Resolved.Sources {
 		all = append(all, refsOf(&s.Resolved.Sources[i]))
 	}
@@ -40,9 +40,9 @@ func refsOf(source *volume.Source) (refs []volume.Ref) {
 	return refs
 }
 
-// Anew returns the objects of each file that must be written again. An expanded text must go when one of its objects is refused. A file that
+// MustRewrite returns the objects of each file that must be written again. An expanded text must go when one of its objects is refused. A file that
 // the record's versions imply must come back: one that was removed with a refused object, or by somebody else.
-func (s *Spec) Anew(files []volume.File, shown record.Versions, refused, unknown map[volume.Ref]bool) (all [][]volume.Ref) {
+func (s *Spec) MustRewrite(files []volume.File, shown record.Versions, refused, unknown map[volume.Ref]bool) (all [][]volume.Ref) {
 	paths := make(map[string]bool, len(files))
 	for i := range files {
 		paths[files[i].Path] = true

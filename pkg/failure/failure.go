@@ -1,5 +1,5 @@
 // Package failure owns what a failure of a volume says, and what follows from it: the reason for the caller, the event on the pod, whether a
-// publish continues to wait, and whether there is a retry. It must not know about volumes' files, requests or gRPC.
+// publish continues to wait, and whether there is a retry. It must not know about volumes' files or requests.
 package failure
 
 import (
@@ -43,12 +43,15 @@ const (
 	Stale              = "Stale"
 )
 
+// InvalidCanary is the reason of an event about a canary whose annotation is no share. It is no failure of the volume.
+const InvalidCanary = "InvalidCanary"
+
 // Failure says why a volume does not show what it should, and what follows from that. Its text never holds an object's value. It is created
 // where the problem occurs, and never changes once it is in a List.
 type Failure struct { //nolint:errname // the package says what it is
 	Kind Kind
 	Err  error
-	// Reason decides the gRPC code of a CSI call. 0 is an internal error.
+	// Reason decides what a call answers. 0 is an internal error.
 	Reason Reason
 	// Event is the condition of the volume and the reason of the event on the pod, or "" for those of the kind.
 	Event string

@@ -10,7 +10,7 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 )
 
-// TestWhatCounts: the gravest of several List decides, or else the first. All that are not silent are named, each text once.
+// TestWhatCounts: the gravest of several failures decides, or else the first. All that are not silent are named, each text once.
 func TestWhatCounts(t *testing.T) {
 	unsynced := Waiting(manager.ErrNotSynced)
 	asked := Waiting(access.ErrPending)
@@ -49,7 +49,7 @@ func TestWhatCounts(t *testing.T) {
 	}
 }
 
-// TestManyFailures: the text about many List is limited.
+// TestManyFailures: the text about many failures is limited.
 func TestManyFailures(t *testing.T) {
 	var found List
 	for i := range 256 {

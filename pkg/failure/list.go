@@ -21,8 +21,8 @@ func (all List) With(more ...*Failure) List {
 	return next
 }
 
-// Told returns the failures that count, the gravest first: silent ones count only among themselves, so that they never hide a fault.
-func (all List) Told() List {
+// counted returns the failures that count, the gravest first: silent ones count only among themselves, so that they never hide a fault.
+func (all List) counted() List {
 	told := slices.DeleteFunc(slices.Clone(all), (*Failure).IsSilent)
 	if len(told) == 0 {
 		told = slices.Clone(all)
@@ -36,7 +36,7 @@ func (all List) Worst() *Failure {
 	if len(all) == 0 {
 		return nil
 	}
-	return all.Told()[0]
+	return all.counted()[0]
 }
 
 // IsSilent reports whether the files have no fault.
@@ -60,10 +60,10 @@ func (all List) IsUnanswered() bool {
 }
 
 // Error names the failures that count, each text once: an API server that is away gives one for each object.
-func (all List) Error() string { return joined(all.Told(), (*Failure).Error) }
+func (all List) Error() string { return joined(all.counted(), (*Failure).Error) }
 
 // Key distinguishes lists.
-func (all List) Key() string { return joined(all.Told(), func(f *Failure) string { return f.Key }) }
+func (all List) Key() string { return joined(all.counted(), func(f *Failure) string { return f.Key }) }
 
 // joined joins the distinct texts about some failures, and says how many more there are than MaxNames.
 func joined(all List, say func(*Failure) string) string {
@@ -81,7 +81,7 @@ func joined(all List, say func(*Failure) string) string {
 
 // Unwrap returns the failures that count.
 func (all List) Unwrap() (errs []error) {
-	for _, f := range all.Told() {
+	for _, f := range all.counted() {
 		errs = append(errs, f)
 	}
 	return errs
@@ -90,7 +90,7 @@ func (all List) Unwrap() (errs []error) {
 // Public returns the error that a call answers with.
 func (all List) Public() error {
 	var reason Reason
-	for _, f := range all.Told() {
+	for _, f := range all.counted() {
 		reason = cmp.Or(reason, f.Reason)
 	}
 	if reason == 0 {

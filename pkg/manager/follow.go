@@ -54,6 +54,8 @@ func (w *watcher) follows() (follows, works bool) {
 
 func (*watcher) refresh() {}
 
+func (w *watcher) readAgain() { w.request() }
+
 // request starts to follow the object. A watcher that does so already requests the state again by itself, if the object is immutable.
 func (w *watcher) request() {
 	if w.over {

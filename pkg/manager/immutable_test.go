@@ -72,8 +72,11 @@ func TestReadAgain(t *testing.T) {
 		v := e.api.put(secret("a", "new"))
 		synctest.Wait()
 		e.wantWatches(ref, 0)
-		e.ReadAgain(pod("first"), ref)
-		e.ReadAgain(pod("first"), secretRef("other"))
+		e.ReadAgain(pod("first"), []volume.Ref{ref}) // it has just been read
+		synctest.Wait()
+		e.wantWatches(ref, 0)
+		after(againTime)
+		e.ReadAgain(pod("first"), []volume.Ref{secretRef("other"), ref})
 		synctest.Wait()
 		e.wantGet(ref, v, "new")
 		e.wantWatches(ref, 1)

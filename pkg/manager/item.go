@@ -115,12 +115,15 @@ func (it *item) refresh() {
 	}
 }
 
-// readAgain requests the state again, unless a watch brings it.
+// againTime is the shortest time between two requests of readAgain, whatever number of volumes asks.
+const againTime = 15 * time.Second
+
+// readAgain requests the state of an object that nothing follows any more.
 func (it *item) readAgain() {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	if it.run != nil {
-		it.run.request()
+	if it.run != nil && time.Since(it.state.askedAt) >= againTime {
+		it.run.readAgain()
 	}
 }
 

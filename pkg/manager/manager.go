@@ -422,12 +422,15 @@ func (m *Manager) Refresh(pod volume.Pod, refs []volume.Ref) {
 	}
 }
 
-// ReadAgain requests the present state of ref again, for pod, whose files show a newer version than the known one. Nothing follows an immutable
-// object, so after an answer of an API server that lagged nothing else would bring the newest state. It doesn't wait, and ends no pause. It
-// ignores a ref that isn't registered.
-func (m *Manager) ReadAgain(pod volume.Pod, ref volume.Ref) {
-	if it := m.find(pod, ref); it != nil {
-		it.readAgain()
+// ReadAgain requests the state of refs again, for pod, whose files show newer versions than the known ones. With Watch nothing follows an
+// immutable object, so after an answer of an API server that lagged nothing else would bring a newer state. The next answer may be as old. With
+// Cache and Get it does nothing, because Refresh requests such objects. It doesn't wait, ends no pause, and requests an object at most every
+// 15 seconds. It ignores refs that aren't registered.
+func (m *Manager) ReadAgain(pod volume.Pod, refs []volume.Ref) {
+	for _, ref := range refs {
+		if it := m.find(pod, ref); it != nil {
+			it.readAgain()
+		}
 	}
 }
 

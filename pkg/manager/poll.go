@@ -40,6 +40,8 @@ func (p *poller) refresh() {
 	p.request()
 }
 
+func (*poller) readAgain() {}
+
 // poll sends the requests that are wanted. A failed one is repeated until all waiting pods have a state.
 func (p *poller) poll(ctx context.Context) {
 	for {

@@ -17,6 +17,8 @@ type run interface {
 	request()
 	// refresh requests the state if that is how changes are found, and if it is due.
 	refresh()
+	// readAgain requests the state, unless refresh does that or a watch brings it.
+	readAgain()
 	// hurry ends a pause, unless the API server asked for it, because a publish waits.
 	hurry()
 	// stop ends the run. What it still brings is ignored.

@@ -176,15 +176,19 @@ func (o *fakeObjects) Refresh(_ volume.Pod, refs []volume.Ref) {
 	}
 }
 
-func (o *fakeObjects) ReadAgain(_ volume.Pod, ref volume.Ref) {
+func (o *fakeObjects) ReadAgain(_ volume.Pod, refs []volume.Ref) {
 	o.mu.Lock()
-	again, tell := o.again[ref], o.subscriber
-	if again != nil {
-		o.objects[ref] = again
-		delete(o.again, ref)
+	var news []volume.Ref
+	for _, ref := range refs {
+		if again := o.again[ref]; again != nil {
+			o.objects[ref] = again
+			news = append(news, ref)
+			delete(o.again, ref)
+		}
 	}
+	tell := o.subscriber
 	o.mu.Unlock()
-	if again != nil {
+	for _, ref := range news {
 		tell(volume.ServiceAccount{}, ref)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -101,22 +102,23 @@ func (f *files) isCurrent(r record.Record, refused map[volume.Ref]bool) bool {
 	return f.verified && f.IsEqual(r) && maps.Equal(f.withdrawn, refused)
 }
 
-// isOlder returns an object whose version in r is older than the one in the files' record. An API server that is catching up may answer so
+// newerThan returns the objects of which the files' record has a newer version than r, in order. An API server that is catching up may answer so
 // after a restart of this process.
-func (f *files) isOlder(r record.Record) (volume.Ref, bool) {
+func (f *files) newerThan(r record.Record) (older []volume.Ref) {
 	for _, versions := range []record.Versions{r.Shown, r.Absent} {
 		for ref, version := range versions {
 			known := cmp.Or(f.Shown[ref], f.Absent[ref])
-			if known.ResourceVersion == "" || version.ResourceVersion == "" {
+			if known.ResourceVersion == "" || version.ResourceVersion == "" || known == version {
 				continue
 			}
 			order, err := resourceversion.CompareResourceVersion(version.ResourceVersion, known.ResourceVersion)
 			if err == nil && order < 0 {
-				return ref, true
+				older = append(older, ref)
 			}
 		}
 	}
-	return volume.Ref{}, false
+	slices.SortFunc(older, volume.CompareRefs)
+	return older
 }
 
 // write makes the files show a tree, which shows objects as a record says, and nothing of refused ones. After an error the files are as they

@@ -7,8 +7,8 @@
 // Each part owns its state, and no other part reads or changes it: the binding (what is asked for, a package of its own), the files, the
 // receipts, the decision what waits, and the report. The table has what the calls want and what each volume tells; a volume must not know it.
 //
-// A source file uses only files below it. From the top: run, restart, status and calls (the public functions), publisher, table with worker,
-// reconcile, show, stage and volume (the steps), and the parts: files and generations, report.
+// A source file uses only types of files below it. From the top: run, restart, status, stats and calls (the public functions), publisher, worker
+// with table, reconcile, show, stage with set, render and volume (the steps), and the parts: files with generations, and report.
 package publisher
 
 import (

@@ -35,7 +35,7 @@ type result struct {
 
 	// awaited are the objects of which the first answer is still due.
 	awaited map[volume.Ref]bool
-	// isPartial is answers.isPartial: this result is not reported, because another reconcile comes with the next answer.
+	// isPartial is Answers.IsPartial: this result is not reported, because another reconcile comes with the next answer.
 	isPartial bool
 }
 
@@ -127,8 +127,7 @@ func (v *vol) catchUp(ctx context.Context, now snapshot, done *result) (found fa
 	v.reportWithdrawn(got.Refused)
 	v.settleChange(found)
 	done.again = earlier(done.again, v.staged.Until)
-	older, _ := v.files.isOlder(got.Record())
-	done.again = earlier(done.again, v.binding.Refresh(v.isMounted, len(found) == 0 && v.staged.waits.condition == "", older)) // 7
+	done.again = earlier(done.again, v.binding.Refresh(v.isMounted, len(found) == 0 && v.staged.waits.condition == "", v.files.newerThan(got.Record()))) // 7
 	return found
 }
 

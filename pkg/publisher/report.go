@@ -8,6 +8,7 @@ import (
 	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/opened"
+	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/record"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -79,31 +80,26 @@ func (r *report) note(found failure.List, w waits, isMounted bool) (news bool) {
 	return news
 }
 
-// shows notes what all files show from now on.
-func (r *report) shows(got *binding.Answers) {
-	revisions, isAny := make(map[volume.Ref]volume.Revision, len(got.At)), false
-	for ref, version := range got.At {
+// shows notes what all files show from now on. The revision of a version of which objects has nothing stays as it is known.
+func (r *report) shows(shown record.Record, objects payload.Objects) {
+	revisions, isAny := make(map[volume.Ref]volume.Revision, len(shown.Shown)), false
+	for ref, version := range shown.Shown {
 		was, isKnown := r.revisions[ref]
 		isKnown = (isKnown || r.revisions == nil) && r.Shown[ref] == version
-		switch object := got.Objects[ref]; {
+		switch object := objects[ref]; {
 		case object != nil && object.Revision.IsValid():
 			revisions[ref] = object.Revision
 		case object != nil:
 			revisions[ref] = ""
-		case isKnown: // it is held
+		case isKnown: // it is held, or the volume is taken over once more
 			revisions[ref] = was
 		}
 		isAny = isAny || revisions[ref] != ""
 	}
-	if !isAny && len(revisions) == len(got.At) { // most objects have none, and a map for each volume takes memory
+	if !isAny && len(revisions) == len(shown.Shown) { // most objects have none, and a map for each volume takes memory
 		revisions = nil
 	}
-	r.Record, r.revisions = got.Record(), revisions
-}
-
-// tookOver notes the versions of a mounted volume of an earlier process, whose revisions are not known.
-func (r *report) tookOver(shown record.Record) {
-	r.Record, r.revisions = shown, map[volume.Ref]volume.Revision{}
+	r.Record, r.revisions = shown, revisions
 }
 
 // isReportedBefore reports whether a failure is reported for a volume that is not mounted yet.

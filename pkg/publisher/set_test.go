@@ -224,3 +224,19 @@ func TestSetAndARefusal(t *testing.T) {
 		}
 	})
 }
+
+// TestRevisionOfAnotherRequest: when the kubelet sends another group, the volume is bound anew, and the revision of what it shows stays known.
+func TestRevisionOfAnotherRequest(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.putRevision(configMap("app"), "r1", "a", "1")
+		r, group := e.request("v1"), int64(2000)
+		e.publish(r)
+		r.FSGroup = &group
+		e.publish(r)
+		e.settle()
+		status := e.status()
+		if got, isKnown := status.Revision(configMap("app")); got != "r1" || !isKnown {
+			t.Errorf("revision %q, known: %t", got, isKnown)
+		}
+	})
+}

@@ -31,8 +31,8 @@ func (v *vol) show(ctx context.Context, got *binding.Answers, before staged, don
 	if len(missing) > 0 && got.IsFailing && missing.IsSilent() && (v.report.condition != "" || len(got.UnknownRefs) < len(v.binding.Spec().Refs)) {
 		missing = failure.List{failure.UnknownObjects(missing)} // a volume of which nothing is known after a restart is Unknown
 	}
-	if ref, isOlder := v.files.isOlder(got.Record()); isOlder {
-		f := failure.Outdated(0, fmt.Errorf("stale answer: the API server's answer for %s is older than what the files show", ref))
+	if older := v.files.newerThan(got.Record()); len(older) > 0 {
+		f := failure.Outdated(0, fmt.Errorf("stale answer: the API server's answer for %s is older than what the files show", older[0]))
 		return failure.List{f}.With(missing...).With(got.Refusal)
 	}
 	next, f := v.stage(ctx, got, before)
@@ -194,7 +194,7 @@ func (v *vol) write(ctx context.Context, mnt Mount, next *payload.Rendering, got
 	if err != nil {
 		return result.Changed, failure.Broken(0, errors.Join(fmt.Errorf("write the files of volume %s: %w", v.ID, err), v.files.measure(mnt)))
 	}
-	v.report.shows(got)
+	v.report.shows(got.Record(), got.Objects)
 	if result.Changed && !v.changedAt.IsZero() {
 		v.opts.Observer.Propagated(time.Since(v.changedAt))
 	}

@@ -102,8 +102,8 @@ func (v *vol) decide(ctx context.Context, got *binding.Answers, change *stage.Ch
 		return nil, v.failed(err)
 	}
 	decision, ok := change.Decide(waits, stage.Files{
-		Shown: refsOfFiles(files), Changing: changing, Now: v.binding.Spec().Anew(files, v.files.Shown, got.Refused, got.UnknownRefs),
-		Possible: v.binding.Spec().Together(),
+		Shown: refsOfFiles(files), Changing: changing, Now: v.binding.Spec().MustRewrite(files, v.files.Shown, got.Refused, got.UnknownRefs),
+		Possible: v.binding.Spec().RefsBySource(),
 	})
 	switch {
 	case !ok:
@@ -143,7 +143,7 @@ func (v *vol) changing(ctx context.Context, next *payload.Rendering, files []vol
 	differs, stays := map[string][]volume.Ref{}, map[string]bool{}
 	all := [][]volume.Ref{}
 	if next == nil { // any file that is made of the same objects may change
-		all = v.binding.Spec().Together()
+		all = v.binding.Spec().RefsBySource()
 	} else {
 		different, err := v.differ(ctx, next.Payload)
 		if err != nil {

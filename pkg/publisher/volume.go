@@ -22,9 +22,9 @@ import (
 
 // vol is one volume. Only its pod's worker uses it, except opensLost. Each part owns its state, and only the methods of vol use several parts.
 //
-//	                    bind, admit, answers       create, attach        again and again
+//	                    Bind, Admit, Answers       create, attach        again and again
 //	publish ──► absent ───────────────────► rendered ─────────► mounted ◄───────────────┐
-//	start ────► found ── look ── derive, bind ──────────────────► │ update, withdraw,   │
+//	start ────► found ── look ── Derive, Bind ──────────────────► │ update, withdraw,   │
 //	                                                              │ prune, save receipts┘
 //	unpublish ──────────────────────────────────────────────────► unmount, unbind, remove
 type vol struct {
@@ -195,7 +195,7 @@ func (v *vol) look(ctx context.Context) *failure.Failure {
 	}
 	if now.isMounted {
 		v.files.find(now.record, now.generation)
-		v.binding.Find(now.pod, now.podErr)
+		v.binding.SetHint(now.pod, now.podErr)
 		v.receipts.Find(v.files.generations.pruneAt)
 	}
 	v.isSeen, v.isMounted = true, now.isMounted
@@ -259,7 +259,7 @@ func (v *vol) takeOver(ctx context.Context) {
 		}
 		if spec.Pinned() || !spec.InPlace() {
 			// The record already has the new versions before the first byte is rewritten in place.
-			v.report.tookOver(v.files.Record)
+			v.report.shows(v.files.Record, nil)
 		}
 	}
 	v.reportOpened(ctx, false)

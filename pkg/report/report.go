@@ -119,7 +119,7 @@ func number(volumes []*reportedVolume) (all []*object) {
 		object *object
 		volume.Version
 	}
-	versions := map[shown]int{}
+	versions, isShown := map[shown]int{}, map[shown]bool{}
 	for _, v := range volumes {
 		for i := range v.objects {
 			o := &v.objects[i]
@@ -131,18 +131,23 @@ func number(volumes []*reportedVolume) (all []*object) {
 			if version == (volume.Version{}) {
 				continue
 			}
-			place, found := versions[shown{o.object, version}]
+			id := shown{o.object, version}
+			place, found := versions[id]
 			if !found {
 				place = len(o.versions)
-				versions[shown{o.object, version}], o.versions = place, append(o.versions, shownVersion{version, unknownRevision})
+				versions[id], o.versions = place, append(o.versions, shownVersion{Version: version}) // nobody needs the revision of an absent one
 			}
-			o.version = place
-			shown := &o.versions[place]
-			if revision, isKnown := v.Revision(o.Ref); isKnown || v.Shown[o.Ref] != version { // nobody needs that of an absent one
-				if shown.revision == unknownRevision || revision != "" {
-					shown.revision = revision
-				}
+			if o.version = place; v.Shown[o.Ref] != version {
+				continue
 			}
+			revision, isKnown := v.Revision(o.Ref)
+			switch at := &o.versions[place].revision; {
+			case isKnown && (!isShown[id] || revision != "" || *at == unknownRevision):
+				*at = revision
+			case !isKnown && !isShown[id]:
+				*at = unknownRevision
+			}
+			isShown[id] = true
 		}
 	}
 	return all

@@ -153,10 +153,17 @@ func (c *Change) Decide(waits map[volume.Ref]Reason, files Files) (d Decision, o
 	if c.IsSet {
 		clear(free)
 	}
-	unknown := slices.Concat(with(files.Shown, func(ref volume.Ref) bool { return c.Unknown[ref] }),
-		with(files.Possible, func(ref volume.Ref) bool { return c.Unknown[ref] && c.Shown[ref].UID != "" }))
+	beside := c.newBesideUnknown(files.Possible)
+	maps.DeleteFunc(free, func(ref volume.Ref, _ bool) bool { return beside[ref] })
+	unknown := with(files.Shown, func(ref volume.Ref) bool { return c.Unknown[ref] })
 	changing := c.changed(slices.Concat(files.Changing, files.Now, unknown), free)
 	join(free, changing)
+	for ref := range beside {
+		if free[ref] {
+			return Decision{}, false
+		}
+		held[ref] = true
+	}
 	for ref, reason := range waits {
 		isIn := slices.ContainsFunc(changing, func(refs []volume.Ref) bool { return slices.Contains(refs, ref) })
 		switch {
@@ -188,6 +195,19 @@ func (c *Change) Decide(waits map[volume.Ref]Reason, files Files) (d Decision, o
 		}
 	}
 	return d, true
+}
+
+// newBesideUnknown returns the objects that are new in a file which must stay as it is, because it is also made of an unknown object.
+func (c *Change) newBesideUnknown(possible [][]volume.Ref) map[volume.Ref]bool {
+	all := map[volume.Ref]bool{}
+	for _, refs := range with(possible, func(ref volume.Ref) bool { return c.Unknown[ref] && c.Shown[ref].UID != "" }) {
+		for _, ref := range refs {
+			if c.Shown[ref].UID == "" && c.Newest[ref].UID != "" {
+				all[ref] = true
+			}
+		}
+	}
+	return all
 }
 
 // with returns the files that have such an object.

@@ -20,9 +20,10 @@ func version(n string) volume.Version { return volume.Version{UID: "u", Resource
 // TestHeldTogether: objects are held with the changed objects of their files, unless one of these must not wait. An unknown object is always
 // held, and if a file of it must change, nothing can be shown.
 func TestHeldTogether(t *testing.T) {
-	a, b, c, d, n, u, v := ref("a"), ref("b"), ref("c"), ref("d"), ref("n"), ref("u"), ref("v") // n is optional and new
+	a, b, c, d, u, v := ref("a"), ref("b"), ref("c"), ref("d"), ref("u"), ref("v")
+	n, m := ref("n"), ref("m") // these are new, and m is required
 	shown := Versions{a: version("1"), b: version("1"), c: version("1"), d: version("1"), u: version("1")}
-	newest := Versions{a: version("2"), b: version("2"), c: version("2"), d: version("1"), n: version("1")}
+	newest := Versions{a: version("2"), b: version("2"), c: version("2"), d: version("1"), n: version("1"), m: version("1")}
 	type groups = [][]volume.Ref
 	for name, tt := range map[string]struct {
 		waiting []volume.Ref
@@ -42,6 +43,9 @@ func TestHeldTogether(t *testing.T) {
 		"unknown, beside a change":           {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, a}, {b}}, Changing: groups{{b}}}, want: []volume.Ref{u, a}},
 		"unknown and not shown":              {waiting: []volume.Ref{v}, files: Files{Shown: groups{{v, a}}, Changing: groups{{a}}}, want: []volume.Ref{v, a}},
 		"unknown, beside a new object":       {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, d}}, Possible: groups{{u, d, n}, {a}}}, want: []volume.Ref{u, n}},
+		"unknown, beside a required new one": {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, d}}, Changing: groups{{m}, {c}}, Possible: groups{{u, d, m}}}, want: []volume.Ref{u, m}},
+		"and that is in a file of another":   {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, d}}, Changing: groups{{m, c}}, Possible: groups{{u, d, m}}}, want: []volume.Ref{u, m, c}},
+		"and that file must change":          {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, d}}, Now: groups{{m, c}}, Possible: groups{{u, d, m}}}, fails: true},
 		"unknown and not shown, beside one":  {waiting: []volume.Ref{v}, files: Files{Shown: groups{{d}}, Possible: groups{{v, d, n}}}, want: []volume.Ref{v}},
 		"unknown, and its file must change":  {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, d}}, Now: groups{{u, d}}}, fails: true},
 		"unknown, and another must go":       {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, b}}, Now: groups{{b}}}, fails: true},
