@@ -42,7 +42,7 @@ func newOutput(cmd *cobra.Command, own ...string) *output {
 	o.JSONYamlPrintFlags.AddFlags(cmd)
 	o.TemplateFlags.AddFlags(cmd)
 	cmd.Flags().BoolVar(o.NoHeaders, "no-headers", false, "If true, tables have no headings and no last line that counts.")
-	cmd.Flags().StringVarP(o.OutputFormat, "output", "o", "", "The output format of kubectl get, such as "+strings.Join(slices.Concat(own, []string{"json", "jsonpath", "custom-columns"}), ", ")+". The default is a text for people.")
+	cmd.Flags().StringVarP(o.OutputFormat, "output", "o", "", "The output format of kubectl get, such as "+strings.Join(slices.Concat(own, []string{"json", "jsonpath"}), ", ")+". The default is a text.")
 	return o
 }
 
