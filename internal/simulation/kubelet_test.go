@@ -41,12 +41,14 @@ type simVolume struct {
 
 // simPod is one pod and its volume's request.
 type simPod struct {
-	uid        types.UID
-	name       string
-	volumeID   string
-	target     string
-	isMounted  bool // its first publish succeeded
-	failures   int  // in a row
+	uid       types.UID
+	name      string
+	volumeID  string
+	target    string
+	isMounted bool // its first publish succeeded
+	failures  int  // in a row
+	// unanswered is when the first publish began that got no answer, because the process was killed; zero for none.
+	unanswered time.Duration
 	startedAt  time.Time
 	attributes map[string]string
 }
@@ -243,12 +245,16 @@ func (v *simVolume) publish(p *simPod) {
 	cancel()
 	switch {
 	case proc.dead.Load():
+		if p.unanswered == 0 {
+			p.unanswered = begin
+		}
 		v.w.Met("killed during a publish")
 		after(time.Second)
 		return
 	case err != nil:
 		code := status.Code(err).String()
 		v.w.Met("publish: " + code)
+		p.unanswered = 0
 		v.w.Add(history.Event{Kind: history.Failed, Volume: p.volumeID, Begin: begin, Code: code, Text: err.Error()})
 		after(min(time.Second<<min(p.failures, 5), 20*time.Second))
 		p.failures++
@@ -256,6 +262,9 @@ func (v *simVolume) publish(p *simPod) {
 	}
 	p.failures = 0
 	v.w.Met(map[bool]string{false: "published", true: "republished"}[p.isMounted])
+	if p.unanswered != 0 { // that call may have mounted the volume
+		begin, p.unanswered = p.unanswered, 0
+	}
 	v.w.Add(history.Event{Kind: history.Published, Volume: p.volumeID, Begin: begin})
 	p.isMounted = true
 	v.setMounted(p)
