@@ -114,7 +114,12 @@ func forward(c *checker) {
 		}
 		maps.DeleteFunc(newest[v.ID], func(object string, _ Version) bool { _, is := e.Seen.Shown[object]; return !is })
 		for object, version := range e.Seen.Shown {
-			if last, is := newest[v.ID][object]; is && version.IsOlder(last) && !c.wasRefused(v, object, period{before.At - revokeTime, e.At}) {
+			last, is := newest[v.ID][object]
+			if !is || !version.IsOlder(last) {
+				newest[v.ID][object] = version
+				continue
+			}
+			if during := (period{before.At - revokeTime, e.At}); !c.wasRefused(v, object, during) && !c.wasUnknownTwice(during) {
 				c.fail(e.At, "%s: %s goes back from %v to %v", v.ID, object, last, version)
 			}
 			newest[v.ID][object] = version
