@@ -26,7 +26,7 @@ func (*objects) UnregisterPod(volume.Pod, string)                  {}
 func (*objects) MarkMounted(volume.Pod, string)                    {}
 func (*objects) DenialErr(volume.Pod, volume.Ref) error            { return nil }
 func (*objects) Refresh(volume.Pod, []volume.Ref)                  {}
-func (*objects) ReadAgain(volume.Pod, volume.Ref)                  {}
+func (*objects) ReadAgain(volume.Pod, []volume.Ref)                {}
 func (*objects) OnNewCredential(volume.ServiceAccount)             {}
 
 // GetObject returns an object whose keys can be paths, and variables.

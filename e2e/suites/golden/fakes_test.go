@@ -79,7 +79,7 @@ func (o *objects) register(registered bool) {
 	o.registered = registered
 }
 
-func (*objects) ReadAgain(volume.Pod, volume.Ref) {}
+func (*objects) ReadAgain(volume.Pod, []volume.Ref) {}
 
 func (o *objects) Refresh(volume.Pod, []volume.Ref) {
 	o.mu.Lock()

@@ -24,7 +24,8 @@ func documented(t *testing.T, document, verb string) [][]string {
 	var commands [][]string
 	for _, block := range doclines.Blocks(string(text), "sh") {
 		for _, command := range doclines.Commands(block) {
-			if words := strings.Fields(command); words[0] == "kubectl" && words[1] == verb {
+			words := strings.Fields(command)
+			if strings.HasPrefix(strings.Join(words, " ")+" ", "kubectl "+verb+" ") {
 				commands = append(commands, words[1:])
 			}
 		}
