@@ -51,10 +51,16 @@ func knownForward(c *checker) {
 func (c *checker) eachAnswer(do func(e *Event, q Question, before, now *Answer)) {
 	mounted, found := map[string]time.Duration{}, map[string]bool{}
 	var last *Event
+	var startedAt time.Duration
 	for i := range c.events {
 		switch e := &c.events[i]; e.Kind {
 		case Published:
-			if _, is := mounted[e.Volume]; !is && !found[e.Volume] {
+			_, is := mounted[e.Volume]
+			switch {
+			case is || found[e.Volume]:
+			case e.Begin < startedAt: // an earlier process has mounted it
+				found[e.Volume] = true
+			default:
 				mounted[e.Volume] = e.At
 			}
 		case Told:
@@ -70,7 +76,7 @@ func (c *checker) eachAnswer(do func(e *Event, q Question, before, now *Answer))
 				found[id] = true
 			}
 			clear(mounted)
-			last = nil
+			last, startedAt = nil, e.At
 		case Known:
 			if last != nil {
 				for q, before := range last.Answers {
