@@ -18,6 +18,7 @@ import (
 
 // Answers hold what is known about a volume's objects at one moment. They never change.
 type Answers struct {
+	// Objects are those that exist for the pod and that it may read, and At has their versions.
 	Objects payload.Objects
 	At      record.Versions
 	// Absent are the canaries that exist for other pods only, at the version that says so. Before is what the files show.
@@ -148,7 +149,7 @@ func (b *Binding) Answers(isMounted bool, before record.Record) *Answers {
 }
 
 // Count counts what the files will name with the keys of whole objects, before their paths are made. A volume of an earlier process may name
-// what its files do, whatever that is, so nothing is refused until this process knows them.
+// what its files do, whatever that is, so nothing is refused until this process knows them. It returns nil, or that the volume names too much.
 func (b *Binding) Count(got *Answers, isMounted bool) *failure.Failure {
 	n := b.spec.names.Plus(payload.Names(b.spec.Resolved, got.Objects))
 	if !isMounted || b.spec.isCounted {

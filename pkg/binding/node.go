@@ -20,7 +20,7 @@ import (
 // meanwhile, so nothing that hangs can hold a place.
 const atOnce = 4
 
-// Node is what all bindings of a process share: the answers about rights and the reads of pods. Its fields are constant. What they refer to,
+// Node is what all bindings of a process share: the answers about rights, the reads of pods, and the turns of InTurn. Its fields are constant. What they refer to,
 // and its methods, are safe for concurrent use.
 type Node struct {
 	opts Options
@@ -89,8 +89,8 @@ func (n *Node) InTurn(ctx context.Context, do func()) *failure.Failure {
 // resyncSlots is how many moments of a resync interval have volumes that are due.
 const resyncSlots = 60
 
-// inSlot returns the last moment before a time at which resyncs with an interval are due. If each volume had its own moment, the process would wake up for
-// each of them, which costs more than the resync itself.
+// inSlot returns the last moment before a time at which resyncs with an interval are due. If each volume had its own moment, the process would
+// wake up for each of them, which costs more than the resync itself.
 func (n *Node) inSlot(at time.Time, every time.Duration) time.Time {
 	return n.began.Add(at.Sub(n.began).Truncate(max(every/resyncSlots, 1)))
 }

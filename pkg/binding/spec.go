@@ -40,7 +40,8 @@ func refsOf(source *volume.Source) (refs []volume.Ref) {
 	return refs
 }
 
-// MustRewrite returns the objects of each file that must be written again. An expanded text must go when one of its objects is refused. A file that
+// MustRewrite returns the objects of each file that must be written again. files are those that exist, and shown the versions of their record.
+// An expanded text must go when one of its objects is refused. A file that
 // the record's versions imply must come back: one that was removed with a refused object, or by somebody else.
 func (s *Spec) MustRewrite(files []volume.File, shown record.Versions, refused, unknown map[volume.Ref]bool) (all [][]volume.Ref) {
 	paths := make(map[string]bool, len(files))

@@ -23,12 +23,12 @@ func (all List) With(more ...*Failure) List {
 
 // counted returns the failures that count, the gravest first: silent ones count only among themselves, so that they never hide a fault.
 func (all List) counted() List {
-	told := slices.DeleteFunc(slices.Clone(all), (*Failure).IsSilent)
-	if len(told) == 0 {
-		told = slices.Clone(all)
+	counting := slices.DeleteFunc(slices.Clone(all), (*Failure).IsSilent)
+	if len(counting) == 0 {
+		counting = slices.Clone(all)
 	}
-	slices.SortStableFunc(told, func(a, b *Failure) int { return cmp.Compare(a.Kind, b.Kind) })
-	return told
+	slices.SortStableFunc(counting, func(a, b *Failure) int { return cmp.Compare(a.Kind, b.Kind) })
+	return counting
 }
 
 // Worst returns the failure that decides, or nil if there is none.
