@@ -28,8 +28,8 @@ func (s *subject) costs(ctx context.Context) (c costs, err error) {
 	return c, err
 }
 
-// reportCosts reports what the plugin used up for each of so many updates.
-func (l *lab) reportCosts(ctx context.Context, of *subject, updates int, do func() error) error {
+// reportCosts reports what the plugin used up for each of so many updates, in figures whose names begin with prefix.
+func (l *lab) reportCosts(ctx context.Context, of *subject, prefix string, updates int, do func() error) error {
 	first, err := of.costs(ctx)
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func (l *lab) reportCosts(ctx context.Context, of *subject, updates int, do func
 		return err
 	}
 	each := func(name, unit string, now, then, question float64) {
-		l.report.Value("update."+name, unit, (now-then-question)/float64(updates))
+		l.report.Value(prefix+name, unit, (now-then-question)/float64(updates))
 	}
 	each("cpu_ms", "ms", 1000*after.cpu, 1000*before.cpu, 0)
 	each("allocated_bytes", "bytes", after.allocated, before.allocated, before.allocated-first.allocated)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,7 +31,7 @@ const (
 // is the same for both.
 func runUpdate(ctx context.Context, l *lab) (err error) {
 	updates := scaled(l, 20, 1000)
-	if err := l.create(ctx, len(identities()), always(before)); err != nil {
+	if err := l.create(ctx, len(identities())+1, always(before)); err != nil { // one for reportBeside
 		return err
 	}
 	var nodes []*node
@@ -76,7 +77,7 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 			return err
 		}
 	}
-	if err := l.reportCost(ctx, nodes[0], all[0]); err != nil {
+	if err := errors.Join(l.reportCost(ctx, nodes[0], all[0]), l.reportBeside(ctx, nodes[0])); err != nil {
 		return err
 	}
 	floor, err := l.floorOfOneFile(ctx, updates)
@@ -95,16 +96,37 @@ func (l *lab) reportCost(ctx context.Context, n *node, u *updating) error {
 		return err
 	}
 	updates := scaled(l, 20, 200)
-	more := func() error {
-		if err := u.send(ctx, updates, updateInterval); err != nil {
-			return err
-		}
-		return u.settle(ctx)
-	}
-	if err := l.reportCosts(ctx, plugin, updates, more); err != nil {
+	more := func() error { return u.sendAll(ctx, updates) }
+	if err := l.reportCosts(ctx, plugin, "update.", updates, more); err != nil {
 		return err
 	}
 	return l.reportSteps(ctx, plugin, updates, time.Duration(updates)*updateInterval+2*time.Second, more)
+}
+
+// reportBeside reports what an update costs the plugin if the volume also shows a value of 900 KiB, which does not change.
+func (l *lab) reportBeside(ctx context.Context, n *node) (err error) {
+	object, large := objectName(len(identities())), configMap(objectPrefix+"large", before)
+	large.Data[paddingKey] = strings.Repeat("x", 900<<10)
+	if _, err := l.configMaps().Create(ctx, large, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	v := asPlugin.volume(object)
+	v.Attributes = map[string]string{"sources": fmt.Sprintf(
+		"[{configMap: {name: %s}}, {configMap: {name: %s, items: [{key: %s, path: large}]}}]", object, large.Name, paddingKey)}
+	if err := n.Publish(ctx, v); err != nil {
+		return err
+	}
+	u, err := l.newUpdating(ctx, object, n.valueFiles([]*harness.Volume{v}))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, u.close()) }()
+	plugin, err := n.subject()
+	if err != nil {
+		return err
+	}
+	updates := scaled(l, 20, 200)
+	return l.reportCosts(ctx, plugin, "update.beside_", updates, func() error { return u.sendAll(ctx, updates) })
 }
 
 // runFanout is B3: one object in a volume of each of a node's pods. An update is timed from the event of a bare watch
@@ -202,6 +224,14 @@ func (u *updating) send(ctx context.Context, updates int, interval time.Duration
 	first := u.sent
 	u.sent += updates
 	return u.updateSteadily(ctx, updates, interval, func(i int) (object, value string) { return u.object, state(first + i) })
+}
+
+// sendAll sends so many updates more, and waits until all were seen.
+func (u *updating) sendAll(ctx context.Context, updates int) error {
+	if err := u.send(ctx, updates, updateInterval); err != nil {
+		return err
+	}
+	return u.settle(ctx)
 }
 
 // settle waits until the last update was seen by all.
