@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"runtime/debug"
 	"strconv"
 
@@ -21,15 +20,10 @@ type blow struct {
 func fileAttacks() []blow {
 	return []blow{
 		{"open-write", opening(unix.O_WRONLY)},
-		{"open-append", opening(unix.O_RDWR | unix.O_APPEND)},
 		{"open-create-truncate", opening(unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC)},
 		{"open-read-truncate", func(_, file string) error { return withFile(file, unix.O_TRUNC, nothing) }},
 		{"truncate", func(_, file string) error { return unix.Truncate(file, 1) }},
 		{"chmod", func(_, file string) error { return unix.Chmod(file, 0o666) }},
-		{"chmod-descriptor", func(_, file string) error {
-			return withFile(file, unix.O_RDONLY, func(fd int) error { return unix.Fchmod(fd, 0o666) })
-		}},
-		{"chown", func(_, file string) error { return unix.Chown(file, unix.Getuid(), unix.Getgid()) }},
 		{"chown-descriptor", func(_, file string) error {
 			return withFile(file, unix.O_RDONLY, func(fd int) error { return unix.Fchown(fd, unix.Getuid(), unix.Getgid()) })
 		}},
@@ -40,9 +34,6 @@ func fileAttacks() []blow {
 		{"reopen-descriptor", reopening(unix.O_RDONLY)},
 		{"reopen-path-descriptor", reopening(unix.O_PATH)},
 		{"mmap-shared", func(_, file string) error { return withWritable(file, mapShared) }},
-		{"fallocate", func(_, file string) error {
-			return withWritable(file, func(fd int) error { return unix.Fallocate(fd, 0, 0, 1<<16) })
-		}},
 		{"ioctl-setflags", func(_, file string) error { return withFile(file, unix.O_RDONLY, setNoDump) }},
 	}
 }
@@ -55,11 +46,6 @@ func dirAttacks() []blow {
 		}},
 		{"create-nameless", func(dir, _ string) error { return withFile(dir, unix.O_TMPFILE|unix.O_RDWR, nothing) }},
 		{"rename", func(dir, file string) error { return unix.Rename(file, dir+"/hostile") }},
-		{"rename-exchange", func(dir, file string) error {
-			link := dir + "/hostile-link"
-			_ = unix.Symlink("/proc/self/environ", link) // who can't make that can't exchange either
-			return unix.Renameat2(unix.AT_FDCWD, file, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE)
-		}},
 		{"link", func(dir, file string) error {
 			return unix.Linkat(unix.AT_FDCWD, file, unix.AT_FDCWD, dir+"/hostile", unix.AT_SYMLINK_FOLLOW)
 		}},
@@ -67,8 +53,6 @@ func dirAttacks() []blow {
 		{"unlink", func(_, file string) error { return unix.Unlink(file) }},
 		{"mkdir", func(dir, _ string) error { return unix.Mkdir(dir+"/hostile", 0o777) }},
 		{"mknod-fifo", func(dir, _ string) error { return unix.Mknod(dir+"/hostile", unix.S_IFIFO|0o666, 0) }},
-		{"mknod-whiteout", func(dir, _ string) error { return unix.Mknod(dir+"/hostile", unix.S_IFCHR|0o666, 0) }},
-		{"bind-socket", bindSocket},
 		{"chmod-directory", func(dir, _ string) error { return unix.Chmod(dir, 0o777) }},
 		{"rewrite-current", func(dir, _ string) error {
 			if err := unix.Symlink("/proc/self/root", dir+"/..data_tmp"); err != nil {
@@ -140,16 +124,6 @@ func setNoDump(fd int) error {
 		return err
 	}
 	return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags|noDump))
-}
-
-// bindSocket makes a socket's file.
-func bindSocket(dir, _ string) error {
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/hostile", Net: "unix"})
-	if err != nil {
-		return err
-	}
-	listener.SetUnlinkOnClose(false)
-	return listener.Close()
 }
 
 // byHandle opens a file for writing by the number that its file system knows it by.

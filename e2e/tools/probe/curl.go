@@ -7,19 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
 )
 
 // curl stands for the program of that name, as far as deploy/examples/smoke.yaml needs it: it makes one request by
-// HTTPS, writes the answer to out, and fails if the server refuses. Like curl, it repeats the request if the server is busy, too slow, or
-// refuses the connection.
+// HTTPS, writes the answer to out, and fails if the server refuses. It repeats the request if the server is busy, or can't be reached.
 func curl(ctx context.Context, out io.Writer, args []string) error {
 	flags := pflag.NewFlagSet("curl", pflag.ContinueOnError)
 	for _, name := range []string{"silent", "show-error", "fail-with-body", "retry-connrefused"} { // as it always is here
@@ -69,28 +66,18 @@ func curl(ctx context.Context, out io.Writer, args []string) error {
 	}
 }
 
-// send makes a request and writes the answer to out. If it returns an error, it says whether curl --retry would repeat the request.
+// send makes a request and writes the answer to out. If it returns an error, it says whether to repeat the request.
 func send(client *http.Client, request *http.Request, out io.Writer) (again bool, err error) {
 	response, err := client.Do(request)
 	if err != nil {
-		return isTransient(err), err
+		return true, err
 	}
 	defer response.Body.Close()
 	if _, err := io.Copy(out, response.Body); err != nil {
-		return isTransient(err), err
-	}
-	switch response.StatusCode {
-	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError,
-		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true, fmt.Errorf("the server answered %s", response.Status)
+		return true, err
 	}
 	if response.StatusCode >= http.StatusBadRequest {
-		return false, fmt.Errorf("the server answered %s", response.Status)
+		err = fmt.Errorf("the server answered %s", response.Status)
 	}
-	return false, nil
-}
-
-func isTransient(err error) bool {
-	network, ok := errors.AsType[net.Error](err)
-	return errors.Is(err, syscall.ECONNREFUSED) || ok && network.Timeout()
+	return response.StatusCode == http.StatusTooManyRequests || response.StatusCode >= http.StatusInternalServerError, err
 }

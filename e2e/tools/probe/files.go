@@ -78,6 +78,15 @@ func describe(path string) (entry, error) {
 	return e, err
 }
 
+// install writes a copy of the program to a file.
+func install(path string) error {
+	program, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, program, 0o755)
+}
+
 // read copies the file to out.
 func read(out io.Writer, path string) error {
 	file, err := os.Open(path)

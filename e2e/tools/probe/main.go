@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 )
 
 const usage = `usage:
@@ -26,7 +25,6 @@ const usage = `usage:
   probe tree DIR                            each entry below DIR, in JSON
   probe write FILE TEXT                     "ok", or the name of the errno
   probe await FILE TEXT TIMEOUT             "ready", then in JSON how TEXT arrived
-  probe grow TIMEOUT LAST FILE...           "ready", then in JSON each text that the FILEs got until all held LAST
   probe login TIMEOUT LAST DIR              "ready", then in JSON how often a login with the user and the password of DIR failed,
                                             until both are LAST
   probe follow FILE...                      the clock's name, then in JSON each text that a FILE gets, and each
@@ -35,25 +33,23 @@ const usage = `usage:
                                             that it opens each PERIOD, until SIGTERM
   probe obey FILE                           each text that FILE gets, a line each, until one that begins with "bad", which
                                             is an error, or SIGTERM
-  probe arrivals TIMEOUT FILE TEXT...       the clock's name, then in JSON when each FILE had its TEXT
-  probe events PATHS DIR...                 "ready", then a line for each event (inotify) of the PATHS, separated by commas, in
-                                            each DIR, until SIGTERM
+  probe events PATHS DIR                    "ready", then a line for each event (inotify) of the PATHS, separated by commas, in
+                                            DIR, until SIGTERM
   probe mounts TEXT                         the mounts of all processes that have TEXT, in JSON
   probe attack ASSAULT                      what became of attacks on files, in JSON
   probe remount ASSAULT                     what became of attacks on mounts, in JSON
   probe escape ASSAULT                      what became of attempts to leave the container, in JSON
   probe install FILE                        a copy of the program
-  probe inotifyd - DIR:y                    what is moved into DIR, a line each, as busybox's inotifyd does
   probe curl --cacert FILE ... URL          the answer to a request by HTTPS, as curl gives it
   probe serve ADDRESS NAME                  the value of a variable, to each HTTP request, until SIGTERM
   probe requests URL                        each second in JSON how many requests were sent and have failed, until SIGTERM
-A program called inotifyd or curl takes these arguments alone.`
+A program called curl takes these arguments alone.`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	args := os.Args[1:]
-	if name := filepath.Base(os.Args[0]); name == "inotifyd" || name == "curl" {
+	if name := filepath.Base(os.Args[0]); name == "curl" {
 		args = append([]string{name}, args...)
 	}
 	if err := run(ctx, os.Stdout, args); err != nil {
@@ -79,11 +75,7 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 	case command == "write" && len(args) == 2:
 		return write(out, args[0], args[1])
 	case command == "await" && len(args) == 3:
-		r := reader{last: map[string]string{}}
-		return r.until(ctx, out, args[2], args[1], args[:1])
-	case command == "grow" && len(args) >= 3:
-		r := reader{tells: true, began: time.Now(), last: map[string]string{}}
-		return r.until(ctx, out, args[0], args[1], args[2:])
+		return await(ctx, out, args[0], args[1], args[2])
 	case command == "login" && len(args) == 3:
 		return login(ctx, out, args[0], args[1], args[2])
 	case command == "follow" && len(args) >= 1:
@@ -92,16 +84,12 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return reload(ctx, out, args[0], args[1])
 	case command == "obey" && len(args) == 1:
 		return obey(ctx, out, args[0])
-	case command == "arrivals" && len(args) >= 3 && len(args)%2 == 1:
-		return arrivals(ctx, out, args[0], args[1:])
-	case command == "events" && len(args) >= 2:
-		return followEvents(ctx, out, strings.Split(args[0], ","), args[1:])
+	case command == "events" && len(args) == 2:
+		return followEvents(ctx, out, strings.Split(args[0], ","), args[1])
 	case command == "mounts" && len(args) == 1:
 		return answer(out)(mounts("/proc", args[0]))
 	case command == "install" && len(args) == 1:
 		return install(args[0])
-	case command == "inotifyd" && len(args) == 2:
-		return inotifyd(ctx, out, args[0], args[1])
 	case command == "curl" && len(args) > 0:
 		return curl(ctx, out, args)
 	case command == "serve" && len(args) == 2:

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// pollInterval bounds how late a change is noticed by await and grow. Polling, because the tests measure when a
+	// pollInterval bounds how late a change is noticed by await and login. Polling, because the tests measure when a
 	// reader sees a change, not when it is told of one.
 	pollInterval = time.Millisecond
 	// obeyInterval is the time between two reads of obey.
@@ -29,51 +29,19 @@ const (
 
 // reading tells how texts came into files.
 type reading struct {
-	// Reads counts the reads, and Failed those of them that gave an error.
+	// Reads counts the reads, and Failed those of them that went wrong.
 	Reads  int `json:"reads"`
 	Failed int `json:"failed"`
 	// Error tells of the last read that failed.
 	Error string `json:"error,omitempty"`
-	// Told is what the reads of grow gave: each error, and each text that differs from the one before.
-	Told []told `json:"told,omitempty"`
 }
 
-// reader reads files. last has the last text of each. If it tells, it also keeps what the reads gave, for the suite to judge.
-type reader struct {
-	reading
-	tells bool
-	began time.Time
-	last  map[string]string
-}
+// fails counts a read that went wrong.
+func (r *reading) fails(why string) { r.Failed, r.Error = r.Failed+1, why }
 
-// read reads a file once; ok tells whether it could.
-func (r *reader) read(file string) (text string, ok bool) {
-	content, err := os.ReadFile(file)
-	if r.tells && errors.Is(err, fs.ErrNotExist) {
-		// Between the look at ..data and that at the file the generation may have gone, as with the
-		// kubelet's own volumes. Opening it again finds the next one.
-		content, err = os.ReadFile(file)
-	}
-	text = string(content)
-	r.Reads++
-	last, isKnown := r.last[file]
-	one := told{File: file, Text: text, Reads: r.Reads}
-	if err != nil {
-		r.Failed++
-		r.Error, one.Error = err.Error(), err.Error()
-	} else {
-		r.last[file] = text
-	}
-	if r.tells && (err != nil || !isKnown || text != last) {
-		one.At = time.Since(r.began)
-		r.Told = append(r.Told, one)
-	}
-	return text, err == nil
-}
-
-// until reads the files until each holds the text. It writes "ready" to out after the first reads, so that who makes
-// the change knows when to, and at the end the reading in JSON.
-func (r *reader) until(ctx context.Context, out io.Writer, timeout, text string, files []string) error {
+// until calls look each pollInterval until it says that all is as it should be. It writes "ready" to out after the first time, so that
+// who makes the change knows when to, and at the end the reading in JSON.
+func until(ctx context.Context, out io.Writer, timeout string, look func(*reading) (bool, error)) error {
 	limit, err := time.ParseDuration(timeout)
 	if err != nil {
 		return err
@@ -82,17 +50,14 @@ func (r *reader) until(ctx context.Context, out io.Writer, timeout, text string,
 	defer cancel()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
+	var r reading
 	for {
-		missing := ""
-		for _, file := range files {
-			if got, ok := r.read(file); !ok || got != text {
-				missing = file
-			}
+		r.Reads++
+		done, err := look(&r)
+		if done || err != nil {
+			return answer(out)(r, err)
 		}
-		if missing == "" {
-			break
-		}
-		if r.Reads == len(files) {
+		if r.Reads == 1 {
 			if _, err := fmt.Fprintln(out, "ready"); err != nil {
 				return err
 			}
@@ -100,10 +65,30 @@ func (r *reader) until(ctx context.Context, out io.Writer, timeout, text string,
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%s has not the text after %s: %+v", missing, limit, r.reading)
+			return fmt.Errorf("not so after %s: %+v", limit, r)
 		}
 	}
-	return answer(out)(r.reading, nil)
+}
+
+// await reads a file until it holds the text.
+func await(ctx context.Context, out io.Writer, file, text, timeout string) error {
+	return until(ctx, out, timeout, func(r *reading) (bool, error) {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			r.fails(err.Error())
+		}
+		return err == nil && string(content) == text, nil
+	})
+}
+
+// readFile reads a file of a volume. Between the look at ..data and that at the file the generation may have gone, as with the
+// kubelet's own volumes. Opening it again finds the next one.
+func readFile(file string) ([]byte, error) {
+	content, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		content, err = os.ReadFile(file)
+	}
+	return content, err
 }
 
 // told is a text that a file got, or a read that went wrong.
@@ -114,7 +99,7 @@ type told struct {
 	Error string `json:"error,omitempty"`
 	// Reads counts the reads of the file up to this one.
 	Reads int `json:"reads"`
-	// At is the time after the read, by the clock of package clock; of grow it is the time since its begin.
+	// At is the time after the read, by the clock of package clock.
 	At time.Duration `json:"at"`
 }
 
@@ -144,24 +129,12 @@ func follow(ctx context.Context, out io.Writer, files []string) error {
 	if err := nameClock(out); err != nil {
 		return err
 	}
-	readers := make([]reader, len(files))
-	for i := range readers {
-		readers[i] = reader{tells: true, last: map[string]string{}}
-	}
+	last := make([]told, len(files))
 	events := make([]byte, 4096)
 	for ctx.Err() == nil {
 		for i, file := range files {
-			r := &readers[i]
-			r.Told = nil
-			r.read(file)
-			at, err := clock.Now()
-			if err != nil {
+			if err := last[i].follow(out, file); err != nil {
 				return err
-			}
-			for i := range r.Told {
-				if err := r.Told[i].tell(out, at); err != nil {
-					return err
-				}
 			}
 		}
 		if err := renames.SetReadDeadline(time.Now().Add(followInterval)); err != nil {
@@ -174,15 +147,32 @@ func follow(ctx context.Context, out io.Writer, files []string) error {
 	return nil
 }
 
+// follow reads the file, and tells of it if it has another text than before, or can't be read.
+func (t *told) follow(out io.Writer, file string) error {
+	content, err := readFile(file)
+	t.Reads++
+	now := told{File: file, Text: string(content), Reads: t.Reads}
+	switch {
+	case err != nil:
+		now.Error = err.Error()
+	case t.File != "" && now.Text == t.Text:
+		return nil
+	default:
+		t.File, t.Text = file, now.Text
+	}
+	at, err := clock.Now()
+	if err != nil {
+		return err
+	}
+	return now.tell(out, at)
+}
+
 // obey is a program that reads its configuration again and again, and ends with an error if that is bad. It tells of each change.
 func obey(ctx context.Context, out io.Writer, file string) error {
 	ticker := time.NewTicker(obeyInterval)
 	defer ticker.Stop()
 	for seen := ""; ; {
-		content, err := os.ReadFile(file)
-		if errors.Is(err, fs.ErrNotExist) { // as in reader.read
-			content, err = os.ReadFile(file)
-		}
+		content, err := readFile(file)
 		if err != nil {
 			return err
 		}
@@ -199,66 +189,6 @@ func obey(ctx context.Context, out io.Writer, file string) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-		}
-	}
-}
-
-// arrivals waits until each file has its text, and tells when. It reads the files when something is renamed in their
-// directories and costs nothing between, so that many can wait beside each other. No change can be missed once it has
-// named the clock. A file that has its text before, or that can't be read at any time, is an error.
-func arrivals(ctx context.Context, out io.Writer, timeout string, args []string) error {
-	limit, err := time.ParseDuration(timeout)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	var files []string
-	texts := map[string]string{}
-	for i := 0; i+1 < len(args); i += 2 {
-		files = append(files, args[i])
-		texts[args[i]] = args[i+1]
-	}
-	renames, err := watchDirectories(files)
-	if err != nil {
-		return err
-	}
-	defer renames.Close()
-	// The end of the time ends the read that waits.
-	stop := context.AfterFunc(ctx, func() { _ = renames.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	events := make([]byte, 4096)
-	for first := true; ; first = false {
-		for file, text := range texts {
-			content, err := os.ReadFile(file)
-			if err != nil {
-				return err
-			}
-			if string(content) != text {
-				continue
-			}
-			if first {
-				return fmt.Errorf("%s has its text already", file)
-			}
-			at, err := clock.Now()
-			if err != nil {
-				return err
-			}
-			if err := (&told{File: file}).tell(out, at); err != nil {
-				return err
-			}
-			delete(texts, file)
-		}
-		if len(texts) == 0 {
-			return nil
-		}
-		if first {
-			if err := nameClock(out); err != nil {
-				return err
-			}
-		}
-		if _, err := renames.Read(events); err != nil {
-			return fmt.Errorf("wait for renames, %s: %w", limit, err)
 		}
 	}
 }

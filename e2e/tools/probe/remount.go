@@ -24,7 +24,7 @@ func remount(ctx context.Context, a *assault) (siege, error) {
 	s := siege{Rehearsal: report{}, Report: report{}}
 	for _, attack := range remounts() {
 		for _, p := range a.Places {
-			s.Report.add(attack.name, p.Dir+"/"+p.Name, a.remountOne(attack, p))
+			s.Report.add(attack.name, p.Dir+"/"+p.Name, remountOne(attack, p))
 		}
 		s.Rehearsal.add(attack.name, "", a.remountOwn(attack))
 	}
@@ -60,14 +60,12 @@ func remountAsRoot(ctx context.Context, a *assault) (siege, error) {
 type target struct {
 	// mount is its path, and file that of a file in it, or the same.
 	mount, file string
-	// scratch is a directory to mount things on.
-	scratch string
 }
 
 // remountOne makes one attack, in a mount namespace that ends with it, so that the next
 // finds the mount as it was. Who may not have one of those tries in its own.
-func (a *assault) remountOne(r remountAttack, p place) error {
-	t := target{mount: p.Dir, file: filepath.Join(p.Dir, p.Name), scratch: a.Scratch}
+func remountOne(r remountAttack, p place) error {
+	t := target{mount: p.Dir, file: filepath.Join(p.Dir, p.Name)}
 	if p.Alone {
 		t.mount = t.file
 	}
@@ -84,7 +82,7 @@ var errNoMount = errors.New("no mount of its own")
 // read-only itself.
 func (a *assault) remountOwn(r remountAttack) error {
 	dir := filepath.Join(a.Scratch, "own")
-	t := target{mount: dir, file: dir + "/key", scratch: a.Scratch}
+	t := target{mount: dir, file: dir + "/key"}
 	return onThread(func() error {
 		if err := t.make(); err != nil {
 			return fmt.Errorf("%w: %v", errNoMount, err)
@@ -129,15 +127,9 @@ func remounts() []remountAttack {
 	return []remountAttack{
 		{"remount-mount", func(t target) error { return t.afterMount(unix.MS_REMOUNT | unix.MS_BIND) }},
 		{"remount-file-system", func(t target) error { return t.afterMount(unix.MS_REMOUNT) }},
-		{"mount-setattr", func(t target) error { return t.afterSetattr(0) }},
-		{"mount-setattr-recursive", func(t target) error { return t.afterSetattr(unix.AT_RECURSIVE) }},
-		{"open-tree", func(t target) error { return t.inClone(unix.OPEN_TREE_CLONE) }},
-		{"open-tree-recursive", func(t target) error { return t.inClone(unix.OPEN_TREE_CLONE | unix.AT_RECURSIVE) }},
-		{"fspick-reconfigure", target.reconfigure},
-		{"bind-elsewhere", func(t target) error { return t.elsewhere(t.bindTo) }},
-		{"move-elsewhere", func(t target) error { return t.elsewhere(t.moveTo) }},
+		{"mount-setattr", target.afterSetattr},
+		{"open-tree", target.inClone},
 		{"unmount", func(t target) error { return unix.Unmount(t.mount, unix.MNT_DETACH) }},
-		{"pivot-root", target.afterPivot},
 	}
 }
 
@@ -162,86 +154,22 @@ func (t target) afterMount(flags uintptr) error {
 
 func writable() *unix.MountAttr { return &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY} }
 
-func (t target) afterSetattr(flags uint) error {
-	if err := unix.MountSetattr(unix.AT_FDCWD, t.mount, flags, writable()); err != nil {
+func (t target) afterSetattr() error {
+	if err := unix.MountSetattr(unix.AT_FDCWD, t.mount, 0, writable()); err != nil {
 		return err
 	}
 	return overwrite(t.file)
 }
 
 // inClone writes through a copy of the mount that is nowhere.
-func (t target) inClone(flags uint) error {
-	fd, err := unix.OpenTree(unix.AT_FDCWD, t.mount, flags|unix.OPEN_TREE_CLOEXEC)
+func (t target) inClone() error {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, t.mount, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|flags&unix.AT_RECURSIVE, writable()); err != nil {
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, writable()); err != nil {
 		return err
 	}
 	return overwrite("/proc/self/fd/" + strconv.Itoa(fd) + t.file[len(t.mount):])
-}
-
-// reconfigure sets an option of the file system, which another one could be as well.
-func (t target) reconfigure() error {
-	fd, err := unix.Fspick(unix.AT_FDCWD, t.mount, unix.FSPICK_CLOEXEC)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if err := unix.FsconfigSetFlag(fd, "rw"); err != nil {
-		return err
-	}
-	return unix.FsconfigReconfigure(fd)
-}
-
-// elsewhere has the mount in another place and makes it writable there.
-func (t target) elsewhere(put func(path string) error) error {
-	path, err := t.mountPoint()
-	if err != nil {
-		return err
-	}
-	if err := put(path); err != nil {
-		return err
-	}
-	return target{mount: path, file: path + t.file[len(t.mount):]}.afterMount(unix.MS_REMOUNT | unix.MS_BIND)
-}
-
-// mountPoint makes a directory, or a file where the target is one.
-func (t target) mountPoint() (string, error) {
-	dir, err := os.MkdirTemp(t.scratch, "mount-point-")
-	if err != nil || t.mount != t.file {
-		return dir, err
-	}
-	path := filepath.Join(dir, "file")
-	return path, os.WriteFile(path, nil, 0o600)
-}
-
-func (t target) bindTo(path string) error { return unix.Mount(t.mount, path, "", unix.MS_BIND, "") }
-
-func (t target) moveTo(path string) error { return unix.Mount(t.mount, path, "", unix.MS_MOVE, "") }
-
-// afterPivot makes the mount the root of this thread's mount namespace, and that writable.
-func (t target) afterPivot() error {
-	if t.mount == t.file {
-		return unix.ENOTDIR
-	}
-	// In the namespace that the container itself lives in, this could succeed and be the end
-	// of it; so not there.
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return err
-	}
-	if err := unix.Mount(t.mount, t.mount, "", unix.MS_BIND, ""); err != nil {
-		return err
-	}
-	if err := unix.Chdir(t.mount); err != nil {
-		return err
-	}
-	if err := unix.PivotRoot(".", "."); err != nil {
-		return err
-	}
-	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return err
-	}
-	return target{mount: "/", file: t.file[len(t.mount):]}.afterMount(unix.MS_REMOUNT | unix.MS_BIND)
 }

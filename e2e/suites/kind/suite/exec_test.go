@@ -101,7 +101,6 @@ type arrival struct {
 	Reads  int    `json:"reads"`
 	Failed int    `json:"failed"`
 	Error  string `json:"error"`
-	Told   []told `json:"told"`
 	// at is when the answer reached this process: later than the file had the text.
 	at time.Time
 }
@@ -120,13 +119,6 @@ type pending struct {
 func (p *pod) await(file, text string, timeout time.Duration) *pending {
 	p.t.Helper()
 	return p.pend(fmt.Sprintf("%q in %s", text, file), timeout, []string{"await", file, text, timeout.String()})
-}
-
-// grow starts a probe that reads the files, whose texts only grow, until all hold the last one.
-func (p *pod) grow(last string, timeout time.Duration, files ...string) *pending {
-	p.t.Helper()
-	args := append([]string{"grow", timeout.String(), last}, files...)
-	return p.pend(fmt.Sprintf("%q in %q", last, files), timeout, args)
 }
 
 // login starts a probe that logs in with a user and a password until both are the last ones.

@@ -20,23 +20,27 @@ func TestGate(t *testing.T) {
 	if image == "" {
 		t.Skip("left out: the nodes have no image of kubectl-refvol")
 	}
-	k := newKitchen(t)
-	own := k.in(t, "shop")
-	shop := k.namespaces["shop"]
-	k.namespaces["refvol"] = &namespace{name: "refvol"} // the first word of the plugin's
-	text := strings.NewReplacer("ghcr.io/refvol/kubectl-refvol:v0.1.0", image, "refvol-gate", own, "name: kubectl-refvol", "name: "+own+"-asks").
+	shop := newNamespace(t)
+	s, own := newShell(shop), shop.name
+	text := strings.NewReplacer("ghcr.io/refvol/kubectl-refvol:v0.1.0", image, "refvol-gate", own, "namespace: shop", "namespace: "+own,
+		"name: kubectl-refvol", "name: "+own+"-asks").
 		Replace(read(t, "../../../../deploy/kubectl-refvol/rbac.yaml") + "---\n" + read(t, "../../../../deploy/examples/gate.yaml"))
 	rights, job, found := strings.Cut(text, "apiVersion: batch/v1")
 	if !found {
 		t.Fatal("the example has no Job")
 	}
-	k.apply(t, rights)
-	shop.createSecret("db", object{"password": canary("first")})
+	file := s.apply(rights)
+	t.Cleanup(func() { // some are in no namespace, or in the plugin's
+		if err := kubectl(context.WithoutCancel(t.Context()), "delete", "--ignore-not-found", "--filename="+file); err != nil {
+			t.Error(err)
+		}
+	})
+	shop.setSecret("db", object{"password": canary("first")})
 	p := shop.start(newPod("reader", refvol("login", attributes{"secret": "db"})))
 
 	start := func(name, timeout string) {
 		named := strings.Replace(job, "name: "+own, "name: "+name, 1)
-		k.apply(t, "apiVersion: batch/v1"+strings.Replace(named, "--timeout=10m", "--timeout="+timeout, 1))
+		s.apply("apiVersion: batch/v1" + strings.Replace(named, "--timeout=10m", "--timeout="+timeout, 1))
 	}
 	start("too-early", "10s")
 	if how := shop.jobEnds("too-early"); how != batchv1.JobFailed {

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,8 +39,8 @@ func newRelease(t *testing.T, prefix string) *release {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
-		if out, err := r.helm(ctx, "uninstall", "refvol", "--no-hooks", "--ignore-not-found", "--wait"); err != nil {
-			t.Errorf("%v: %s", err, out)
+		if err := r.helm(ctx, "uninstall", "refvol", "--no-hooks", "--ignore-not-found", "--wait"); err != nil {
+			t.Error(err)
 		}
 	})
 	return r
@@ -80,15 +80,11 @@ func (r *release) copyChart(from, prefix string) string {
 	return chart
 }
 
-// helm runs helm and returns what it printed, also with an error.
-func (r *release) helm(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, r.program, append(args, "--namespace="+r.name, "--timeout="+rollTimeout.String())...)
-	cmd.Env = append(os.Environ(), "HOME="+r.dir, "HELM_DATA_HOME="+r.dir, "HELM_CONFIG_HOME="+r.dir, "HELM_CACHE_HOME="+r.dir)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return string(out), fmt.Errorf("helm %q: %w", args, err)
-	}
-	return string(out), nil
+// helm runs helm.
+func (r *release) helm(ctx context.Context, args ...string) error {
+	env := []string{"HOME=" + r.dir, "HELM_DATA_HOME=" + r.dir, "HELM_CONFIG_HOME=" + r.dir, "HELM_CACHE_HOME=" + r.dir, r.program}
+	_, err := command(ctx, "env", slices.Concat(env, args, []string{"--namespace=" + r.name, "--timeout=" + rollTimeout.String()})...)
+	return err
 }
 
 // imageParts returns what the chart's values call the plugin's image.

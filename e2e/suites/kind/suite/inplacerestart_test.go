@@ -21,11 +21,14 @@ const restartTimeout = 6 * time.Minute
 func TestRestartInPlace(t *testing.T) {
 	n := newNamespace(t)
 	n.needsPolicies()
-	n.createConfigMap("settings", object{"mode": "slow"})
-	n.createSecret("db", object{"db.password": "before", "db.revoked": "revoked"})
+	n.setConfigMap("settings", object{"mode": "slow"})
+	n.setSecret("db", object{"db.password": "before", "db.revoked": "revoked"})
 	with, without := n.start(withVariables("with", "true")), n.start(withVariables("without", ""))
 	if c := with.Spec.InitContainers; len(c) != 1 || c[0].Name != "refvol-notify" {
 		t.Fatalf("the labelled pod has the init containers %+v", c)
+	}
+	if !slices.ContainsFunc(with.Spec.Volumes, func(v corev1.Volume) bool { return v.EmptyDir != nil }) {
+		t.Error("the sidecar has no emptyDir, for which kubectl drain needs --delete-emptydir-data")
 	}
 	if c := without.Spec.InitContainers; len(c) != 0 {
 		t.Fatalf("the pod without the label has the init containers %+v", c)
@@ -38,8 +41,8 @@ func TestRestartInPlace(t *testing.T) {
 	}
 	ip, runs := with.Status.PodIP, with.restarts(t)
 
-	n.updateConfigMap("settings", object{"mode": "fast"})
-	n.updateSecret("db", object{"db.password": "after", "db.revoked": "revoked"})
+	n.setConfigMap("settings", object{"mode": "fast"})
+	n.setSecret("db", object{"db.password": "after", "db.revoked": "revoked"})
 	eventually(t, restartTimeout, "new variables", func(ctx context.Context) error {
 		return with.hasVariables(ctx, map[string]string{"MODE": "fast", "db.password": "after"})
 	})
@@ -56,7 +59,7 @@ func TestRestartInPlace(t *testing.T) {
 	if err := without.hasVariables(t.Context(), old); err != nil || without.restarts(t) != 0 {
 		t.Errorf("the pod without the label: %v, %d restarts", err, without.restarts(t))
 	}
-	n.updateSecret("db", object{"db.password": "after"}) // a password is revoked
+	n.setSecret("db", object{"db.password": "after"}) // a password is revoked
 	eventually(t, restartTimeout, "no container has the revoked variable", func(ctx context.Context) error {
 		return with.hasVariables(ctx, map[string]string{"MODE": "fast", "db.password": "after", "db.revoked": ""})
 	})
@@ -95,19 +98,14 @@ func withVariables(name, label string) *corev1.Pod {
 
 // hasVariables returns an error if the first process of the container "probe" lacks one. "" stands for a variable that it must not have.
 func (p *pod) hasVariables(ctx context.Context, want map[string]string) error {
-	return p.containerHas(ctx, "probe", want)
-}
-
-// containerHas is hasVariables for any container.
-func (p *pod) containerHas(ctx context.Context, container string, want map[string]string) error {
-	text, err := p.ask(ctx, container, "read", "/proc/1/environ")
+	text, err := p.ask(ctx, "probe", "read", "/proc/1/environ")
 	if err != nil {
 		return err
 	}
 	got := environment(text)
 	for name, value := range want {
 		if got[name] != value {
-			return fmt.Errorf("container %s of pod %s has %s=%q, want %q", container, p.Name, name, got[name], value)
+			return fmt.Errorf("pod %s has %s=%q, want %q", p.Name, name, got[name], value)
 		}
 	}
 	return nil

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +40,8 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// searchCluster searches the plugins' logs, all events and what is said of pods and nodes.
+// searchCluster searches the plugins' logs, all events and what is said of pods. What the plugins serve is searched by the suite
+// integration.
 func searchCluster(ctx context.Context) error {
 	c, err := newCluster()
 	if err != nil {
@@ -55,7 +55,7 @@ func searchCluster(ctx context.Context) error {
 	total := int64(0)
 	for i := range plugins.Items {
 		size, err := c.searchLogs(ctx, &plugins.Items[i], &corev1.PodLogOptions{})
-		errs = append(errs, err, c.searchHTTP(ctx, &plugins.Items[i]))
+		errs = append(errs, err)
 		total += size
 	}
 	if len(plugins.Items) == 0 {
@@ -66,7 +66,7 @@ func searchCluster(ctx context.Context) error {
 		return errors.Join(append(errs, err)...)
 	}
 	told, err := c.searchObjects(ctx, metav1.NamespaceAll, control, plugins.Items...)
-	errs = append(errs, err, c.searchNodes(ctx))
+	errs = append(errs, err)
 	fmt.Printf("searched %d KiB of log of %d plugins and %d objects for values and tokens\n", total>>10, len(plugins.Items), told)
 	return errors.Join(errs...)
 }
@@ -126,52 +126,6 @@ func isCRIO(node *corev1.Node) bool {
 	return strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, "cri-o:")
 }
 
-// served has what a plugin serves below each path, by which the search knows that it read that. One that isn't ready says so there.
-func served() map[string]string {
-	return map[string]string{"/healthz": "ok\n", "/readyz": "]registration", "/metrics": "\nrefvol_ready{"}
-}
-
-// searchHTTP searches what a plugin serves.
-func (c *cluster) searchHTTP(ctx context.Context, p *corev1.Pod) error {
-	var errs []error
-	port, err := httpPort(p)
-	if err != nil {
-		return err
-	}
-	for path, control := range served() {
-		errs = append(errs, c.searchPath(ctx, p, port, path, control))
-	}
-	return errors.Join(errs...)
-}
-
-// searchPath searches one path. It tries again until the answer has the control, because the plugin may be starting.
-func (c *cluster) searchPath(ctx context.Context, p *corev1.Pod, port, path, control string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	place, leaks := path+" of "+p.Name, error(nil)
-	err := poll(ctx, func(ctx context.Context) error {
-		body, err := c.client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, port, path, nil).DoRaw(ctx)
-		leaks = cmp.Or(leaks, leak.Check(place, fmt.Sprint(string(body), err)))
-		if wrong := judge.Control(place, string(body), control); wrong != nil {
-			return errors.Join(wrong, err)
-		}
-		return nil
-	})
-	return errors.Join(err, leaks)
-}
-
-// httpPort returns the port of a plugin's pod that is called http.
-func httpPort(p *corev1.Pod) (string, error) {
-	for _, container := range p.Spec.Containers {
-		for _, port := range container.Ports {
-			if port.Name == "http" {
-				return strconv.Itoa(int(port.ContainerPort)), nil
-			}
-		}
-	}
-	return "", fmt.Errorf("%s has no port that is called http", p.Name)
-}
-
 // plantEvent creates an event in a namespace, and returns its message. A search of the events there must read it.
 func (c *cluster) plantEvent(ctx context.Context, namespace string) (message string, err error) {
 	message = "control of the search " + rand.Text()
@@ -211,29 +165,6 @@ func (c *cluster) searchObjects(ctx context.Context, namespace, message string, 
 		errs = append(errs, judge.Control("the pods of "+cmp.Or(namespace, "the cluster"), names.String(), known[i].Namespace+"/"+known[i].Name+"\n"))
 	}
 	return len(events.Items) + len(pods.Items), errors.Join(errs...)
-}
-
-// searchNodes searches what the plugin and the kubelet write of a node.
-func (c *cluster) searchNodes(ctx context.Context) error {
-	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	drivers, err := c.client.StorageV1().CSINodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	var names, registered strings.Builder
-	for i := range nodes.Items {
-		fmt.Fprintln(&names, nodes.Items[i].Name)
-	}
-	for i := range drivers.Items {
-		for _, d := range drivers.Items[i].Spec.Drivers {
-			fmt.Fprintln(&registered, d.Name)
-		}
-	}
-	return errors.Join(leak.CheckObject("the nodes", nodes), leak.CheckObject("the CSINodes", drivers), judge.Control("the nodes", names.String()),
-		judge.Control("the CSINodes", registered.String(), driver))
 }
 
 // searchNamespace searches what there is of a test when it ends, the plugins' logs as far as

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // nodeRoot is the node's file system, seen from a pod with the node's process ids.
@@ -97,4 +98,33 @@ func (l leftovers) directory(ctx context.Context) error {
 		return err
 	}
 	return fmt.Errorf("%s: %s", dir, answer)
+}
+
+// onlyOneMount checks that the node itself has the volume mounted once.
+func onlyOneMount(t *testing.T, inspector *pod, id string) {
+	t.Helper()
+	found, err := inspector.mounts(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, m := range found {
+		if m.PID == 1 {
+			count++
+		}
+	}
+	if count != 1 {
+		t.Errorf("the node has %d mounts of %s: %+v", count, id, found)
+	}
+}
+
+// deletePlugin deletes the plugin's pod and waits until it is gone.
+func deletePlugin(t *testing.T, n *namespace, plugin *corev1.Pod) {
+	t.Helper()
+	n.searchBefore(t, plugin)
+	err := n.client.CoreV1().Pods(plugin.Namespace).Delete(t.Context(), plugin.Name, metav1.DeleteOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	(&pod{n, plugin}).awaitGone(t)
 }

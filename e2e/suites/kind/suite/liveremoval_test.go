@@ -41,11 +41,9 @@ func TestLiveNamespaceRemoval(t *testing.T) {
 		}
 	})
 	n.label(s.driver + "/live")
-	n.createConfigMap("settings", object{"key": "first"})
-	k := newKitchen(t)
-	k.namespaces["default"] = n
+	n.setConfigMap("settings", object{"key": "first"})
 	for _, kind := range []string{"Deployment", "StatefulSet", "DaemonSet"} {
-		k.apply(t, fmt.Sprintf(liveWorkload, kind, os.Getenv("REFVOL_PROBE_IMAGE")))
+		s.apply(fmt.Sprintf(liveWorkload, kind, os.Getenv("REFVOL_PROBE_IMAGE")))
 	}
 	n.rolled("history")
 	before := n.running()
@@ -62,7 +60,7 @@ func TestLiveNamespaceRemoval(t *testing.T) {
 	if err := s.areLive(pods); err != nil {
 		t.Fatal(err)
 	}
-	n.updateConfigMap("settings", object{"key": "second"})
+	n.setConfigMap("settings", object{"key": "second"})
 	for _, p := range pods {
 		p.awaitText(mountDir+"settings/key", "second", podTimeout)
 		if _, selects := p.Spec.NodeSelector["refvol.dev/plugin"]; selects == (p.Labels["kind"] == "DaemonSet") {
@@ -76,7 +74,7 @@ func TestLiveNamespaceRemoval(t *testing.T) {
 		}
 		return nil
 	})
-	n.createConfigMap("late", object{"key": "here"})
+	n.setConfigMap("late", object{"key": "here"})
 	late.awaitReady()
 	late.awaitText(mountDir+"late/key", "here", podTimeout)
 

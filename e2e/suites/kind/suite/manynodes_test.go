@@ -1,9 +1,12 @@
 package suite
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -28,8 +31,9 @@ func (r *readers) update() {
 	r.change()
 	var shared, own time.Duration
 	for _, h := range r.awaitCurrent() {
-		shared = max(shared, h.last("settings").At-r.sent["settings"])
-		own = max(own, h.last("login").At-r.sent[h.pod.Name])
+		settings, _ := h.last(readerFile("settings"))
+		login, _ := h.last(readerFile("login"))
+		shared, own = max(shared, settings.At-r.sent["settings"]), max(own, login.At-r.sent[h.pod.Name])
 	}
 	r.t.Logf("%d pods on %d workers: the ConfigMap was in the last of them %s after the request of its update, the last Secret after %s",
 		r.count, len(r.workers), milliseconds(shared), milliseconds(own))
@@ -55,29 +59,19 @@ func (r *readers) loseNodes(pause time.Duration) {
 	late := map[string]time.Duration{}
 	for _, h := range r.awaitCurrent() {
 		node := h.pod.Spec.NodeName
-		late[node] = max(late[node], r.late(h, back[node]))
-		for _, volume := range readerVolumes() {
-			got, was := h.last(volume), h.before(volume)
+		for _, volume := range []string{"settings", "login"} {
+			got, was := h.last(readerFile(volume))
 			if reads, took := got.Reads-was.Reads, got.At-was.At; node == cutOff && reads < int(took.Seconds()) {
 				r.t.Errorf("%s has read %s %d times in %s, while %s was cut off", h.pod.Name, volume, reads, took, node)
 			}
+			if away, ok := back[node]; ok && got.At <= away {
+				r.t.Errorf("%s had the change in %s while %s was away", h.pod.Name, volume, node)
+			}
+			late[node] = max(late[node], got.At-back[node])
 		}
 	}
 	r.t.Logf("away for %s: the paused worker was current after %s, the one that was cut off after %s",
 		pause, milliseconds(late[paused]), milliseconds(late[cutOff]))
-}
-
-// late returns how long after its node was back a reader had the change in both volumes.
-func (r *readers) late(h history, back time.Duration) time.Duration {
-	r.t.Helper()
-	var late time.Duration
-	for _, volume := range readerVolumes() {
-		if h.last(volume).At <= back {
-			r.t.Errorf("%s had the change in %s while %s was away", h.pod.Name, volume, h.pod.Spec.NodeName)
-		}
-		late = max(late, h.last(volume).At-back)
-	}
-	return late
 }
 
 // workers returns the names of all nodes but the control plane's.
@@ -94,4 +88,57 @@ func (c *cluster) workers(t *testing.T) []string {
 		}
 	}
 	return workers
+}
+
+// whilePaused freezes all processes of a node, its pods' too, calls do, and lets them go on, also if do
+// fails the test.
+func (n *namespace) whilePaused(node string, do func()) {
+	n.t.Helper()
+	defer n.undo(func(ctx context.Context) error { return docker(ctx, "unpause", node) })
+	mustDocker(n.t, "pause", node)
+	do()
+}
+
+// whileCutOff drops what a node and its pods send to the API server's node and get from it, calls do, and
+// lets it pass again, also if do fails the test.
+func (n *namespace) whileCutOff(node string, do func()) {
+	n.t.Helper()
+	server := n.apiServerAddress()
+	rules := func(ctx context.Context, change string) error {
+		mangle := []string{"exec", node, "iptables", "--wait", "--table", "mangle", change}
+		return errors.Join(
+			docker(ctx, append(mangle, "PREROUTING", "--source", server, "--jump", "DROP")...),
+			docker(ctx, append(mangle, "POSTROUTING", "--destination", server, "--jump", "DROP")...))
+	}
+	defer n.undo(func(ctx context.Context) error { return rules(ctx, "--delete") })
+	if err := rules(n.t.Context(), "--insert"); err != nil {
+		n.t.Fatal(err)
+	}
+	do()
+}
+
+// undo puts a node back as it was, also when the test's own time is over.
+func (n *namespace) undo(how func(context.Context) error) {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	if err := how(ctx); err != nil {
+		n.t.Error(err)
+	}
+}
+
+// apiServerAddress returns the address of the node that has the API server.
+func (n *namespace) apiServerAddress() string {
+	n.t.Helper()
+	nodes, err := n.client.CoreV1().Nodes().List(n.t.Context(), metav1.ListOptions{LabelSelector: controlPlaneTaint})
+	if err != nil || len(nodes.Items) != 1 {
+		n.t.Fatalf("nodes of the control plane: %v, %v", nodes, err)
+	}
+	for _, a := range nodes.Items[0].Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			return a.Address
+		}
+	}
+	n.t.Fatal("the control plane's node has no address")
+	return ""
 }

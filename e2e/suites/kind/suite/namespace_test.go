@@ -84,24 +84,31 @@ func (n *namespace) remove(ctx context.Context) {
 	}
 }
 
+// The kinds of object that a volume shows.
+const (
+	kindConfigMap = "ConfigMap"
+	kindSecret    = "Secret"
+)
+
+// contents is what a ConfigMap or a Secret holds. A Secret holds all of it in `data`.
+type contents struct {
+	text      map[string]string
+	binary    map[string][]byte
+	immutable bool
+}
+
 // object has the data of a ConfigMap or a Secret, by key.
 type object map[string]string
 
-func (n *namespace) createConfigMap(name string, data object) {
+// setConfigMap makes a ConfigMap have just this data, and setSecret a Secret.
+func (n *namespace) setConfigMap(name string, data object) {
 	n.t.Helper()
-	_, err := n.client.CoreV1().ConfigMaps(n.name).Create(n.t.Context(), configMap(name, data), metav1.CreateOptions{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	n.put(kindConfigMap, name, contents{text: data})
 }
 
-func (n *namespace) updateConfigMap(name string, data object) *corev1.ConfigMap {
+func (n *namespace) setSecret(name string, data object) {
 	n.t.Helper()
-	updated, err := n.client.CoreV1().ConfigMaps(n.name).Update(n.t.Context(), configMap(name, data), metav1.UpdateOptions{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return updated
+	n.put(kindSecret, name, contents{text: data})
 }
 
 // patchConfigMap changes what a merge patch has, and nothing else of a ConfigMap.
@@ -113,29 +120,52 @@ func (n *namespace) patchConfigMap(name, patch string) {
 	}
 }
 
-func (n *namespace) createSecret(name string, data object) {
+// put makes the object hold just the contents, and creates it if it is missing.
+func (n *namespace) put(kind, name string, c contents) {
 	n.t.Helper()
-	_, err := n.client.CoreV1().Secrets(n.name).Create(n.t.Context(), secret(name, data), metav1.CreateOptions{})
+	var err error
+	if ctx := n.t.Context(); kind == kindSecret {
+		secrets := n.client.CoreV1().Secrets(n.name)
+		if _, err = secrets.Update(ctx, c.secret(name), metav1.UpdateOptions{}); apierrors.IsNotFound(err) {
+			_, err = secrets.Create(ctx, c.secret(name), metav1.CreateOptions{})
+		}
+	} else {
+		configMaps := n.client.CoreV1().ConfigMaps(n.name)
+		if _, err = configMaps.Update(ctx, c.configMap(name), metav1.UpdateOptions{}); apierrors.IsNotFound(err) {
+			_, err = configMaps.Create(ctx, c.configMap(name), metav1.CreateOptions{})
+		}
+	}
 	if err != nil {
-		n.t.Fatal(err)
+		n.t.Fatalf("%s %s: %v", kind, name, err)
 	}
 }
 
-func (n *namespace) updateSecret(name string, data object) *corev1.Secret {
+// drop deletes the object.
+func (n *namespace) drop(kind, name string) {
 	n.t.Helper()
-	updated, err := n.client.CoreV1().Secrets(n.name).Update(n.t.Context(), secret(name, data), metav1.UpdateOptions{})
-	if err != nil {
-		n.t.Fatal(err)
+	var err error
+	if kind == kindSecret {
+		err = n.client.CoreV1().Secrets(n.name).Delete(n.t.Context(), name, metav1.DeleteOptions{})
+	} else {
+		err = n.client.CoreV1().ConfigMaps(n.name).Delete(n.t.Context(), name, metav1.DeleteOptions{})
 	}
-	return updated
+	if err != nil {
+		n.t.Fatalf("%s %s: %v", kind, name, err)
+	}
 }
 
-func configMap(name string, data object) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
+func (c contents) configMap(name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Data:       c.text, BinaryData: c.binary, Immutable: new(c.immutable),
+	}
 }
 
-func secret(name string, data object) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: data}
+func (c contents) secret(name string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		StringData: c.text, Data: c.binary, Immutable: new(c.immutable),
+	}
 }
 
 // explain logs what the cluster knows of the test's pods.
@@ -176,7 +206,7 @@ func (n *namespace) explain(ctx context.Context) {
 
 // explainPlugin logs the last lines of the plugin on a node.
 func (n *namespace) explainPlugin(ctx context.Context, node string) {
-	plugin, err := n.plugin(ctx, node)
+	plugin, err := n.findPlugin(ctx, pluginNamespace, node)
 	if err != nil || plugin == nil {
 		n.t.Logf("plugin on %q: %v, %v", node, plugin, err)
 		return

@@ -56,7 +56,7 @@ func TestNestedMounts(t *testing.T) {
 	plain, lives := newNamespace(t), liveNamespace(t)
 	pods := map[*namespace]*pod{}
 	for _, n := range []*namespace{plain, lives} {
-		n.createConfigMap("settings", object{"key": "first"})
+		n.setConfigMap("settings", object{"key": "first"})
 		n.put(kindSecret, "db", contents{text: map[string]string{"password": canary("nested")}})
 		pods[n] = n.start(nestedPod())
 	}
@@ -68,14 +68,13 @@ func TestNestedMounts(t *testing.T) {
 			t.Fatal("the pod of the other namespace was changed")
 		}
 	}
-	seen := &differences{seen: map[string]bool{}}
 	kubelets, plugins := pods[plain].snapshots(t)["config"], pods[lives].snapshots(t)["config"]
 	for _, path := range []string{"key", "tls", "a/b/c", "x", "a/d"} {
 		if kubelets[path] == "" {
 			t.Errorf("the kubelet's volume has no %s: %q", path, kubelets)
 		}
 	}
-	for _, d := range seen.unknown(compare(kubelets, plugins)) {
+	for _, d := range compare(kubelets, plugins) {
 		t.Error(d)
 	}
 	for _, p := range pods {
@@ -101,7 +100,7 @@ func (p *pod) keepsMounts(configMap, file, text string, mounts ...string) {
 			p.t.Fatalf("%s can't be written to: %s", dir, got)
 		}
 	}
-	p.updateConfigMap(configMap, object{"key": text})
+	p.setConfigMap(configMap, object{"key": text})
 	p.awaitText(file, text, podTimeout)
 	if root, below := strings.CutPrefix(file, mountDir); below {
 		name, _, _ := strings.Cut(root, "/")
@@ -126,7 +125,7 @@ func settingsBelow(name string) corev1.Volume {
 func TestNestedMountsOfAttributes(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
-	n.createConfigMap("settings", object{"key": "first"})
+	n.setConfigMap("settings", object{"key": "first"})
 	spec := withUnmounted(newPod("attributes",
 		refvol("listed", attributes{"configMap": "settings", "directories": "[tls, a/b/c]"}),
 		refvol("inplace", attributes{"volume": "own", "writeStrategy": "InPlace"}),
@@ -146,7 +145,7 @@ func TestNestedMountsOfAttributes(t *testing.T) {
 func TestNestedMountsAreRefused(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
-	n.createConfigMap("settings", object{"key": "first"})
+	n.setConfigMap("settings", object{"key": "first"})
 	for name, c := range map[string]struct {
 		mounts []string
 		says   string
@@ -164,7 +163,7 @@ func TestNestedMountsAreRefused(t *testing.T) {
 func TestSubPathsInPlace(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
-	n.createConfigMap("settings", object{"a": "first"})
+	n.setConfigMap("settings", object{"a": "first"})
 	const items = `[{key: a, path: conf/a}, {key: b, path: conf/b}, {key: late, path: late}]`
 	shown := func(name, strategy string) corev1.Volume {
 		return refvol(name, attributes{"configMap": "settings", "optional": "true", "items": items, "writeStrategy": strategy})
@@ -178,17 +177,17 @@ func TestSubPathsInPlace(t *testing.T) {
 	waits := n.create(late)
 	waits.awaitWarning("Failed", "failed to create subPath directory for volumeMount \"live\"")
 
-	n.updateConfigMap("settings", object{"a": "2nd", "b": "another", "late": "here"})
+	n.setConfigMap("settings", object{"a": "2nd", "b": "another", "late": "here"})
 	p.awaitText("/a", "2nd", podTimeout)         // a shorter text
 	p.awaitText("/dir/b", "another", podTimeout) // a directory gets another key
 	waits.awaitReady()                           // the key exists
 	waits.awaitText("/late", "here", podTimeout)
 
-	n.updateConfigMap("settings", object{"late": "here"})
+	n.setConfigMap("settings", object{"late": "here"})
 	for _, file := range []string{"/a", "/dir/a", "/dir/b"} { // removed keys
 		p.awaitText(file, "", podTimeout)
 	}
-	n.updateConfigMap("settings", object{"a": "again", "late": "here"})
+	n.setConfigMap("settings", object{"a": "again", "late": "here"})
 	for _, file := range []string{"/a", "/dir/a"} { // a key that comes back
 		p.awaitText(file, "again", podTimeout)
 	}

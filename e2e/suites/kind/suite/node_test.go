@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -22,48 +24,20 @@ const (
 	cleanupTimeout = 2 * podTimeout
 )
 
-// turns has the tests that can't run beside each other wait for each other.
-var turns = newTurnTaker()
-
-// turnTaker knows which tests run that exclude others. It is safe for concurrent use.
-type turnTaker struct {
-	mu sync.Mutex
-	// changed wakes who waits for a change of the fields below.
-	changed *sync.Cond
-	// taken says that a test has the node of takeNode, and quiet that it has that of takeQuietNode.
-	taken, quiet bool
-	// daemonSets counts the tests that called useAllNodes.
-	daemonSets int
-}
-
-func newTurnTaker() *turnTaker {
-	var u turnTaker
-	u.changed = sync.NewCond(&u.mu)
-	return &u
-}
-
-// take waits until may allows the turn, begins it, and ends it with the test.
-func (u *turnTaker) take(t *testing.T, may func() bool, begin, end func()) {
-	t.Helper()
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for !may() {
-		u.changed.Wait()
-	}
-	begin()
-	t.Cleanup(func() {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		end()
-		u.changed.Broadcast()
-	})
-}
+// The tests that can't run beside each other wait for each other. Who takes both, takes them in this order.
+var (
+	// theNode is that of takeNode and of takeQuietNode.
+	theNode sync.Mutex
+	// daemonSets is held for reading by the tests that call useAllNodes, and for writing by that of takeQuietNode.
+	daemonSets sync.RWMutex
+)
 
 // useAllNodes is called by a test that brings a DaemonSet, whose pods and mounts come and go on
 // every node.
 func useAllNodes(t *testing.T) {
 	t.Helper()
-	turns.take(t, func() bool { return !turns.quiet }, func() { turns.daemonSets++ }, func() { turns.daemonSets-- })
+	daemonSets.RLock()
+	t.Cleanup(daemonSets.RUnlock)
 }
 
 // takeNode returns the name of a node where the plugin or the kubelet can go down beside other tests,
@@ -71,7 +45,8 @@ func useAllNodes(t *testing.T) {
 // plane, whose own pods need neither. Pods must be put there by their spec.
 func takeNode(t *testing.T) string {
 	t.Helper()
-	turns.take(t, func() bool { return !turns.taken }, func() { turns.taken = true }, func() { turns.taken = false })
+	theNode.Lock()
+	t.Cleanup(theNode.Unlock)
 	return takenNode(t)
 }
 
@@ -79,9 +54,9 @@ func takeNode(t *testing.T) string {
 // until it has ended.
 func takeQuietNode(t *testing.T) string {
 	t.Helper()
-	set := func(to bool) func() { return func() { turns.taken, turns.quiet = to, to } }
-	turns.take(t, func() bool { return !turns.taken && turns.daemonSets == 0 }, set(true), set(false))
-	node := takenNode(t)
+	node := takeNode(t)
+	daemonSets.Lock()
+	t.Cleanup(daemonSets.Unlock)
 	connect(t).awaitAllReady(t, node)
 	return node
 }
@@ -128,20 +103,26 @@ func onNode(spec *corev1.Pod, node string) *corev1.Pod {
 	return spec
 }
 
+// command runs a program and returns what it printed, also with an error.
+func command(ctx context.Context, program string, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w: %.4096s", filepath.Base(program), strings.Join(args, " "), err, out)
+	}
+	return string(out), err
+}
+
 // docker calls the container engine that DOCKER_HOST names: the nodes are its
 // containers.
 func docker(ctx context.Context, args ...string) error {
-	_, err := dockerOutput(ctx, args...)
+	_, err := command(ctx, "docker", args...)
 	return err
 }
 
-// dockerOutput is docker for what it prints.
-func dockerOutput(ctx context.Context, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, "docker", args...).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("docker %s: %w: %.4096s", strings.Join(args, " "), err, out)
-	}
-	return string(out), nil
+// kubectl runs kubectl as the cluster's admin.
+func kubectl(ctx context.Context, args ...string) error {
+	_, err := command(ctx, os.Getenv("REFVOL_KUBECTL"), args...)
+	return err
 }
 
 // mustDocker calls docker for a test.
@@ -158,7 +139,7 @@ func (c *cluster) awaitPlugin(ctx context.Context, t *testing.T, node string) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	err := poll(ctx, func(ctx context.Context) error {
-		plugin, err := c.plugin(ctx, node)
+		plugin, err := c.findPlugin(ctx, pluginNamespace, node)
 		if err != nil {
 			return err
 		}

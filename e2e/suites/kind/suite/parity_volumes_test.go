@@ -8,22 +8,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-// The kinds of object that a volume shows.
-const (
-	kindConfigMap = "ConfigMap"
-	kindSecret    = "Secret"
-)
-
-// contents is what a ConfigMap or a Secret holds. A Secret holds all of it in `data`.
-type contents struct {
-	text      map[string]string
-	binary    map[string][]byte
-	immutable bool
-}
 
 // source describes an object of the kind as a source of a projected volume. Without
 // items, every key counts.
@@ -169,62 +155,4 @@ func toJSON(t *testing.T, value any) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-// put makes the object hold just the contents, and creates it if it is missing.
-func (n *namespace) put(kind, name string, c contents) {
-	n.t.Helper()
-	err := n.update(kind, name, c)
-	if apierrors.IsNotFound(err) {
-		err = n.insert(kind, name, c)
-	}
-	if err != nil {
-		n.t.Fatalf("%s %s: %v", kind, name, err)
-	}
-}
-
-func (n *namespace) insert(kind, name string, c contents) (err error) {
-	if kind == kindSecret {
-		_, err = n.client.CoreV1().Secrets(n.name).Create(n.t.Context(), c.secret(name), metav1.CreateOptions{})
-	} else {
-		_, err = n.client.CoreV1().ConfigMaps(n.name).Create(n.t.Context(), c.configMap(name), metav1.CreateOptions{})
-	}
-	return err
-}
-
-func (n *namespace) update(kind, name string, c contents) (err error) {
-	if kind == kindSecret {
-		_, err = n.client.CoreV1().Secrets(n.name).Update(n.t.Context(), c.secret(name), metav1.UpdateOptions{})
-	} else {
-		_, err = n.client.CoreV1().ConfigMaps(n.name).Update(n.t.Context(), c.configMap(name), metav1.UpdateOptions{})
-	}
-	return err
-}
-
-// drop deletes the object.
-func (n *namespace) drop(kind, name string) {
-	n.t.Helper()
-	var err error
-	if kind == kindSecret {
-		err = n.client.CoreV1().Secrets(n.name).Delete(n.t.Context(), name, metav1.DeleteOptions{})
-	} else {
-		err = n.client.CoreV1().ConfigMaps(n.name).Delete(n.t.Context(), name, metav1.DeleteOptions{})
-	}
-	if err != nil {
-		n.t.Fatalf("%s %s: %v", kind, name, err)
-	}
-}
-
-func (c contents) configMap(name string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Data:       c.text, BinaryData: c.binary, Immutable: new(c.immutable),
-	}
-}
-
-func (c contents) secret(name string) *corev1.Secret {
-	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		StringData: c.text, Data: c.binary, Immutable: new(c.immutable),
-	}
 }

@@ -93,8 +93,8 @@ func TestPodIdentity(t *testing.T) {
 	t.Parallel()
 	n, source := newNamespace(t), newNamespace(t)
 	n.serviceAccount("web")
-	n.createSecret("db", object{"password": canary("first")})
-	source.createSecret("shared", object{"token": canary("theirs")})
+	n.setSecret("db", object{"password": canary("first")})
+	source.setSecret("shared", object{"token": canary("theirs")})
 	volume := asPod("settings", attributes{"sources": fmt.Sprintf(
 		"[{secret: {name: db}}, {secret: {name: shared, namespace: %s}}]", source.name)})
 	source.grant("secrets", "shared", n.name, "web")
@@ -111,7 +111,7 @@ func TestPodIdentity(t *testing.T) {
 	p := n.start(spec)
 	p.awaitText(mountDir+"settings/password", canary("first"), podTimeout)
 	p.awaitText(mountDir+"settings/token", canary("theirs"), podTimeout)
-	n.updateSecret("db", object{"password": canary("second")})
+	n.setSecret("db", object{"password": canary("second")})
 	p.awaitText(mountDir+"settings/password", canary("second"), podTimeout)
 
 	revoke()
@@ -131,13 +131,13 @@ func TestPodIdentityAfterADaemonSetRestart(t *testing.T) {
 	node := takeNode(t) // other tests' pods would wait for their tokens, too
 	n := newNamespace(t)
 	n.serviceAccount("web")
-	n.createSecret("db", object{"password": canary("first")})
+	n.setSecret("db", object{"password": canary("first")})
 	n.grant("secrets", "db", n.name, "web")
 	spec := onNode(newPod("reader", asPod("settings", attributes{"secret": "db"})), node)
 	spec.Spec.ServiceAccountName = "web"
 	p := n.start(spec)
-	deletePlugin(t, n, n.pluginOf(t, podIdentityNamespace, node))
-	n.updateSecret("db", object{"password": canary("second")})
+	deletePlugin(t, n, n.mustPlugin(t, podIdentityNamespace, node))
+	n.setSecret("db", object{"password": canary("second")})
 	begin := time.Now()
 	p.awaitText(mountDir+"settings/password", canary("second"), republishTime)
 	t.Logf("updated %.0f s after the plugin's pod had gone", time.Since(begin).Seconds())

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -154,4 +155,37 @@ func (p *pod) phase(t *testing.T) corev1.PodPhase {
 		t.Fatal(err)
 	}
 	return now.Status.Phase
+}
+
+// nodeIdentityDriver is that of the third plugin that the runner installs, which reads
+// objects with its node's rights.
+const nodeIdentityDriver = "node-identity.refvol.dev"
+
+// asNode describes a volume of the driver that reads as the node, which shows what the pod's own
+// volume shown names.
+func asNode(name, shown string) corev1.Volume {
+	v := refvol(name, attributes{"volume": shown})
+	v.CSI.Driver = nodeIdentityDriver
+	return v
+}
+
+// withUnmounted adds volumes to a pod that no container mounts.
+func withUnmounted(spec *corev1.Pod, volumes ...corev1.Volume) *corev1.Pod {
+	spec.Spec.Volumes = append(spec.Spec.Volumes, volumes...)
+	return spec
+}
+
+// busyLimit is how soon a single change must be there on a busy machine. It is less than a resync
+// takes on average, which would bring what a watch has missed.
+const busyLimit = 20 * time.Second
+
+// nativeTimeout is how long the kubelet may take to bring a change into a volume of
+// its own: a sync of the pod each minute, and half of that by chance, with a margin.
+const nativeTimeout = 4 * time.Minute
+
+// native describes the kubelet's own volume of a ConfigMap.
+func native(name, configMap string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: configMap}},
+	}}
 }

@@ -15,9 +15,9 @@ import (
 // while it is down leave nothing.
 func TestNodeReboot(t *testing.T) {
 	n := newNamespace(t)
-	node := n.worker(t)
-	n.createConfigMap("settings", object{"key": canary("old"), "goes": "x"})
-	n.createSecret("login", object{"user": canary("old")})
+	node := n.workers(t)[0]
+	n.setConfigMap("settings", object{"key": canary("old"), "goes": "x"})
+	n.setSecret("login", object{"user": canary("old")})
 	inspector := n.startOnNode("inspector", node)
 	spec := func(name string) *corev1.Pod {
 		return onNode(newPod(name,
@@ -26,17 +26,17 @@ func TestNodeReboot(t *testing.T) {
 			refvol("login", attributes{"secret": "login"})), node)
 	}
 	stays, deleted, forced := n.start(spec("stays")), n.start(spec("deleted")), n.start(spec("forced"))
-	paths := pluginPaths(t, n.mustPlugin(t, node))
+	paths := pluginPaths(t, n.mustPlugin(t, pluginNamespace, node))
 	var left []leftovers
 	for _, p := range []*pod{deleted, forced} {
 		left = append(left, leftovers{inspector: inspector, paths: paths, of: p})
 		left[len(left)-1].there(t)
 	}
-	plugin := &pod{n, n.mustPlugin(t, node)}
+	plugin := &pod{n, n.mustPlugin(t, pluginNamespace, node)}
 
 	n.whileDown(t, node, func() {
-		n.updateConfigMap("settings", object{"key": canary("new"), "comes": "y"})
-		n.updateSecret("login", object{"user": canary("new")})
+		n.setConfigMap("settings", object{"key": canary("new"), "comes": "y"})
+		n.setSecret("login", object{"user": canary("new")})
 		pods := n.client.CoreV1().Pods(n.name)
 		if err := pods.Delete(t.Context(), deleted.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -56,8 +56,8 @@ func TestNodeReboot(t *testing.T) {
 		"in-place": {"key": canary("new"), "comes": "y"},
 		"login":    {"user": canary("new")},
 	})
-	n.updateConfigMap("settings", object{"key": canary("newest")})
-	n.updateSecret("login", object{"user": canary("newest")})
+	n.setConfigMap("settings", object{"key": canary("newest")})
+	n.setSecret("login", object{"user": canary("newest")})
 	for _, file := range []string{"settings/key", "in-place/key", "login/user"} {
 		stays.probe("await", mountDir+file, canary("newest"), podTimeout.String())
 	}

@@ -17,7 +17,7 @@ import (
 func TestReceipts(t *testing.T) {
 	s := &openings{namespace: newNamespace(t)}
 	node := s.workers(t)[0]
-	s.createConfigMap("app", object{"a": "1", "b": "1"})
+	s.setConfigMap("app", object{"a": "1", "b": "1"})
 	const onlyA = "[{key: a, path: a}]"
 	pods := map[string]*pod{}
 	for name, a := range map[string]attributes{
@@ -52,7 +52,7 @@ func TestReceipts(t *testing.T) {
 	pods["env"].probe("read", mountDir+"app/app.env")
 	s.lag("once all have opened all", map[string]string{})
 
-	s.updateConfigMap("app", object{"a": "2", "b": "2"})
+	s.setConfigMap("app", object{"a": "2", "b": "2"})
 	s.lag("after a change", map[string]string{
 		"once": "NotOpened a", "never": "NotOpened a", "holds": "NotOpened a", "half": "NotOpened a, b", "subpath": "NotOpened a", "env": "NotOpened app.env",
 	})

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -44,10 +42,8 @@ func newWeb(t *testing.T) *web {
 	t.Helper()
 	w := &web{namespace: newNamespace(t)}
 	w.needsPolicies()
-	w.createConfigMap("settings", object{"mode": "slow"})
-	labels := map[string]string{"app": "web"}
+	w.setConfigMap("settings", object{"mode": "slow"})
 	template := withVariable("web")
-	template.Labels["app"] = "web"
 	template.Annotations = map[string]string{"refvol.dev/spread": webSpread.String()}
 	c := &template.Spec.Containers[0]
 	c.Args = []string{"serve", fmt.Sprint(":", webPort), "MODE"}
@@ -55,49 +51,25 @@ func newWeb(t *testing.T) *web {
 		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(webPort)}},
 		PeriodSeconds: 1, FailureThreshold: 1,
 	}
-	d, err := w.client.AppsV1().Deployments(w.name).Create(t.Context(), &appsv1.Deployment{
+	w.deploy("web", webReplicas, template)
+	if _, err := w.client.CoreV1().Services(w.name).Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: new(int32(webReplicas)), Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: template.Labels, Annotations: template.Annotations}, Spec: template.Spec},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
+		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(webPort)}}},
+	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.client.CoreV1().Services(w.name).Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec:       corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(webPort)}}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.awaitReplicas(d.Name)
-	for i := range w.list(t.Context()) {
-		w.pods = append(w.pods, &pod{w.namespace, &w.list(t.Context())[i]})
-	}
-	return w
-}
-
-// awaitReplicas waits until all pods of a Deployment are ready.
-func (w *web) awaitReplicas(name string) {
-	w.t.Helper()
-	eventually(w.t, readersTimeout, fmt.Sprint(webReplicas, " pods ready"), func(ctx context.Context) error {
-		d, err := w.client.AppsV1().Deployments(w.name).Get(ctx, name, metav1.GetOptions{})
-		if err == nil && d.Status.ReadyReplicas != webReplicas {
-			err = fmt.Errorf("%d are", d.Status.ReadyReplicas)
+	eventually(t, readersTimeout, "all pods are ready", func(ctx context.Context) error {
+		pods, err := w.deployed(ctx, "web", webReplicas)
+		w.pods = nil
+		for i := range pods {
+			if !ready(&pods[i]) {
+				return fmt.Errorf("%s is not", pods[i].Name)
+			}
+			w.pods = append(w.pods, &pod{w.namespace, &pods[i]})
 		}
 		return err
 	})
-}
-
-func (w *web) list(ctx context.Context) []corev1.Pod {
-	w.t.Helper()
-	pods, err := w.client.CoreV1().Pods(w.name).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return pods.Items
+	return w
 }
 
 // withVariable is a labelled pod with the variable MODE of the ConfigMap settings, and with nothing else of it.
@@ -124,18 +96,6 @@ func (w *web) awaitMode(value string) {
 	}
 }
 
-// rollout runs the command, and fails the test if its exit status is another.
-func (w *web) rollout(status int, args ...string) commandResult {
-	w.t.Helper()
-	args = append([]string{"rollout", "configmap/settings", "-n", w.name, "--driver-name=" + nodeIdentityDriver, "--plugin-namespace=refvol-node-identity"}, args...)
-	r := kubectlRefvol(w.t, args...)
-	w.t.Logf("%q: status %d\n%s%s", args, r.status, r.stdout, r.stderr)
-	if r.status != status {
-		w.t.Fatalf("status %d, want %d", r.status, status)
-	}
-	return r
-}
-
 // requests returns how many the client has sent until now, and how many have failed.
 func (w *web) requests(client *pod) (all struct{ Sent, Failed int }) {
 	w.t.Helper()
@@ -150,9 +110,8 @@ func (w *web) requests(client *pod) (all struct{ Sent, Failed int }) {
 	return all
 }
 
-// TestRestartsOfADeployment: 30 pods restart for a change, spread over a minute, under a client that counts failed requests. Then a bad
-// value is given to one of them, and to those of its place; the others never see it, and a revert mends that. It runs with no other test, as the
-// command looks at all nodes.
+// TestRestartsOfADeployment: 30 pods restart for a change, spread over a minute, under a client that counts failed requests. It runs with no
+// other test, because it measures times.
 func TestRestartsOfADeployment(t *testing.T) {
 	needsLong(t)
 	w := newWeb(t)
@@ -167,7 +126,7 @@ func TestRestartsOfADeployment(t *testing.T) {
 	})
 
 	before, begin := w.requests(client), time.Now()
-	w.updateConfigMap("settings", object{"mode": "fast"})
+	w.setConfigMap("settings", object{"mode": "fast"})
 	w.awaitMode("fast")
 	after := w.requests(client)
 	var started []time.Duration
@@ -186,93 +145,6 @@ func TestRestartsOfADeployment(t *testing.T) {
 	if first, last := started[0], started[len(started)-1]; last-first < webSpread/2 {
 		t.Errorf("the restarts came within %s", last-first)
 	}
-
-	w.rollout(0, "--to=0%")
-	w.patchConfigMap("settings", `{"data":{"mode":"bad"}}`)
-	result := w.rollout(1, "--steps=1,100%", "--every=1m", "--opened", "--allow-restarts=1")
-	first, bad := ofLowestPlace(w.pods), []string(nil)
-	for _, p := range w.pods {
-		if p.restarts(t) > 1 {
-			bad = append(bad, p.Name)
-			if !slices.Contains(first, p.Name) {
-				t.Errorf("%s has restarted, and only %q may", p.Name, first)
-			}
-		}
-	}
-	if !slices.ContainsFunc(bad, func(name string) bool { return strings.Contains(result.stdout, "pod "+w.name+"/"+name+" ") }) {
-		t.Fatalf("%q restarted, and the command names none of them", bad)
-	}
-	w.patchConfigMap("settings", `{"data":{"mode":"fast"}}`)
-	w.rollout(0, "--to=100%", "--every=5s", "--opened", "--allow-restarts=1")
-	w.awaitMode("fast")
-	for _, p := range w.pods {
-		if n := p.restarts(t); n != 1 && !slices.Contains(first, p.Name) {
-			t.Errorf("%s has restarted %d times", p.Name, n)
-		}
-	}
-}
-
-// TestRestartsBesideOthers: a native sidecar that a webhook has put before refvol's restarts with the pod, and so does a pod whose node
-// was cut off from the API server, or whose kubelet was down, when the change came.
-func TestRestartsBesideOthers(t *testing.T) {
-	needsLong(t)
-	n := newNamespace(t)
-	n.needsPolicies()
-	n.createConfigMap("settings", object{"mode": "0"})
-	spec, err := n.client.CoreV1().Pods(n.name).Create(t.Context(), withVariable("meshed"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	mesh := newContainer("mesh", nil)
-	mesh.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
-	meshed := newPod("meshed")
-	meshed.Spec = spec.Spec
-	meshed.Spec.InitContainers = append([]corev1.Container{mesh}, meshed.Spec.InitContainers...)
-	pods := []*pod{n.start(meshed), n.start(withVariable("plain"))}
-	await := func(value string) {
-		t.Helper()
-		eventually(t, 2*restartTimeout, "the mode "+value, func(ctx context.Context) error {
-			for _, p := range pods {
-				if err := p.hasVariables(ctx, map[string]string{"MODE": value}); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		for _, p := range pods {
-			p.awaitReady()
-		}
-	}
-	n.updateConfigMap("settings", object{"mode": "1"})
-	await("1")
-	if status := pods[0].Status.InitContainerStatuses[0]; status.Name != "mesh" || status.RestartCount == 0 {
-		t.Errorf("the other sidecar: %+v", status)
-	}
-
-	node := pods[1].Spec.NodeName
-	n.whileCutOff(node, func() { n.updateConfigMap("settings", object{"mode": "2"}); <-time.After(5 * time.Second) })
-	await("2")
-	mustDocker(t, "exec", node, "systemctl", "stop", "kubelet")
-	started := false
-	startKubelet := func(ctx context.Context) error {
-		if started {
-			return nil
-		}
-		started = true
-		return docker(ctx, "exec", node, "systemctl", "start", "kubelet")
-	}
-	defer n.undo(startKubelet)
-	n.updateConfigMap("settings", object{"mode": "3"})
-	<-time.After(20 * time.Second) // the sidecar exits meanwhile
-	if err := startKubelet(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	await("3")
-	for _, p := range pods {
-		if restarts := p.restarts(t); restarts > 6 {
-			t.Errorf("%s has restarted %d times", p.Name, restarts)
-		}
-	}
 }
 
 // TestRestartFigures prints how long it takes from a change to a container with the new variable, over 100 changes, and how long
@@ -283,7 +155,7 @@ func TestRestartFigures(t *testing.T) {
 	n := newNamespace(t)
 	n.needsPolicies()
 	took := map[bool][]time.Duration{}
-	n.createConfigMap("settings", object{"mode": "0"})
+	n.setConfigMap("settings", object{"mode": "0"})
 	for range starts {
 		for _, labelled := range []bool{true, false} {
 			spec := withVariable("start")
@@ -299,7 +171,7 @@ func TestRestartFigures(t *testing.T) {
 	var pods []*pod
 	for i := range count {
 		name := fmt.Sprintf("settings-%02d", i)
-		n.createConfigMap(name, object{"mode": "0"})
+		n.setConfigMap(name, object{"mode": "0"})
 		spec := withVariable(name)
 		spec.Spec.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef.Name = name
 		pods = append(pods, n.start(spec))
@@ -309,7 +181,7 @@ func TestRestartFigures(t *testing.T) {
 		for _, p := range pods {
 			value := fmt.Sprint(round + 1)
 			begin := time.Now()
-			n.updateConfigMap(p.Name, object{"mode": value})
+			n.setConfigMap(p.Name, object{"mode": value})
 			eventually(t, restartTimeout, "the mode "+value, func(ctx context.Context) error {
 				return p.hasVariables(ctx, map[string]string{"MODE": value})
 			})

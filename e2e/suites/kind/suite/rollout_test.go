@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -20,49 +21,66 @@ const (
 	rolloutAnnotation = "refvol.dev/rollout"
 	// rolloutTimeout is how long all pods may take to tell of a text, or to be ready again after a back-off.
 	rolloutTimeout = 5 * time.Minute
+	// rolledReplicas is how many pods a rolled Deployment has at first.
+	rolledReplicas = 30
 )
 
-// rolled are pods whose programs tell of each text of the ConfigMap settings, and fail at one that begins with bad.
+// rolled is a Deployment whose programs tell of each text of the ConfigMap settings, and fail at one that begins with bad.
 type rolled struct {
 	*namespace
-	pods []*pod
+	replicas int32
 }
 
-// newRolled starts pods, spread over the workers.
-func newRolled(t *testing.T, count int) *rolled {
+// newRolled makes the ConfigMap.
+func newRolled(t *testing.T) *rolled {
 	t.Helper()
-	r := &rolled{namespace: newNamespace(t)}
-	workers := r.workers(t)
-	if len(workers) < 3 {
-		t.Fatalf("there are %d workers, want 3", len(workers))
-	}
-	r.createConfigMap("settings", object{"text": "first"})
-	for i := range count {
-		spec := newPod(fmt.Sprintf("app-%02d", i), refvol("settings", attributes{"configMap": "settings"}))
-		spec.Spec.NodeName = workers[i%len(workers)]
-		spec.Spec.Containers[0].Args = []string{"obey", mountDir + "settings/text"}
-		r.pods = append(r.pods, r.create(spec))
-	}
-	for _, p := range r.pods {
-		p.awaitReady()
-	}
+	r := &rolled{namespace: newNamespace(t), replicas: rolledReplicas}
+	r.setConfigMap("settings", object{"text": "first"})
 	return r
 }
 
-// annotations returns those of the ConfigMap.
-func (r *rolled) annotations() map[string]string {
+// starts creates the pods, with a volume of these attributes.
+func (r *rolled) starts(a attributes) {
 	r.t.Helper()
-	settings, err := r.client.CoreV1().ConfigMaps(r.name).Get(r.t.Context(), "settings", metav1.GetOptions{})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return settings.Annotations
+	template := newPod("app", refvol("settings", a))
+	template.Spec.Containers[0].Args = []string{"obey", mountDir + "settings/text"}
+	r.deploy("app", r.replicas, template)
 }
 
-// rollout runs the command, and fails the test if its exit status is another.
-func (r *rolled) rollout(status int, args ...string) commandResult {
+// deploy creates a Deployment whose pods have the label app with its name.
+func (n *namespace) deploy(name string, replicas int32, template *corev1.Pod) {
+	n.t.Helper()
+	selector := map[string]string{"app": name}
+	labels := maps.Clone(selector)
+	maps.Copy(labels, template.Labels)
+	_, err := n.client.AppsV1().Deployments(n.name).Create(n.t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: selector},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: template.Annotations}, Spec: template.Spec},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// deployed returns the pods of a Deployment, or an error unless there are just so many.
+func (n *namespace) deployed(ctx context.Context, name string, replicas int32) ([]corev1.Pod, error) {
+	pods, err := n.client.CoreV1().Pods(n.name).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
+	if err == nil && len(pods.Items) != int(replicas) {
+		err = fmt.Errorf("%d pods, want %d", len(pods.Items), replicas)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return pods.Items, nil
+}
+
+// rollout runs the command for an object, and fails the test if its exit status is another.
+func (r *rolled) rollout(status int, object string, args ...string) commandResult {
 	r.t.Helper()
-	result := kubectlRefvol(r.t, append([]string{"rollout", "configmap/settings", "-n", r.name}, args...)...)
+	result := kubectlRefvol(r.t, append([]string{"rollout", object, "-n", r.name}, args...)...)
 	r.t.Logf("%q: status %d\n%s%s", args, result.status, result.stdout, result.stderr)
 	if result.status != status {
 		r.t.Fatalf("status %d, want %d", result.status, status)
@@ -70,122 +88,123 @@ func (r *rolled) rollout(status int, args ...string) commandResult {
 	return result
 }
 
-// told returns the texts that a pod has told of, by the logs of its container and of the one before that.
-func (r *rolled) told(ctx context.Context, name string) ([]string, error) {
-	p, err := r.client.CoreV1().Pods(r.name).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
+// told returns the texts that a pod has told of, by the logs of its container and of the one before that. They may be away for a moment.
+func (r *rolled) told(ctx context.Context, p *corev1.Pod) ([]string, error) {
 	var texts []string
 	restarted := len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].RestartCount > 0
 	for _, previous := range []bool{true, false} {
 		if previous && !restarted {
 			continue
 		}
-		log, err := r.client.CoreV1().Pods(r.name).GetLogs(name, &corev1.PodLogOptions{Previous: previous}).DoRaw(ctx)
+		log, err := r.client.CoreV1().Pods(r.name).GetLogs(p.Name, &corev1.PodLogOptions{Previous: previous}).DoRaw(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("log of %s: %w", name, err)
+			return nil, fmt.Errorf("log of %s: %w", p.Name, err)
 		}
 		texts = append(texts, strings.Fields(string(log))...)
 	}
 	return texts, nil
 }
 
-// awaitTold waits until all pods have told of these texts, and of no other.
-func (r *rolled) awaitTold(want ...string) {
+// awaitAll waits until the Deployment has all its pods, ready, and what they have told of is right for their places. The logs may lag behind.
+func (r *rolled) awaitAll(what string, isRight func(place int, texts []string) bool) {
 	r.t.Helper()
-	eventually(r.t, rolloutTimeout, "all pods have told of the texts", func(ctx context.Context) error {
-		for _, p := range r.pods {
-			if texts, err := r.told(ctx, p.Name); err != nil || !slices.Equal(texts, want) {
-				return errors.Join(err, fmt.Errorf("%s on %s has told of %q, want %q", p.Name, p.Spec.NodeName, texts, want))
+	eventually(r.t, rolloutTimeout, what, func(ctx context.Context) error {
+		pods, err := r.deployed(ctx, "app", r.replicas)
+		if err != nil {
+			return err
+		}
+		for i := range pods {
+			p := &pods[i]
+			if !ready(p) {
+				return fmt.Errorf("%s on %s is not ready", p.Name, p.Spec.NodeName)
+			}
+			texts, err := r.told(ctx, p)
+			if place := volume.RolloutPlace(p.UID); err != nil || !isRight(place, texts) {
+				return errors.Join(err, fmt.Errorf("%s on %s at place %d has told of %q", p.Name, p.Spec.NodeName, place, texts))
 			}
 		}
 		return nil
 	})
 }
 
-// ofLowestPlace returns the names of the pods that take a change first. With 30 pods on 100 places, they are sometimes two or more.
-func ofLowestPlace(pods []*pod) (names []string) {
-	lowest := slices.MinFunc(pods, func(a, b *pod) int { return volume.RolloutPlace(a.UID) - volume.RolloutPlace(b.UID) })
-	for _, p := range pods {
-		if volume.RolloutPlace(p.UID) == volume.RolloutPlace(lowest.UID) {
-			names = append(names, p.Name)
-		}
-	}
-	return names
+// awaitTold waits until all pods have told of nothing else than what want says, apart from repetitions by restarted containers.
+func (r *rolled) awaitTold(what string, want func(place int) []string) {
+	r.t.Helper()
+	r.awaitAll(what, func(place int, texts []string) bool { return slices.Equal(slices.Compact(texts), want(place)) })
 }
 
-// awaitBad waits until the pods of the lowest place have told of a bad text, and returns their names. No other pod has. The log of a
-// container that has just ended may lag behind, or be away for a moment.
-func (r *rolled) awaitBad() []string {
+// always wants the same texts at each place.
+func always(texts ...string) func(int) []string { return func(int) []string { return texts } }
+
+// awaitBad waits until a pod has told of a bad text, and returns the names of those that have. None of them is above the share of the first
+// step, which the command raises to the place of the first pod.
+func (r *rolled) awaitBad(share int) (bad []string) {
 	r.t.Helper()
-	bad := ofLowestPlace(r.pods)
-	eventually(r.t, podTimeout, "only the first pods have told of the bad text", func(ctx context.Context) error {
-		for _, p := range r.pods {
-			texts, err := r.told(ctx, p.Name)
+	eventually(r.t, podTimeout, "pods of the first step have told of the bad text", func(ctx context.Context) error {
+		pods, err := r.deployed(ctx, "app", r.replicas)
+		if err != nil {
+			return err
+		}
+		bad = nil
+		highest, lowest := 0, 100
+		for i := range pods {
+			texts, err := r.told(ctx, &pods[i])
 			if err != nil {
 				return err
 			}
-			if got := strings.Join(texts, " "); got != "first second" && !(slices.Contains(bad, p.Name) && strings.Contains(got, "bad")) {
-				return fmt.Errorf("%s has told of %q, and %q may have told of the bad text", p.Name, got, bad)
+			place := volume.RolloutPlace(pods[i].UID)
+			lowest = min(lowest, place)
+			if slices.Contains(texts, "bad") {
+				bad, highest = append(bad, pods[i].Name), max(highest, place)
 			}
-			if slices.Contains(bad, p.Name) && !slices.Contains(texts, "bad") {
-				return fmt.Errorf("%s has told of %q", p.Name, texts)
-			}
+		}
+		if len(bad) == 0 {
+			return errors.New("no pod has")
+		}
+		if highest > max(share, lowest) {
+			r.t.Fatalf("a pod at place %d has told of the bad text, and the first step is for %d, the first pod at place %d", highest, share, lowest)
 		}
 		return nil
 	})
 	return bad
 }
 
-// TestRollout: a good value reaches 30 pods of three nodes step by step. A bad one reaches the first of them, and no other. A revert takes two
+// TestRollout: a good value reaches 30 pods of several nodes step by step. A bad one reaches the first of them, and no other. A revert takes two
 // steps. It runs with no other test, as the command looks at all nodes.
 func TestRollout(t *testing.T) {
-	r := newRolled(t, 30)
-	r.awaitTold("first")
-	r.rollout(0, "--to=0%")
-	r.patchConfigMap("settings", `{"data":{"text":"second"}}`)
-	r.awaitTold("first")
-	r.rollout(0, "--steps=1,50%,100%", "--every=2s")
-	r.awaitTold("first", "second")
-	held := map[string]string{rolloutAnnotation: "0%"}
-	if got := r.annotations(); !maps.Equal(got, held) {
-		t.Errorf("after the rollout the annotations are %v, want %v", got, held)
+	r := newRolled(t)
+	r.starts(attributes{"configMap": "settings"})
+	const settings = "configmap/settings"
+	holds := func(when string) {
+		t.Helper()
+		now, err := r.client.CoreV1().ConfigMaps(r.name).Get(t.Context(), "settings", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := map[string]string{rolloutAnnotation: "0%"}; !maps.Equal(now.Annotations, want) {
+			t.Errorf("after the %s the annotations are %v, want %v", when, now.Annotations, want)
+		}
 	}
+	r.awaitTold("the first text", always("first"))
+	r.rollout(0, settings, "--to=0%")
+	r.patchConfigMap("settings", `{"data":{"text":"second"}}`)
+	r.awaitTold("the second text is held", always("first"))
+	r.rollout(0, settings, "--steps=1,50%,100%", "--every=2s")
+	r.awaitTold("the second text", always("first", "second"))
+	holds("rollout")
 
 	r.patchConfigMap("settings", `{"data":{"text":"bad"}}`)
 	// A busy kubelet tells of a restart late, and the command ends once it has.
-	result := r.rollout(1, "--steps=1,50%,100%", "--every=5m")
-	bad := r.awaitBad()
+	result := r.rollout(1, settings, "--steps=1,50%,100%", "--every=5m")
+	bad := r.awaitBad(0)
 	if !slices.ContainsFunc(bad, func(name string) bool { return strings.Contains(result.stdout, "pod "+r.name+"/"+name+" ") }) {
 		t.Fatalf("the bad value is in %q, and the command names none of them", bad)
 	}
-
-	r.patchConfigMap("settings", `{"data":{"text":"second"}}`) // the first of two steps: the pods of the share heal
-	r.awaitLast(bad, "second")
-	r.rollout(0, "--to=100%", "--every=2s") // the second step
-	if got := r.annotations(); !maps.Equal(got, held) {
-		t.Errorf("after the revert the annotations are %v, want %v", got, held)
-	}
-	for _, p := range r.pods {
-		r.awaitLast([]string{p.Name}, "second")
-		p.awaitReady()
-	}
-}
-
-// awaitLast waits until a text is the last one that pods have told of. Their logs may lag behind.
-func (r *rolled) awaitLast(names []string, text string) {
-	r.t.Helper()
-	eventually(r.t, rolloutTimeout, fmt.Sprintf("%q tell of %s", names, text), func(ctx context.Context) error {
-		for _, name := range names {
-			texts, err := r.told(ctx, name)
-			if err == nil && (len(texts) == 0 || texts[len(texts)-1] != text) {
-				err = fmt.Errorf("%s has told of %q", name, texts)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	// The first of two steps: the pods of the share heal.
+	r.patchConfigMap("settings", `{"data":{"text":"second"}}`)
+	healed := func(_ int, texts []string) bool { return len(texts) > 0 && texts[len(texts)-1] == "second" }
+	r.awaitAll("the first pods heal", healed)
+	r.rollout(0, settings, "--to=100%", "--every=2s") // the second step
+	holds("revert")
+	r.awaitAll("all have the second text", healed)
 }

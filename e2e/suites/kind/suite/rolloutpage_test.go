@@ -17,7 +17,7 @@ import (
 func TestRolloutPage(t *testing.T) {
 	page := read(t, "../../../../docs/rollout.md")
 	n := newNamespace(t)
-	n.createConfigMap("app", object{"app.yaml": "first"})
+	n.setConfigMap("app", object{"app.yaml": "first"})
 	var pods []*pod
 	for _, name := range []string{"a", "b", "c"} {
 		pods = append(pods, n.create(newPod(name, refvol("app", pageVolume(t, page)))))

@@ -2,19 +2,19 @@ package suite
 
 import (
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 const (
 	// loginRotations is how often TestRotateUserAndPassword changes both Secrets, and manyLoginRotations how often every night.
-	loginRotations, manyLoginRotations = 30, 500
+	loginRotations, manyLoginRotations = 10, 500
 	// betweenSecrets is the time between the changes of the two Secrets, and after the second one.
 	betweenSecrets = 500 * time.Millisecond
 )
@@ -23,10 +23,7 @@ const (
 // sameRevision no login ever fails. Without it, the logins between the two changes fail.
 func TestRotateUserAndPassword(t *testing.T) {
 	t.Parallel()
-	n, times := newNamespace(t), loginRotations
-	if os.Getenv("REFVOL_LONG") != "" {
-		times = manyLoginRotations
-	}
+	n, times := newNamespace(t), harness.Scaled(loginRotations, manyLoginRotations)
 	write := func(name, key string, i int, isNew bool) {
 		t.Helper()
 		secret := &corev1.Secret{

@@ -51,6 +51,17 @@ func (s *shell) kubeconfig(dir string) string {
 	return file
 }
 
+// apply creates the objects of a text in the namespace of the pods, or in their own one, and returns the file that has it.
+func (s *shell) apply(text string) (file string) {
+	s.pods.t.Helper()
+	file = filepath.Join(s.pods.t.TempDir(), "objects.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		s.pods.t.Fatal(err)
+	}
+	s.output("kubectl create --filename=" + file)
+	return file
+}
+
 // run has a shell run a command, and returns what it printed; its warnings only with an error.
 func (s *shell) run(command string) (string, error) {
 	cmd := exec.CommandContext(s.pods.t.Context(), "sh", "-c", s.names.Replace(command))

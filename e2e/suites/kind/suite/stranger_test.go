@@ -38,7 +38,6 @@ func newInstaller(t *testing.T, prefix string) *installer {
 // stranger follows the document.
 type stranger struct {
 	*installer
-	kitchen *kitchen
 	// document and runbook are texts; commands are those of the document that have not been run.
 	document, runbook string
 	commands          []string
@@ -59,15 +58,8 @@ func newStranger(t *testing.T) *stranger {
 			t.Error(err)
 		}
 	})
-	s := &stranger{installer: newInstaller(t, "stranger"), kitchen: newKitchen(t)}
-	s.kitchen.namespaces["default"] = s.pods
-	for file, text := range map[string]*string{"getting-started.md": &s.document, "runbook.md": &s.runbook} {
-		content, err := os.ReadFile("../../../../docs/" + file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		*text = string(content)
-	}
+	s := &stranger{installer: newInstaller(t, "stranger")}
+	s.document, s.runbook = read(t, "../../../../docs/getting-started.md"), read(t, "../../../../docs/runbook.md")
 	for _, block := range doclines.Blocks(s.document, "sh") {
 		s.commands = append(s.commands, doclines.Commands(block)...)
 	}
@@ -142,7 +134,7 @@ func (s *stranger) yaml() string {
 	if len(blocks) == 0 {
 		s.t.Fatal("the document has no objects")
 	}
-	return strings.ReplaceAll(blocks[0], driver, s.driver)
+	return withShell(strings.ReplaceAll(blocks[0], driver, s.driver))
 }
 
 // running waits for a pod.

@@ -36,7 +36,7 @@ func TestStrangersPath(t *testing.T) {
 	s.wantRunning(s.image, "--identity=node", true)
 	s.find(s.output("helm test refvol --namespace refvol-system"), "Phase:", "Succeeded") // docs/install.md
 
-	s.kitchen.apply(t, s.yaml())
+	s.apply(s.yaml())
 	s.shows("kubectl logs", "hello")
 	p := s.running("app")
 	s.does("kubectl patch")
@@ -64,7 +64,7 @@ func TestStrangersPath(t *testing.T) {
 	s.does("helm upgrade")
 	s.does("kubectl --namespace refvol-system rollout status")
 	s.wantRunning(s.newer(), "--identity=node", true)
-	s.pods.updateConfigMap("settings", object{"greeting": "good night"})
+	s.pods.setConfigMap("settings", object{"greeting": "good night"})
 	s.output("kubectl refvol converged configmap/settings --timeout 60s")
 	wantText("good night")
 	for line := range strings.Lines(s.output("kubectl logs app")) {

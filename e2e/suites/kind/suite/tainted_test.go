@@ -22,9 +22,17 @@ func TestTaintedNode(t *testing.T) {
 	useAllNodes(t)
 	r := newRelease(t, "taint")
 	n := newNamespace(t)
-	n.createConfigMap("settings", object{"key": "text"})
+	n.setConfigMap("settings", object{"key": "text"})
 	startupTaint := r.driver + "/agent-not-ready"
-	n.taint(t, node, startupTaint)
+	if err := kubectl(t.Context(), "taint", "node", node, startupTaint+":NoSchedule"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := kubectl(context.WithoutCancel(t.Context()), "taint", "node", node, startupTaint+"-")
+		if err != nil && !strings.Contains(err.Error(), "not found") { // the plugin has removed it
+			t.Error(err)
+		}
+	})
 
 	settings := refvol("settings", attributes{"configMap": "settings"})
 	settings.CSI.Driver = r.driver
@@ -47,10 +55,9 @@ func TestTaintedNode(t *testing.T) {
 	})
 
 	registry, repository, tag := r.imageParts()
-	out, err := r.helm(t.Context(), "install", "refvol", r.chart, "--set=startupTaint.enabled=true,identity=plugin,image.pullPolicy=IfNotPresent,"+
-		"image.registry="+registry+",image.repository="+repository+",image.tag="+tag)
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
+	if err := r.helm(t.Context(), "install", "refvol", r.chart, "--set=startupTaint.enabled=true,identity=plugin,image.pullPolicy=IfNotPresent,"+
+		"image.registry="+registry+",image.repository="+repository+",image.tag="+tag); err != nil {
+		t.Fatal(err)
 	}
 	n.awaitNoTaint(t, node, startupTaint, p)
 	// The kubelet writes the CSINode before it confirms, so it can't lack the driver.
@@ -85,40 +92,6 @@ func (p *pod) failedMounts() []string {
 		messages = append(messages, e.Message)
 	}
 	return messages
-}
-
-// taint puts the startup taint on the node, behind those that it has, until the test
-// ends.
-func (n *namespace) taint(t *testing.T, node, startupTaint string) {
-	t.Helper()
-	nodes := n.client.CoreV1().Nodes()
-	change := func(ctx context.Context, change func([]corev1.Taint) []corev1.Taint) error {
-		return poll(ctx, func(ctx context.Context) error {
-			object, err := nodes.Get(ctx, node, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			object.Spec.Taints = change(object.Spec.Taints)
-			_, err = nodes.Update(ctx, object, metav1.UpdateOptions{})
-			return err
-		})
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
-		defer cancel()
-		err := change(ctx, func(taints []corev1.Taint) []corev1.Taint {
-			return slices.DeleteFunc(taints, func(t corev1.Taint) bool { return t.Key == startupTaint })
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	err := change(t.Context(), func(taints []corev1.Taint) []corev1.Taint {
-		return append(taints, corev1.Taint{Key: startupTaint, Effect: corev1.TaintEffectNoSchedule})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // awaitNoTaint waits until the node has lost the startup taint and no other one, and

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -39,7 +37,9 @@ func TestUpgradeAndRollback(t *testing.T) {
 	u.roll(newest, "upgrade", readers)
 	readers = append(readers, u.late...)
 	u.roll(other, "rollback", readers)
-	for _, p := range append(readers, u.late...) {
+	readers = append(readers, u.late...)
+	for _, p := range readers {
+		u.judge(p.awaitHistory("the last text", func(h history) bool { return h.has(textOf(u.rolls, -1), files()...) }))
 		onlyOneMount(t, u.inspectors[p.Spec.NodeName], p.volumeID("both"))
 		p.delete()
 	}
@@ -76,31 +76,18 @@ func newUpgrade(t *testing.T, older, newest string) *upgrade {
 		}
 	})
 	u.namespace, u.source = newNamespace(t), newNamespace(t)
-	u.createConfigMap("settings", object{"number": textOf(0, -1)})
-	u.createSecret("login", object{"secret": textOf(0, -1)})
-	u.source.createSecret("theirs", object{"theirs": textOf(0, -1)})
+	u.setConfigMap("settings", object{"number": textOf(0, -1)})
+	u.setSecret("login", object{"secret": textOf(0, -1)})
+	u.source.setSecret("theirs", object{"theirs": textOf(0, -1)})
 	u.source.grant("secrets", "theirs", u.name, "default")
 	if err := errors.Join(kubectl(t.Context(), "apply", "--filename", older), rolledOut(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	nodes, err := u.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "!" + controlPlaneTaint})
-	if err != nil || len(nodes.Items) == 0 {
-		t.Fatalf("workers: %v, %v", nodes, err)
-	}
-	for _, node := range nodes.Items {
-		u.nodes = append(u.nodes, node.Name)
-		u.inspectors[node.Name] = u.startOnNode("inspector-"+node.Name, node.Name)
+	u.nodes = u.workers(t)
+	for _, node := range u.nodes {
+		u.inspectors[node] = u.startOnNode("inspector-"+node, node)
 	}
 	return u
-}
-
-// kubectl runs kubectl as the cluster's admin.
-func kubectl(ctx context.Context, args ...string) error {
-	out, err := exec.CommandContext(ctx, os.Getenv("REFVOL_KUBECTL"), args...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
-	}
-	return nil
 }
 
 // rolledOut waits until the newest template's pods are ready on all nodes.
@@ -120,25 +107,27 @@ func textOf(roll, step int) string {
 // change brings all objects to the text.
 func (u *upgrade) change(text string) {
 	u.t.Helper()
-	u.updateConfigMap("settings", object{"number": text})
-	u.updateSecret("login", object{"secret": text})
-	u.source.updateSecret("theirs", object{"theirs": text})
+	u.setConfigMap("settings", object{"number": text})
+	u.setSecret("login", object{"secret": text})
+	u.source.setSecret("theirs", object{"theirs": text})
 }
 
-// reader describes a pod on the node that shows all objects, in a volume of every kind.
+// reader describes a pod on the node that shows all objects, in a volume of every kind, and tells of what it reads.
 func (u *upgrade) reader(name, node string) *corev1.Pod {
 	ours := func(name string, a attributes) corev1.Volume {
 		v := refvol(name, a)
 		v.CSI.Driver = upgradeDriver
 		return v
 	}
-	return onNode(newPod(name,
+	spec := onNode(newPod(name,
 		ours("both", attributes{"sources": fmt.Sprintf(
 			"[{configMap: {name: settings}}, {secret: {name: login}}, {secret: {name: theirs, namespace: %s}}]", u.source.name)}),
 		ours("in-place", attributes{"configMap": "settings", "writeStrategy": "InPlace"}),
 		ours("pinned", attributes{"secret": "login", "updatePolicy": "Pinned"}),
 		ours("env", attributes{"sources": "[{env: {path: app.env, envFrom: [{configMapRef: {name: settings}}, {secretRef: {name: login}}]}}]"}),
 	), node)
+	spec.Spec.Containers[0].Args = append([]string{"follow"}, files()...)
+	return spec
 }
 
 const pinnedFile = mountDir + "pinned/secret"
@@ -178,28 +167,6 @@ func (u *upgrade) readers() []*pod {
 	return readers
 }
 
-// grow has each pod read its files all the time until they show the last text of this time.
-func (u *upgrade) grow(pods []*pod) []*pending {
-	u.t.Helper()
-	var growing []*pending
-	for _, p := range pods {
-		growing = append(growing, p.grow(textOf(u.rolls, -1), rollTimeout+2*podTimeout, files()...))
-	}
-	return growing
-}
-
-// wantNoneFailed waits for what grow has started.
-func (u *upgrade) wantNoneFailed(pods []*pod, growing []*pending) {
-	u.t.Helper()
-	for i, w := range growing {
-		got := w.arrive()
-		u.t.Logf("%s: %d reads, %d failed, %d gave another text", pods[i].Name, got.Reads, got.Failed, len(got.Told))
-		if err := judgeTold(got.Told); err != nil {
-			u.t.Errorf("%s: %v", pods[i].Name, err)
-		}
-	}
-}
-
 // wantChanged wants each plugin to be of another version than before.
 func (u *upgrade) wantChanged(before map[string]*corev1.Pod) {
 	u.t.Helper()
@@ -219,7 +186,6 @@ func (u *upgrade) roll(manifests, name string, readers []*pod) {
 	for _, plugin := range before {
 		u.searchBefore(u.t, plugin)
 	}
-	growing := u.grow(readers)
 	began, steps := time.Now(), 0
 	if err := kubectl(u.t.Context(), "apply", "--filename", manifests); err != nil {
 		u.t.Fatal(err)
@@ -251,7 +217,6 @@ func (u *upgrade) roll(manifests, name string, readers []*pod) {
 		u.t.Logf("%s started; attempts that failed before: %q", p.Name, p.failedMounts())
 	}
 	u.change(textOf(u.rolls, -1))
-	u.wantNoneFailed(readers, growing)
 	u.awaitAll(append(readers, u.late...), textOf(u.rolls, -1))
 }
 

@@ -3,7 +3,9 @@ package suite
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/e2e/tools/probe/clock"
+	judged "github.com/refvol/refvol/internal/history"
 )
 
 // requestTimeout is how long a reader's log may take.
@@ -29,9 +32,6 @@ type readers struct {
 	sent map[string]time.Duration
 }
 
-// readerVolumes are the names of a reader's volumes.
-func readerVolumes() []string { return []string{"settings", "login"} }
-
 // newReaders starts readers, spread over the workers, and waits until all have told of the first text.
 func newReaders(t *testing.T, count int) *readers {
 	t.Helper()
@@ -39,9 +39,9 @@ func newReaders(t *testing.T, count int) *readers {
 	if r.workers = r.cluster.workers(t); len(r.workers) < 3 {
 		t.Fatalf("there are %d workers, want 3", len(r.workers))
 	}
-	r.createConfigMap("settings", r.object())
+	r.setConfigMap("settings", r.object())
 	for i, name := range r.names() {
-		r.createSecret(name, r.object())
+		r.setSecret(name, r.object())
 		spec := newPod(name, refvol("settings", attributes{"configMap": "settings"}), refvol("login", attributes{"secret": name}))
 		spec.Labels = map[string]string{"app": "reader"}
 		spec.Spec.NodeName = r.workers[i%len(r.workers)]
@@ -71,17 +71,17 @@ func (r *readers) change() {
 	r.t.Helper()
 	r.step++
 	r.sent["settings"] = now(r.t)
-	r.updateConfigMap("settings", r.object())
+	r.setConfigMap("settings", r.object())
 	for _, name := range r.names() {
 		r.sent[name] = now(r.t)
-		r.updateSecret(name, r.object())
+		r.setSecret(name, r.object())
 	}
 }
 
 // readerFile is the one file of a reader's volume.
 func readerFile(volume string) string { return mountDir + volume + "/text" }
 
-// told is what a reader tells, as the probe's commands follow and grow describe it.
+// told is what a reader tells, as the probe's command follow describes it.
 type told struct {
 	File  string        `json:"file"`
 	Text  string        `json:"text"`
@@ -96,36 +96,24 @@ type history struct {
 	told []told
 }
 
-// of returns what was told of a volume.
-func (h history) of(volume string) []told {
-	var all []told
+// last returns the last that was told of a file, and what was told before that, the same if that was the first.
+func (h history) last(file string) (last, before told) {
 	for _, line := range h.told {
-		if line.File == readerFile(volume) {
-			all = append(all, line)
+		if line.File == file {
+			if last, before = line, last; before.File == "" {
+				before = line
+			}
 		}
 	}
-	return all
+	return last, before
 }
 
-// last returns the last that was told of a volume, and before the one before that.
-func (h history) last(volume string) told {
-	all := h.of(volume)
-	return all[len(all)-1]
-}
-
-func (h history) before(volume string) told {
-	all := h.of(volume)
-	return all[max(0, len(all)-2)]
-}
-
-// has tells whether both volumes have the text.
-func (h history) has(text string) bool {
-	for _, volume := range readerVolumes() {
-		if len(h.of(volume)) == 0 || h.last(volume).Text != text {
-			return false
-		}
-	}
-	return true
+// has tells whether all files have the text.
+func (h history) has(text string, files ...string) bool {
+	return !slices.ContainsFunc(files, func(file string) bool {
+		last, _ := h.last(file)
+		return last.File == "" || last.Text != text
+	})
 }
 
 // awaitCurrent waits until all readers run and have told of this step's text in both volumes. None may
@@ -151,7 +139,7 @@ func (r *readers) awaitCurrent() map[types.UID]history {
 			if err != nil {
 				return err
 			}
-			if !h.has(r.text()) {
+			if !h.has(r.text(), readerFile("settings"), readerFile("login")) {
 				return fmt.Errorf("%s on %s has not: %+v", p.Name, p.Spec.NodeName, h.told[max(0, len(h.told)-2):])
 			}
 			current[p.UID] = h
@@ -159,11 +147,29 @@ func (r *readers) awaitCurrent() map[types.UID]history {
 		return nil
 	})
 	for _, h := range current {
-		if err := judgeTold(h.told); err != nil {
-			r.t.Errorf("%s on %s: %v", h.pod.Name, h.pod.Spec.NodeName, err)
-		}
+		r.judge(h)
 	}
 	return current
+}
+
+// judge wants no read of a reader to have failed or given an older text: its texts only grow in byte order.
+func (n *namespace) judge(h history) {
+	n.t.Helper()
+	if err := judgeTold(h.told); err != nil {
+		n.t.Errorf("%s on %s: %v", h.pod.Name, h.pod.Spec.NodeName, err)
+	}
+}
+
+// awaitHistory returns what the pod's reader has told once that is as it should be: a log may lag behind.
+func (p *pod) awaitHistory(what string, isSo func(history) bool) (h history) {
+	p.t.Helper()
+	eventually(p.t, podTimeout, fmt.Sprintf("the log of %s has %s", p.Name, what), func(ctx context.Context) (err error) {
+		if h, err = p.history(ctx, p.Pod); err == nil && !isSo(h) {
+			err = fmt.Errorf("%d lines: %+v", len(h.told), h.told[max(0, len(h.told)-4):])
+		}
+		return err
+	})
+	return h
 }
 
 // neverEnded fails the test if a reader's container has ended, or could not be started: what it told is lost, and a
@@ -181,7 +187,7 @@ func (r *readers) neverEnded(ctx context.Context, p *corev1.Pod) {
 }
 
 // history returns what a reader has told.
-func (r *readers) history(ctx context.Context, p *corev1.Pod) (history, error) {
+func (c *cluster) history(ctx context.Context, p *corev1.Pod) (history, error) {
 	// The connection to a node that went away may hang.
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -192,7 +198,7 @@ func (r *readers) history(ctx context.Context, p *corev1.Pod) (history, error) {
 	if len(p.Status.ContainerStatuses) == 0 {
 		return history{}, fmt.Errorf("%s is %s on %q", p.Name, p.Status.Phase, p.Spec.NodeName)
 	}
-	log, err := r.client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
+	log, err := c.client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
 	if err != nil {
 		return history{}, fmt.Errorf("log of %s on %s: %w", p.Name, p.Spec.NodeName, err)
 	}
@@ -208,4 +214,24 @@ func (r *readers) history(ctx context.Context, p *corev1.Pod) (history, error) {
 		h.told = append(h.told, one)
 	}
 	return h, nil
+}
+
+// judgeTold returns what is wrong with what a reader told of files whose texts only grow in byte order.
+func judgeTold(all []told) error {
+	h := judged.New()
+	for _, one := range all {
+		h.Declare(judged.Volume{ID: one.File, Required: []string{one.File}})
+		seen := &judged.Seen{Shown: map[string]judged.Version{}}
+		if one.Error != "" {
+			seen.Wrong = []string{one.Error}
+		} else {
+			seen.Shown[one.File] = judged.Version{UID: one.Text}
+		}
+		h.AddAt(judged.Event{Kind: judged.Saw, At: one.At, Begin: one.At, Volume: one.File, Seen: seen})
+	}
+	var errs []error
+	for _, v := range h.Check() {
+		errs = append(errs, errors.New(v.String()))
+	}
+	return errors.Join(errs...)
 }
