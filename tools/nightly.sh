@@ -25,7 +25,7 @@ arm64() {
 
 # alone: long tests of the integration suite that run by themselves. faults: tests that kill the plugin or unmount a volume at one system call
 # after another. The part integration runs the others side by side.
-alone='^(TestReadersDuringUpdates|TestAStormOfOpens|TestNoDenialWhileTheAPIServerStarts)$'
+alone='^(TestChurnEndsWhereItBegan|TestNoDenialWhileTheAPIServerStarts)$'
 faults='^(TestKilledAnywhere|TestMountRemovedAtAnyCall)$'
 integration() {
   REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on -v "$@" ./suites/integration

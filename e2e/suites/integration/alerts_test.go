@@ -20,7 +20,6 @@ import (
 // alerting is a Prometheus, and the expressions of the alerts.
 type alerting struct {
 	*harness.Prometheus
-	t      *testing.T
 	deploy string
 	exprs  map[string]string
 }
@@ -31,8 +30,8 @@ func newAlerting(t *testing.T) *alerting {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &alerting{t: t, deploy: filepath.Join(repo, "deploy"), exprs: map[string]string{}}
-	if a.Prometheus, err = harness.BuildPrometheus(t.Context(), t.TempDir(), os.Stderr); err != nil {
+	a := &alerting{deploy: filepath.Join(repo, "deploy"), exprs: map[string]string{}}
+	if a.Prometheus, err = shared.prometheus(); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(a.deploy, "alerts", "refvol.rules.yaml"))

@@ -2,142 +2,129 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
-	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// otherNode is a node that no plugin of these tests is on.
-const otherNode = "node-2"
+// request is one of the plugin's, or one that it must not be able to make. Without a name it is for all objects.
+type request struct{ verb, resource, namespace, name string }
 
-// asNodeRules returns the rights of a plugin that reads as its node, as the manifests have them.
-func asNodeRules(t *testing.T, components ...string) []rbacv1.PolicyRule {
-	t.Helper()
-	rules, err := harness.Rules(t.Context(), append([]string{"node-identity"}, components...)...)
-	if err != nil {
-		t.Fatal(err)
+func (r request) send(ctx context.Context, c kubernetes.Interface) error {
+	get := c.CoreV1().RESTClient().Get().NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.resource)
+	if r.verb == "get" {
+		return get.Name(r.name).Do(ctx).Error()
 	}
-	return rules
-}
-
-// newAsNode starts a plugin that reads with the rights of its node.
-func newAsNode(t *testing.T, args ...string) *node {
-	t.Helper()
-	_, kubeconfig := pluginPod(t, harness.NodeName, asNodeRules(t))
-	return newNodeAs(t, kubeconfig, append([]string{"--identity=node"}, args...)...)
-}
-
-// pluginPod makes an account with rules, a pod of it on a node, and a kubeconfig with a token that
-// is bound to the pod.
-func pluginPod(t *testing.T, nodeName string, rules []rbacv1.PolicyRule) (pod *corev1.Pod, kubeconfig string) {
-	t.Helper()
-	name := uniqueName("plugin")
-	newAccount(t, name, rules)
-	pod = schedule(t, shared.ControlPlane, pluginNamespace, corev1.PodSpec{ServiceAccountName: name, NodeName: nodeName})
-	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	bindToken(t, shared.ControlPlane, pod, kubeconfig)
-	return pod, kubeconfig
-}
-
-// bindToken writes a kubeconfig with a token of a pod.
-func bindToken(t *testing.T, c *controlplane.ControlPlane, pod *corev1.Pod, kubeconfig string) {
-	t.Helper()
-	token, err := c.PodToken(t.Context(), pod, time.Hour)
+	if r.name != "" {
+		get = get.Param("fieldSelector", "metadata.name="+r.name)
+	}
+	if r.verb == "list" {
+		return get.Do(ctx).Error()
+	}
+	body, err := get.Param("watch", "true").Stream(ctx)
 	if err == nil {
-		err = c.WriteKubeconfig(kubeconfig, token)
+		err = body.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
+	return err
+}
+
+func getPod(pod *corev1.Pod) request { return request{"get", "pods", pod.Namespace, pod.Name} }
+
+// readsOf returns the requests of a plugin for the objects of a name.
+func readsOf(namespace, name string) []request {
+	return []request{
+		{"get", "secrets", namespace, name},
+		{"list", "secrets", namespace, name},
+		{"watch", "secrets", namespace, name},
+		{"list", "configmaps", namespace, name},
+		{"watch", "configmaps", namespace, name},
 	}
 }
 
-// schedule makes a pod as one that was scheduled, by default to the plugins' node and of the
-// account "default". It ends with the test.
-func schedule(t *testing.T, c *controlplane.ControlPlane, namespace string, spec corev1.PodSpec) *corev1.Pod {
-	t.Helper()
-	if spec.ServiceAccountName == "" {
-		spec.ServiceAccountName = "default"
-		sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-		if _, err := c.Client().CoreV1().ServiceAccounts(namespace).Create(t.Context(), sa, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+// TestRightsAsNode sends, with the token of a plugin's pod, what the plugin sends and what it must
+// not get, to a real API server.
+func TestRightsAsNode(t *testing.T) {
+	t.Parallel()
+	own, kubeconfig := pluginPod(t, harness.NodeName)
+	_, elsewhere := pluginPod(t, otherNode)
+	ns := newNamespace(t)
+	for _, name := range []string{"here", "there", "nowhere"} {
+		meta := metav1.ObjectMeta{Name: name}
+		_, err := shared.Client().CoreV1().Secrets(ns).Create(t.Context(), &corev1.Secret{ObjectMeta: meta}, metav1.CreateOptions{})
+		_, err2 := shared.Client().CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: meta}, metav1.CreateOptions{})
+		if err := errors.Join(err, err2); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if spec.NodeName == "" {
-		spec.NodeName = harness.NodeName
-	}
-	if len(spec.Containers) == 0 {
-		spec.Containers = []corev1.Container{{Name: "main", Image: "none"}}
-	}
-	automount := false
-	spec.AutomountServiceAccountToken = &automount
-	pods := c.Client().CoreV1().Pods(namespace)
-	var pod *corev1.Pod
-	harness.Eventually(t, soon, func() (err error) { // the API server hears of the account by a watch
-		pod, err = pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "pod-"}, Spec: spec}, metav1.CreateOptions{})
-		return err
-	})
-	t.Cleanup(func() {
-		if err := deletePod(context.WithoutCancel(t.Context()), c, pod); err != nil && !apierrors.IsNotFound(err) {
-			t.Error(err)
+	here := schedule(t, ns, nativeBoth("here", "here"))
+	spec := nativeBoth("there", "there")
+	spec.NodeName = otherNode
+	there := schedule(t, ns, spec)
+
+	n1, n2 := nodeUser(harness.NodeName), nodeUser(otherNode)
+	all, node := request{"list", "secrets", ns, ""}, request{"get", "nodes", "", harness.NodeName}
+	for _, test := range []struct {
+		token, user string
+		allowed     bool
+		requests    []request
+	}{
+		{kubeconfig, n1, true, append(readsOf(ns, "here"), getPod(own), getPod(here))},
+		{kubeconfig, "", false, append(readsOf(ns, "here"), getPod(own), getPod(here), all, node)},
+		{kubeconfig, n1, false, slices.Concat(readsOf(ns, "there"), readsOf(ns, "nowhere"), readsOf(ns, "absent"), []request{getPod(there), all, node})},
+		{kubeconfig, n2, false, slices.Concat(readsOf(ns, "there"), readsOf(ns, "here"), []request{getPod(there)})},
+		// A token from another node is worth nothing for what only this node's pods name.
+		{elsewhere, n1, false, append(readsOf(ns, "here"), getPod(here))},
+		{elsewhere, n2, false, append(readsOf(ns, "here"), getPod(here))},
+		{elsewhere, n2, true, append(readsOf(ns, "there"), getPod(there))},
+	} {
+		client := clientOf(t, test.token, test.user)
+		for _, r := range test.requests {
+			// The authorizer hears of the pods by a watch.
+			harness.Eventually(t, soon, func() error {
+				if err := r.send(t.Context(), client); test.allowed != (err == nil) || !test.allowed && !apierrors.IsForbidden(err) {
+					return fmt.Errorf("%v as %q: %v, want it to be allowed: %t", r, test.user, err, test.allowed)
+				}
+				return nil
+			})
 		}
-	})
-	return pod
+	}
+
+	// The token of a deleted plugin pod is worth nothing.
+	if err := deletePod(t.Context(), own); err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range []string{n1, ""} {
+		client := clientOf(t, kubeconfig, user)
+		for _, r := range []request{getPod(here), {"get", "secrets", ns, "here"}, all} {
+			harness.Eventually(t, soon, func() error { // the API server keeps an answer for seconds
+				if err := r.send(t.Context(), client); !apierrors.IsUnauthorized(err) {
+					return fmt.Errorf("%v as %q with the token of a deleted pod: %v, want 401", r, user, err)
+				}
+				return nil
+			})
+		}
+	}
 }
 
-// deletePod removes a pod at once, as the kubelet does at its end.
-func deletePod(ctx context.Context, c *controlplane.ControlPlane, pod *corev1.Pod) error {
-	now := int64(0)
-	return c.Client().CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+// TestAsNodeWithoutMirrorPod: the API server has no pod for a static pod until it accepts the mirror, which NodeRestriction
+// refuses if it names Secrets. Until then its authorizer answers 403, as for a pod of another node, and no 404.
+func TestAsNodeWithoutMirrorPod(t *testing.T) {
+	t.Parallel()
+	n := newAsNode(t, "--publish-wait=1s")
+	n.secret("db", map[string]string{"password": n.canary()})
+	static := n.volume(directly("secret", "db"))
+	static.Unknown = true
+	for range 2 {
+		wantStatus(t, n.finalAnswer(static), codes.PermissionDenied, "read pod "+n.namespace+"/"+static.Pod+": ", "no relationship found between node")
+	}
+	n.wantNothingLeft()
 }
-
-// shownBy returns the driver's volume of the attributes, of a new pod with a spec.
-func shownBy(t *testing.T, c *controlplane.ControlPlane, namespace string, spec corev1.PodSpec, attributes map[string]string) *harness.Volume {
-	t.Helper()
-	v := harness.NewVolume(namespace, "", attributes)
-	readOnly := true
-	spec.Volumes = append(slices.Clone(spec.Volumes), corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{
-		CSI: &corev1.CSIVolumeSource{Driver: harness.DriverName, ReadOnly: &readOnly, VolumeAttributes: attributes},
-	}})
-	pod := schedule(t, c, namespace, spec)
-	v.Pod, v.UID = pod.Name, string(pod.UID)
-	v.Unknown = true // the API server knows the pod, and its authorizer reads a pod's spec once
-	return v
-}
-
-// native returns a spec with one volume "native" that nobody mounts.
-func native(source corev1.VolumeSource) corev1.PodSpec {
-	return corev1.PodSpec{Volumes: []corev1.Volume{{Name: "native", VolumeSource: source}}}
-}
-
-func nativeSecret(name string) corev1.PodSpec {
-	return native(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}})
-}
-
-// nativeBoth names a ConfigMap and a Secret by an unmounted projected volume.
-func nativeBoth(configMap, secret string) corev1.PodSpec {
-	return native(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: configMap}}},
-		{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: secret}}},
-	}}})
-}
-
-// volumeSource shows the pod's own volume "native".
-func volumeSource() map[string]string { return map[string]string{"volume": "native"} }
-
-// directly shows an object of a kind by its name.
-func directly(kind, name string) map[string]string {
-	return map[string]string{map[string]string{"secret": "secret", "configmap": "configMap"}[kind]: name}
-}
-
-// nodeUser is whom the plugins of these tests impersonate.
-func nodeUser(name string) string { return fmt.Sprintf("system:node:%s", name) }

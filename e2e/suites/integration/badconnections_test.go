@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"slices"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -21,18 +20,15 @@ func TestBadConnections(t *testing.T) {
 		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
 			n := newProxied(t, "--publish-wait=3s")
-			changes := n.newThing("configMap", "app")
+			before := n.value("app")
 			n.configMap("late", map[string]string{"key": "late"})
-			seen, goes, comes := n.watch(changes), n.published("app"), n.short("late")
-			changes.write()
-			converges(t, soon, seen)
-
-			n.proxy.Requests()
+			stays, goes, comes := n.published("app"), n.published("app"), n.short("late")
+			_, watches := n.proxy.Watches("app")
 			n.inject(fault)
 			if fault == faultproxy.Unauthorized {
 				n.proxy.ResetConnections() // so that the watches have to be opened again
 			}
-			changes.write()
+			changed := n.value("app")
 			for range 2 { // longer than a connection is silent before it is pinged
 				// Refusals that have lasted for 5 s count as an answer. The kubelet repeats on that code, too.
 				if err := n.Publish(t.Context(), comes); fault != faultproxy.Unauthorized || status.Code(err) != codes.PermissionDenied {
@@ -40,20 +36,16 @@ func TestBadConnections(t *testing.T) {
 				}
 			}
 			n.mustUnpublish(goes)
-			if seen.current() == nil {
-				t.Error("the change arrived during the fault")
-			}
+			n.wantContent(stays, "key", before) // else there is no fault
 			n.heal()
-			took := converges(t, noticed+healed, seen)
+			took := n.arrives(stays, "key", changed, noticed+healed)
 			n.publishes(comes, healed)
 			n.wantContent(comes, "key", "late")
 			t.Logf("current %s after the fault", took)
-			isDropped := func(r faultproxy.Request) bool { return r.Verb == "WATCH" && r.Name == changes.name }
-			if fault == faultproxy.Partition && slices.ContainsFunc(n.proxy.Requests(), isDropped) {
+			if _, now := n.proxy.Watches("app"); fault == faultproxy.Partition && now != watches {
 				t.Error("a short stall dropped a watch")
 			}
-			seen.stop()
-			n.mustUnpublish(seen.volume)
+			n.mustUnpublish(stays)
 			n.mustUnpublish(comes)
 			n.wantNothingLeft()
 			harness.Eventually(t, soon, func() error { return noWatches(n.proxy) })

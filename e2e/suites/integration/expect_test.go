@@ -11,6 +11,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
@@ -150,18 +152,115 @@ const (
 	afterCause = soon
 )
 
-// hasCondition waits until the plugin's log says of a volume that it shows what it should,
-// with an empty text, or that something with this text keeps it from that.
+// problem returns the condition of a volume and the reason for it by the plugin's status, "" if there is none.
+func (n *node) problem(v *harness.Volume) string {
+	n.t.Helper()
+	report, err := n.report()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for i := range report.Volumes {
+		if told := &report.Volumes[i]; told.VolumeID == v.ID() && told.Reason != "" {
+			return told.Condition + ": " + told.Reason
+		}
+	}
+	return ""
+}
+
+// hasCondition waits until a volume has no problem, with an empty text, or one with this text.
 func (n *node) hasCondition(v *harness.Volume, text string) {
 	n.t.Helper()
 	harness.Eventually(n.t, soon, func() error {
-		problem, err := n.Problem(v)
-		if err != nil {
-			return err
-		}
-		if (problem != "") != (text != "") || !strings.Contains(problem, text) {
+		if problem := n.problem(v); (problem != "") != (text != "") || !strings.Contains(problem, text) {
 			return fmt.Errorf("the problem is %q, want %q", problem, text)
 		}
 		return nil
 	})
+}
+
+// eventsOf returns the events on a volume's pod with a reason.
+func (n *node) eventsOf(v *harness.Volume, reason string) []corev1.Event {
+	n.t.Helper()
+	all, err := shared.Client().CoreV1().Events(n.namespace).List(n.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var events []corev1.Event
+	for _, event := range all.Items {
+		if string(event.InvolvedObject.UID) == v.UID && event.Reason == reason {
+			events = append(events, event)
+		}
+	}
+	return events
+}
+
+// hasEvent waits for an event on the volume's pod with this reason and text, that
+// was written once, whatever was retried.
+func (n *node) hasEvent(v *harness.Volume, reason, text string) {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		events := n.eventsOf(v, reason)
+		for i := range events {
+			event := &events[i]
+			if !strings.Contains(event.Message, text) {
+				continue
+			}
+			if event.InvolvedObject.Kind != "Pod" || event.Type != corev1.EventTypeWarning || event.Count != 1 {
+				return fmt.Errorf("event on %+v of type %s, %d times", event.InvolvedObject, event.Type, event.Count)
+			}
+			return nil
+		}
+		return fmt.Errorf("no event %s with %q among %+v", reason, text, events)
+	})
+}
+
+// wantProblem waits for a failed update to be told: by an event, written once, and by
+// the log.
+func (n *node) wantProblem(v *harness.Volume, text string) {
+	n.t.Helper()
+	n.hasEvent(v, "VolumeUpdateFailed", text)
+	n.hasCondition(v, text)
+}
+
+// showsJust says how a volume's files differ from data.
+func (n *node) showsJust(v *harness.Volume, data map[string]string) error {
+	files, err := harness.Files(n.Target(v))
+	if err != nil {
+		return err
+	}
+	for key, want := range data {
+		if f, ok := files[key]; !ok || f != want {
+			return fmt.Errorf("%.60s: there is %t, with %d bytes, want %d", key, ok, len(f), len(want))
+		}
+	}
+	if len(files) != len(data) {
+		return fmt.Errorf("%d files, want %d", len(files), len(data))
+	}
+	return nil
+}
+
+// pruned returns nil once the volume holds no generation but the present one.
+func (n *node) pruned(v *harness.Volume) error {
+	generations, err := filepath.Glob(filepath.Join(n.Target(v), "..2*"))
+	if err == nil && len(generations) != 1 {
+		err = fmt.Errorf("generations %v are there, want one", generations)
+	}
+	return err
+}
+
+// each waits until f returns nil for the number of each volume.
+func (n *node) each(volumes []*harness.Volume, f func(i int) error) {
+	n.t.Helper()
+	within := soon
+	if os.Getenv(harness.EmulatedVariable) != "" {
+		within *= 4 // the first volume may be the last to become current
+	}
+	for i := range volumes {
+		harness.Eventually(n.t, within, func() error {
+			if err := f(i); err != nil {
+				return fmt.Errorf("volume %d: %w", i, err)
+			}
+			return nil
+		})
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,11 +17,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
-)
-
-const (
-	hostilePods = 110 // as many as a kubelet runs by default
-	plainPods   = 20
 )
 
 // hostileSources ask for as much as they can, some for more than is ever made.
@@ -45,11 +39,9 @@ func hostileSources() []string {
 // The pods of one author, all of a node, ask for as much as they can at once: the plugin's memory
 // stays bounded, and another author's publishes beside them don't wait for them.
 func TestHostilePublishesBesidePlainOnes(t *testing.T) {
-	binary, err := shared.plain() // its memory is that of a release
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := newNodeWith(t, harness.PluginOptions{Binary: binary, Kubeconfig: shared.kubeconfig, Args: []string{"-v=2"}})
+	const plainPods = 20
+	hostilePods := harness.Scaled(30, 110) // the latter as many as a kubelet runs by default
+	n := newPlain(t)                       // its memory is that of a release
 	n.configMap("plain", map[string]string{"key": n.canary()})
 	many, large := map[string]string{}, map[string]string{}
 	for i := range 7000 {
@@ -62,7 +54,7 @@ func TestHostilePublishesBesidePlainOnes(t *testing.T) {
 	n.configMap("large", large)
 
 	alone, published := n.timePlain(plainPods)
-	before, _ := n.resident()
+	before := n.mostResident()
 	var hostile sync.WaitGroup
 	volumes, answers := make([]*harness.Volume, hostilePods), make([]error, hostilePods)
 	sources := hostileSources()
@@ -74,8 +66,7 @@ func TestHostilePublishesBesidePlainOnes(t *testing.T) {
 	beside, more := n.timePlain(plainPods)
 	hostile.Wait()
 	took := time.Since(start)
-	_, peak := n.resident()
-	grown := peak - before
+	grown := n.mostResident() - before
 	outcomes := map[codes.Code]int{}
 	for _, err := range answers {
 		outcomes[status.Code(err)]++
@@ -113,27 +104,19 @@ func (n *node) timePlain(count int) (median time.Duration, volumes []*harness.Vo
 	return times[count/2], volumes
 }
 
-// resident returns the bytes of memory that the plugin has now, and those that it had at most.
-func (n *node) resident() (now, most int64) {
+// mostResident returns the bytes of memory that the plugin had at most.
+func (n *node) mostResident() int64 {
 	n.t.Helper()
-	return residentOf(n.t, n.PID())
-}
-
-// residentOf is resident for any process.
-func residentOf(t *testing.T, pid int) (now, most int64) {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.PID()))
 	if err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
-	kibibytes := func(name string) int64 {
-		found := regexp.MustCompile(`(?m)^` + name + `:\s*(\d+) kB$`).FindSubmatch(text)
-		if found == nil {
-			t.Fatalf("no %s in %s", name, text)
-		}
-		return mustNumber(t)(strconv.ParseInt(string(found[1]), 10, 64)) << 10
+	_, most, _ := strings.Cut(string(text), "\nVmHWM:")
+	kibibytes, err := strconv.ParseInt(strings.Fields(most)[0], 10, 64)
+	if err != nil {
+		n.t.Fatal(err)
 	}
-	return kibibytes("VmRSS"), kibibytes("VmHWM")
+	return kibibytes << 10
 }
 
 // delegation is what F_SETDELEG takes, since Linux 6.19.

@@ -2,6 +2,8 @@ package integration
 
 import (
 	"errors"
+	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -80,5 +82,47 @@ func TestKernelWithoutNoswap(t *testing.T) {
 	const warning = "Warning: this kernel refuses noswap here, so values may reach a swap device; turn swap off or encrypt it"
 	if got := strings.Count(string(log), warning); got != want {
 		t.Errorf("%d warnings in the log, want %d", got, want)
+	}
+}
+
+// TestNeverVisibleAndIncomplete looks at the targets all the time while volumes are
+// published: a target that is a mount must show everything from the first look on.
+func TestNeverVisibleAndIncomplete(t *testing.T) {
+	n := newNode(t)
+	data := map[string]string{strings.Repeat("k", 253): n.canary()} // the longest key that the API server takes
+	for i := range 50 {
+		data[fmt.Sprint("key", i)] = n.canary()
+	}
+	n.configMap("app", data)
+	const want, most = 3, 300 // looks that come after the answer prove nothing
+	seen, published := 0, 0
+	for ; seen < want && published < most; published++ {
+		v := n.short("app")
+		answer := n.publishing(v)
+		for mounted := false; !mounted; {
+			var target, parent unix.Stat_t // both may be on a tmpfs, where /tmp is one
+			isAnswered := len(answer) > 0
+			if unix.Stat(n.Target(v), &target) != nil || unix.Stat(filepath.Dir(n.Target(v)), &parent) != nil || target.Dev == parent.Dev {
+				if isAnswered {
+					t.Fatalf("nothing is mounted after the publish, whose error is: %v", n.answer(answer, soon))
+				}
+				continue
+			}
+			mounted = true
+			files, err := harness.Files(n.Target(v))
+			if err != nil || len(files) != len(data) {
+				t.Fatalf("%d files show at the first look, %v, want %d", len(files), err, len(data))
+			}
+			if len(answer) == 0 {
+				seen++
+			}
+		}
+		if err := n.answer(answer, soon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d of %d volumes were seen before the answer of their publish", seen, published)
+	if seen < want {
+		t.Errorf("only %d of %d volumes were seen before the answer of their publish", seen, published)
 	}
 }

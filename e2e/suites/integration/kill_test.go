@@ -54,7 +54,7 @@ func TestKilledAnywhere(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	if kills, points := harness.Scaled(40, 1000), harness.Scaled(40, 400); sum.kills < kills || len(sum.points) < points {
+	if kills, points := harness.Scaled(25, 1000), harness.Scaled(25, 400); sum.kills < kills || len(sum.points) < points {
 		t.Errorf("%d kills at %d distinct points, want %d at %d at least", sum.kills, len(sum.points), kills, points)
 	}
 	for _, name := range essential() {
@@ -78,7 +78,7 @@ func (k *killing) killAll(o operation, random *rand.Rand) {
 	}
 }
 
-// killSome kills an operation at one of 24 of its calls, and at each of a name at which no operation of this name has been
+// killSome kills an operation at one of a hundred of its calls, and at each of a name at which no operation of this name has been
 // killed. A first publish makes the calls of each publish. The calls go by their names: the next run may make one more or
 // less before, as the check of the mounts' propagation.
 func (k *killing) killSome(o operation, calls []supervise.Call, random *rand.Rand) {
@@ -86,11 +86,9 @@ func (k *killing) killSome(o operation, calls []supervise.Call, random *rand.Ran
 	before, known := map[string]int{}, strings.TrimPrefix(o.name, "first ")
 	for _, call := range calls {
 		before[call.Name]++
-		if nth := before[call.Name]; !k.tally.has(known+" "+call.Name) || random.IntN(24) == 0 {
+		if nth := before[call.Name]; !k.tally.has(known+" "+call.Name) || random.IntN(100) == 0 {
 			k.kill(o, killAtCall(call.Name, nth))
 		}
-	}
-	for nth := len(calls) + 1; k.kill(o, supervise.KillAt(nth)); nth++ {
 	}
 }
 

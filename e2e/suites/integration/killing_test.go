@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,7 +32,8 @@ type killing struct {
 
 // tally is what was killed where, by tests that may run at once. mu guards what is below it.
 type tally struct {
-	reads reads
+	// reads counts those that found all that there has to be.
+	reads atomic.Int64
 
 	mu    sync.Mutex
 	kills int
@@ -54,12 +56,9 @@ func (sum *tally) has(name string) bool {
 // report prints what was done, and fails the test where the readers saw too little.
 func (sum *tally) report(t *testing.T) {
 	t.Helper()
-	t.Logf("%d kills at %d distinct points, %s; by call: %v", sum.kills, len(sum.points), &sum.reads, sum.names)
-	if t.Failed() {
-		return
-	}
-	if err := sum.reads.check(); err != nil {
-		t.Error(err)
+	t.Logf("%d kills at %d distinct points, %d reads; by call: %v", sum.kills, len(sum.points), sum.reads.Load(), sum.names)
+	if sum.reads.Load() == 0 {
+		t.Error("the readers saw nothing")
 	}
 }
 
@@ -83,7 +82,7 @@ func (k *killing) killed(operation string, calls []supervise.Call) {
 // newKilling starts a node and makes the shape's objects.
 func newKilling(t *testing.T, s *shape, sum *tally) *killing {
 	t.Helper()
-	k := &killing{supervisedNode: newSupervisedNode(t), shape: s, tally: sum}
+	k := &killing{supervisedNode: newSupervisedNode(t, nil), shape: s, tally: sum}
 	for _, o := range s.objects {
 		o.padding = k.canary()
 	}
@@ -177,15 +176,6 @@ func (k *killing) settled(v *harness.Volume) error {
 		}
 	}
 	return k.pruned(v)
-}
-
-// pruned returns nil once the volume holds no generation but the present one.
-func (n *node) pruned(v *harness.Volume) error {
-	generations, err := filepath.Glob(filepath.Join(n.Target(v), "..2*"))
-	if err == nil && len(generations) != 1 {
-		err = fmt.Errorf("generations %v are there, want one", generations)
-	}
-	return err
 }
 
 // watch has a witness read the volume. With InPlace a file may be torn by a kill, so

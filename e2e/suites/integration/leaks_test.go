@@ -3,7 +3,6 @@ package integration
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -77,7 +76,7 @@ func (n *leakyNode) sources() string {
 // podWithEnv makes a pod with values in its own spec, and returns a volume of it.
 func (n *leakyNode) podWithEnv() *harness.Volume {
 	n.t.Helper()
-	pod := schedule(n.t, shared.ControlPlane, n.namespace, corev1.PodSpec{Containers: []corev1.Container{{
+	pod := schedule(n.t, n.namespace, corev1.PodSpec{Containers: []corev1.Container{{
 		Name: "main", Image: "x",
 		Env: []corev1.EnvVar{
 			{Name: "LITERAL", Value: n.canary()},
@@ -254,15 +253,6 @@ func (n *leakyNode) dumps(v *harness.Volume) {
 		n.mustStart()
 		n.mustUnpublish(waits)
 	}
-}
-
-func (n *node) log() []byte {
-	n.t.Helper()
-	log, err := os.ReadFile(n.LogPath())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return log
 }
 
 // search makes sure that what is searched has all of it: the plugin's own lines and its

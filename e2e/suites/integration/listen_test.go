@@ -16,7 +16,7 @@ import (
 // too, so profiles are not there unless a flag asks for them.
 func TestListens(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, anyPort, anyStatusPort)
+	n := newNode(t, anyPort)
 	want := []string{n.servingAddress(), n.statusAddress()}
 	slices.Sort(want)
 	if got := listeners(t, n.PID()); !slices.Equal(got, want) {

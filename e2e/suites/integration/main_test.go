@@ -32,8 +32,12 @@ type suite struct {
 	plugin, kubeconfig string
 	// powerless is a kubeconfig of a service account without any right.
 	powerless string
+	// rules are what rulesOf has returned.
+	rules sync.Map
 	// plain builds the plugin without the race detector, once: in a virtual machine there is no compiler.
 	plain func() (string, error)
+	// prometheus builds what asks it, once.
+	prometheus func() (*harness.Prometheus, error)
 }
 
 // shared is set by TestMain before any test runs, and constant from then on.
@@ -57,12 +61,6 @@ func parallel() error {
 }
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(stormVariable); dir != "" {
-		if err := storm(dir); err != nil {
-			panic(err)
-		}
-		return
-	}
 	if err := parallel(); err != nil {
 		panic(err)
 	}
@@ -79,6 +77,7 @@ func newSuite(ctx context.Context) (_ *suite, err error) {
 		fmt.Fprintln(os.Stderr, "building refvol-plugin")
 		return harness.BuildPlugin(ctx, s.dir, false, os.Stderr)
 	})
+	s.prometheus = sync.OnceValues(func() (*harness.Prometheus, error) { return harness.BuildPrometheus(ctx, s.dir, os.Stderr) })
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.stop())

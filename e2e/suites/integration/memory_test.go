@@ -3,10 +3,7 @@ package integration
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,56 +11,53 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// skipUnlessAllowed ends the test, with a word, if only root could do what failed.
-func (n *node) skipUnlessAllowed(err error) {
+// needsMemoryGroups fails the test for an error, or skips it if only root could do what failed.
+func (n *node) needsMemoryGroups(err error) {
 	n.t.Helper()
 	if (errors.Is(err, harness.ErrNoMemoryGroups) || errors.Is(err, os.ErrPermission)) && !harness.IsRoot() {
 		n.t.Skipf("SKIP: memory can't be limited by this user on this machine: %v", err)
 	}
-}
-
-func mustNumber(t *testing.T) func(int64, error) int64 {
-	return func(number int64, err error) int64 {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return number
+	if err != nil {
+		n.t.Fatal(err)
 	}
 }
 
-// mebibyte returns an object of nearly 1 MiB.
+// mebibyte returns an object of nearly 1 MiB, which is what the API server allows.
 func (n *node) mebibyte() map[string]string {
-	return map[string]string{"key": n.canary() + strings.Repeat("x", mostBytes-100)}
+	return map[string]string{"key": n.canary() + strings.Repeat("x", 1<<20-100)}
 }
 
 // With no memory left, a plugin that isn't killed for it keeps what shows, and goes on
 // when there is some again. Where it ends, a kubelet starts it again.
 func TestMemoryLimitWithoutAKill(t *testing.T) {
 	n := newNode(t)
-	g, number := n.podGroup("refvol-it"), mustNumber(t)
-	t.Cleanup(n.mustKill) // before the group goes
-	err := errors.Join(g.Add(n.PID()), g.Pause())
-	n.skipUnlessAllowed(err)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g, err := harness.NewMemoryGroup("refvol-it")
+	n.needsMemoryGroups(err)
+	t.Cleanup(func() {
+		n.mustKill() // before the group goes
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	n.needsMemoryGroups(errors.Join(g.Add(n.PID()), g.Pause()))
 	var volumes []*harness.Volume
 	before := n.mebibyte()
 	n.configMap("app", before)
 	for range 20 {
 		volumes = append(volumes, n.published("app"))
 	}
-	if err := g.Limit(number(g.Usage()) + 4<<20); err != nil {
+	used, err := g.Usage()
+	if err := errors.Join(err, g.Limit(used+4<<20)); err != nil {
 		t.Fatal(err)
 	}
 	after := n.mebibyte()
 	n.configMap("app", after)
 	harness.Eventually(t, soon, func() error {
-		if number(g.Refusals()) == 0 {
-			return errors.New("the limit has not been met")
+		refusals, err := g.Refusals()
+		if err == nil && refusals == 0 {
+			err = errors.New("the limit has not been met")
 		}
-		return nil
+		return err
 	})
 	old := 0
 	for _, v := range volumes {
@@ -120,116 +114,4 @@ func (n *node) allShow(volumes []*harness.Volume, data map[string]string) {
 		}
 		return err
 	})
-}
-
-// podGroup makes a memory cgroup as a pod has one, until the test ends.
-func (n *node) podGroup(name string) *harness.MemoryGroup {
-	n.t.Helper()
-	g, err := harness.NewMemoryGroup(name)
-	n.skipUnlessAllowed(err)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() {
-		if err := g.Close(); err != nil {
-			n.t.Error(err)
-		}
-	})
-	return g
-}
-
-// mustContain moves the running plugin into a new container of the pod, which goes when the
-// plugin has been killed and leave is called.
-func (n *node) mustContain(pod *harness.MemoryGroup, name string) (leave func()) {
-	n.t.Helper()
-	container, err := pod.Child(name)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	leave = func() {
-		n.t.Helper()
-		n.mustKill()
-		if err := container.Close(); err != nil {
-			n.t.Error(err)
-		}
-	}
-	if err := container.Add(n.PID()); err != nil {
-		leave()
-		n.t.Fatal(err)
-	}
-	return leave
-}
-
-// readIn has a process of a group read all files of volumes that are there.
-func (n *node) readIn(g *harness.MemoryGroup, volumes []*harness.Volume) {
-	n.t.Helper()
-	reader := exec.CommandContext(n.t.Context(), "sh", "-c", `read -r line; exec cat "$@" >/dev/null`, "sh")
-	for _, v := range volumes {
-		reader.Args = append(reader.Args, filepath.Join(n.Target(v), "key"))
-	}
-	begin, err := reader.StdinPipe()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if err := reader.Start(); err != nil {
-		n.t.Fatal(err)
-	}
-	if err := g.Add(reader.Process.Pid); err != nil {
-		n.t.Error(err)
-	}
-	if _, err := io.WriteString(begin, "\n"); err != nil {
-		n.t.Error(err)
-	}
-	if err := reader.Wait(); err != nil {
-		n.t.Errorf("read the volumes: %v", err)
-	}
-}
-
-// The pages of volumes count for the plugin's pod: not for who reads them, and also once the
-// container is gone that wrote them. A limit of the pod kills its next container, too.
-func TestMemoryIsThePluginsPods(t *testing.T) {
-	n := newNode(t)
-	pod, readers, number := n.podGroup("refvol-it-pod"), n.podGroup("refvol-it-readers"), mustNumber(t)
-	leave := n.mustContain(pod, "first")
-	before := n.mebibyte()
-	n.configMap("app", before)
-	var volumes []*harness.Volume
-	const count = 5
-	for range count {
-		volumes = append(volumes, n.published("app"))
-	}
-	n.readIn(readers, volumes)
-	if used := number(readers.Usage()); used > count<<20/2 {
-		t.Errorf("%d bytes count for who read %d MiB", used, count)
-	}
-
-	leave()
-	left := number(pod.Usage())
-	t.Logf("%d bytes count for the pod without a container", left)
-	if left < count<<20 {
-		t.Errorf("%d bytes count for the pod without a container, want those of %d MiB of files", left, count)
-	}
-	n.mustStart()
-	leave = n.mustContain(pod, "second")
-	defer func() { leave() }()
-	if err := pod.Limit(left + 1<<20); err != nil {
-		t.Fatal(err)
-	}
-	n.configMap("app", n.mebibyte())
-	harness.Eventually(t, soon, func() error {
-		if !n.ended() {
-			return errors.New("the plugin lives on over the limit")
-		}
-		return nil
-	})
-	leave()
-	if err := pod.Limit(-1); err != nil {
-		t.Fatal(err)
-	}
-	n.mustStart()
-	leave = n.mustContain(pod, "third")
-	after := n.mebibyte()
-	n.configMap("app", after)
-	n.allShow(volumes, after)
-	n.unpublishAll(volumes)
 }

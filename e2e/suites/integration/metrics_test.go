@@ -20,23 +20,8 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// anyPort is the flag with which a plugin serves metrics and probes.
-const anyPort = "--http-address=127.0.0.1:0"
-
 // scrape is what a plugin served at one moment, by the name of the metric.
 type scrape map[string]*dto.MetricFamily
-
-// servingAddress returns where the plugin serves HTTP. It must run with anyPort.
-func (n *node) servingAddress() string { return n.address(n.HTTPAddress) }
-
-func (n *node) address(of func() (string, error)) string {
-	n.t.Helper()
-	address, err := of()
-	if err != nil || address == "" {
-		n.t.Fatalf("where the plugin listens: %q, %v", address, err)
-	}
-	return address
-}
 
 // scrapeText returns what the plugin serves at /metrics.
 func (n *node) scrapeText() string {

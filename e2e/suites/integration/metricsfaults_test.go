@@ -25,7 +25,6 @@ func TestFaultsShow(t *testing.T) {
 		"API server away":       absentServerShows,
 		"API server in trouble": failingServerShows,
 		"full node":             fullNodeShows,
-		"revoked consent":       revokedConsentShows,
 		"reviews fail":          failingReviewsShow,
 		"no tokens":             missingTokensShow,
 	} {
@@ -41,14 +40,6 @@ func unregisteredShows(t *testing.T, a *alerting) {
 	a.wantFiring(t, scrapes, "RefvolPluginNotReady")
 	scrapes[0].Labels["job"] = "other"
 	a.wantFiring(t, asReady(scrapes), "RefvolPluginAbsent")
-}
-
-// value replaces a ConfigMap by one with a new value, which it returns.
-func (n *node) value(name string) string {
-	n.t.Helper()
-	value := n.canary()
-	n.configMap(name, map[string]string{"key": value})
-	return value
 }
 
 func deletedObjectShows(t *testing.T, a *alerting) {
@@ -170,17 +161,6 @@ func fullNodeShows(t *testing.T, a *alerting) {
 	a.wantFiring(t, asReady(n.scrapes(func() {
 		wantStatus(t, n.finalAnswer(full), codes.ResourceExhausted)
 	})), "RefvolMemoryNearLimit", "RefvolCallsFail", "RefvolWritesFail")
-}
-
-func revokedConsentShows(t *testing.T, _ *alerting) {
-	n := newAcrossNode(t, anyPort)
-	_, revoke := n.consented()
-	before := n.scrape()
-	if before.sum(`refvol_authorizations_total{result="allowed"}`) < 1 {
-		t.Error("no review was counted")
-	}
-	revoke()
-	n.moves(before, map[series]float64{`refvol_authorizations_total{result="denied"}`: 2, `refvol_volumes{condition="RefForbidden"}`: 1})
 }
 
 func failingReviewsShow(t *testing.T, a *alerting) {

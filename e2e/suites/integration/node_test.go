@@ -4,15 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/http"
 	"os"
-	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/pkg/status"
 )
 
 // node is a plugin on a pretended node of its own, with a namespace of its own at
@@ -59,21 +61,15 @@ func nodeDir(t *testing.T) string {
 	return dir
 }
 
-// newNodeWith is newNode with other options; a binary and a directory are added where
-// there is none.
+// newNodeWith is newNode with other options; a binary is added where there is none.
 func newNodeWith(t *testing.T, o harness.PluginOptions) *node {
 	t.Helper()
 	n := &node{t: t, namespace: newNamespace(t)}
 	if o.Binary == "" {
 		o.Binary = shared.plugin
 	}
-	if o.Dir == "" {
-		o.Dir = nodeDir(t)
-	}
-	if o.Pods == nil {
-		o.Pods = shared.ControlPlane
-	}
-	o.Args = append([]string{"-v=10"}, o.Args...)
+	o.Dir, o.Pods = nodeDir(t), shared.ControlPlane
+	o.Args = append([]string{"-v=10", anyStatusPort}, o.Args...)
 	p, err := harness.StartPlugin(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -254,47 +250,69 @@ func (n *node) kernelCounts(volumes ...*harness.Volume) (bytes int64) {
 	return bytes
 }
 
-// inParallel calls f for each number below n, a few at a time, and joins the errors.
-func inParallel(n, atOnce int, f func(int) error) error {
-	errs := make([]error, n)
-	var running sync.WaitGroup
-	slots := make(chan struct{}, atOnce)
-	for i := range n {
-		slots <- struct{}{}
-		running.Go(func() {
-			errs[i] = f(i)
-			<-slots
-		})
-	}
-	running.Wait()
-	return errors.Join(errs...)
-}
-
-func (n *node) publishAll(volumes []*harness.Volume) {
-	n.t.Helper()
-	if err := inParallel(len(volumes), len(volumes), func(i int) error { return n.Publish(n.t.Context(), volumes[i]) }); err != nil {
-		n.t.Fatal(err)
-	}
-}
-
 func (n *node) unpublishAll(volumes []*harness.Volume) {
 	n.t.Helper()
-	n.unpublishEach(volumes)
+	for _, v := range volumes {
+		n.mustUnpublish(v)
+	}
 	n.wantNothingLeft()
 }
 
-// unpublishEach unpublishes volumes, but not necessarily all of the node.
-func (n *node) unpublishEach(volumes []*harness.Volume) {
+func (n *node) log() []byte {
 	n.t.Helper()
-	if err := inParallel(len(volumes), len(volumes), func(i int) error { return n.Unpublish(n.t.Context(), volumes[i]) }); err != nil {
+	log, err := os.ReadFile(n.LogPath())
+	if err != nil {
 		n.t.Fatal(err)
+	}
+	return log
+}
+
+// value replaces a ConfigMap by one with a new value, which it returns.
+func (n *node) value(name string) string {
+	n.t.Helper()
+	value := n.canary()
+	n.configMap(name, map[string]string{"key": value})
+	return value
+}
+
+// ended tells whether the plugin's process has.
+func (n *node) ended() bool {
+	select {
+	case <-n.Process().Done():
+		return true
+	default:
+		return false
 	}
 }
 
-// needsLong skips what only the long form has.
-func needsLong(t *testing.T) {
-	t.Helper()
-	if !harness.Scaled(false, true) {
-		t.Skip("SKIP: it belongs to the long form (REFVOL_LONG=1)")
+// publishes waits until a publish succeeds, as the kubelet does, which tries again.
+func (n *node) publishes(v *harness.Volume, within time.Duration) {
+	n.t.Helper()
+	harness.Eventually(n.t, within, func() error { return n.Publish(n.t.Context(), v) })
+}
+
+// anyStatusPort is the flag with which a plugin serves its status.
+const anyStatusPort = "--status-address=127.0.0.1:0"
+
+func (n *node) statusAddress() string { return n.address(n.StatusAddress) }
+
+// report returns the plugin's status.
+func (n *node) report() (*status.Report, error) {
+	n.t.Helper()
+	return status.Fetch(n.t.Context(), &http.Transport{DisableKeepAlives: true}, n.statusAddress())
+}
+
+// anyPort is the flag with which a plugin serves metrics and probes.
+const anyPort = "--http-address=127.0.0.1:0"
+
+// servingAddress returns where the plugin serves HTTP. It must run with anyPort.
+func (n *node) servingAddress() string { return n.address(n.HTTPAddress) }
+
+func (n *node) address(of func() (string, error)) string {
+	n.t.Helper()
+	address, err := of()
+	if err != nil || address == "" {
+		n.t.Fatalf("where the plugin listens: %q, %v", address, err)
 	}
+	return address
 }

@@ -2,92 +2,17 @@ package integration
 
 import (
 	"errors"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
-
-// newPodNode starts a plugin that reads objects with the pods' own tokens, and itself may read none.
-func newPodNode(t *testing.T, args ...string) *node {
-	t.Helper()
-	return newPodNodeWith(t, harness.PluginOptions{Args: args})
-}
-
-// newPodNodeWith is newPodNode with other options.
-func newPodNodeWith(t *testing.T, o harness.PluginOptions) *node {
-	t.Helper()
-	if o.Kubeconfig == "" {
-		o.Kubeconfig = componentAccount(t, "pod-identity")
-	}
-	o.Args = append([]string{"--identity=pod", "--cross-namespace", "--resync-interval=1s"}, o.Args...)
-	n := newNodeWith(t, o)
-	n.source = newNamespace(t)
-	return n
-}
-
-// account makes a service account, unless there is one.
-func (n *node) account(namespace, name string) {
-	n.t.Helper()
-	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	_, err := shared.Client().CoreV1().ServiceAccounts(namespace).Create(n.t.Context(), sa, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		n.t.Fatal(err)
-	}
-}
-
-// pod makes the volume's pod at the API server, as one that was scheduled, and gives the
-// volume its UID and a token of its own.
-func (n *node) pod(v *harness.Volume) *harness.Volume {
-	n.t.Helper()
-	n.account(v.Namespace, v.ServiceAccount)
-	pod := schedule(n.t, shared.ControlPlane, v.Namespace, corev1.PodSpec{ServiceAccountName: v.ServiceAccount})
-	v.Pod, v.UID = pod.Name, string(pod.UID)
-	n.renewToken(v, time.Hour)
-	return v
-}
-
-// renewToken gives the volume another token, as the kubelet does, that is good for some time.
-func (n *node) renewToken(v *harness.Volume, life time.Duration) {
-	n.t.Helper()
-	seconds := int64(life.Seconds())
-	request, err := shared.Client().CoreV1().ServiceAccounts(v.Namespace).CreateToken(n.t.Context(), v.ServiceAccount, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{
-			ExpirationSeconds: &seconds,
-			BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: v.Pod, UID: types.UID(v.UID)},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	v.Token, v.TokenExpires = request.Status.Token, request.Status.ExpirationTimestamp.Time
-}
-
-// own is a volume of one object of the pod's own namespace.
-func (n *node) own(kind, name, serviceAccount string) *harness.Volume {
-	v := n.volume(map[string]string{map[string]string{"secret": "secret", "configmap": "configMap"}[kind]: name})
-	v.ServiceAccount = serviceAccount
-	return n.pod(v)
-}
-
-// readers is a rule to read objects of a kind as a pod must be able to.
-func readers(kind string, names ...string) rbacv1.PolicyRule {
-	r := rule(kind, "get", names...)
-	r.Verbs = []string{"get", "list", "watch"}
-	return r
-}
 
 // TestPodTokens: without a token of its own a pod gets nothing.
 func TestPodTokens(t *testing.T) {
@@ -142,16 +67,80 @@ func TestPodTokens(t *testing.T) {
 	n.wantNothingLeft()
 }
 
-// never checks for a while that a file does not get a value.
-func (n *node) never(v *harness.Volume, path, value string, during time.Duration) {
+// rejected waits until the API server accepts the volume's token no longer. It keeps what
+// it knows of a token for ten seconds.
+func (n *node) rejected(v *harness.Volume) {
 	n.t.Helper()
-	err := harness.Poll(n.t.Context(), during, 20*time.Millisecond, func() error {
-		if got, err := n.content(v, path); err != nil || got != value {
-			return errors.Join(errors.New("another value"), err)
+	harness.Eventually(n.t, 2*soon, func() error {
+		review, err := shared.Client().AuthenticationV1().TokenReviews().Create(n.t.Context(),
+			&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: v.Token}}, metav1.CreateOptions{})
+		if err == nil && review.Status.Authenticated {
+			err = errors.New("the API server still accepts the token")
 		}
-		return nil
+		return err
 	})
-	if err == nil {
-		n.t.Errorf("%s was updated without a token", filepath.Join(n.Target(v), path))
+}
+
+// TestATokenDiesWithItsPod: a pod that is gone at the API server takes its token with it,
+// and another pod of its account carries on, both the watch and the reviews.
+func TestATokenDiesWithItsPod(t *testing.T) {
+	t.Parallel()
+	behind := newProxiedAs(t, componentAccount(t, "pod-identity"), "--identity=pod", "--resync-interval=1s")
+	n := behind.node
+	n.secret("db", map[string]string{"password": n.canary()})
+	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
+	stays, goes := n.own("secret", "db", "web"), n.own("secret", "db", "web")
+	goes.TokenInSecrets = true
+	harness.Eventually(t, soon, func() error { return n.Publish(t.Context(), stays) })
+	n.renewToken(goes, 2*time.Hour) // what is good for longest is the first choice
+	n.mustPublish(goes)
+
+	n.forgetPod(goes)
+	n.rejected(goes)
+	behind.proxy.ResetConnections()
+	second := n.canary()
+	n.secret("db", map[string]string{"password": second})
+	n.arrives(stays, "password", second, healed)
+	n.arrives(goes, "password", second, healed)
+	n.hasCondition(stays, "")
+
+	// And the other way round: who carries the watch is unpublished.
+	n.mustUnpublish(goes)
+	behind.proxy.ResetConnections()
+	third := n.canary()
+	n.secret("db", map[string]string{"password": third})
+	n.arrives(stays, "password", third, healed)
+	n.mustUnpublish(stays)
+	n.wantNothingLeft()
+	harness.Eventually(t, soon, func() error { return noWatches(behind.proxy) })
+}
+
+// TestATakeoverProvesNothing: where the CSIDriver lacks podInfoOnMount, the author of a pod
+// whose mount is taken over may claim the account of another one, and gets nothing of it.
+func TestATakeoverProvesNothing(t *testing.T) {
+	t.Parallel()
+	n := newPodNode(t)
+	n.secret("db", map[string]string{"password": n.canary()})
+	allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "web"))
+	revoke := allow(t, n.namespace, readers("secret", "db"), account(n.namespace, "other"))
+	stays, forged := n.own("secret", "db", "web"), n.own("secret", "db", "other")
+	n.publishes(stays, soon)
+	n.publishes(forged, soon)
+	n.mustKill()
+	revoke()
+	n.forgetPod(forged)
+	n.mustStart()
+	forged.ServiceAccount = "web"
+	n.mustPublish(stays)
+	n.mustPublish(forged)
+	second := n.canary()
+	n.secret("db", map[string]string{"password": second})
+	n.arrives(stays, "password", second, healed)
+	n.hasCondition(forged, "the token is not the pod's own")
+	if got, _ := n.content(forged, "password"); got == second {
+		t.Error("the volume was updated with a token of another account")
 	}
+	n.mustUnpublish(stays)
+	n.mustUnpublish(forged)
+	n.wantNothingLeft()
 }

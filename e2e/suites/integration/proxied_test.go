@@ -9,7 +9,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/refvol/refvol/e2e/tools/faultproxy"
-	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 const (
@@ -73,16 +72,10 @@ func (n *proxied) heal() {
 	}
 }
 
-// publishes waits until a publish succeeds, as the kubelet does, which tries again.
-func (n *node) publishes(v *harness.Volume, within time.Duration) {
-	n.t.Helper()
-	harness.Eventually(n.t, within, func() error { return n.Publish(n.t.Context(), v) })
-}
-
 // noWatches returns an error while a watch is open through the proxy.
 func noWatches(p *faultproxy.Proxy) error {
-	if open := p.Watches(); len(open) > 0 {
-		return fmt.Errorf("watches are open: %v", open)
+	if open, _ := p.Watches(""); open > 0 {
+		return fmt.Errorf("%d watches are open", open)
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func (n *node) isOpened(v *harness.Volume, object, state string, unopened ...str
 func TestReceipts(t *testing.T) {
 	needsReceipts(t)
 	t.Parallel()
-	n := newNode(t, anyStatusPort)
+	n := newNode(t)
 	n.configMap("app", map[string]string{"a": "1", "b": "1"})
 	n.secret("db", map[string]string{"p": n.canary()})
 	v := n.volume(map[string]string{"sources": "[{configMap: {name: app}}, {env: {path: conf/db.env, envFrom: [{secretRef: {name: db}}]}}, {versions: {path: v}}]"})
@@ -112,7 +112,7 @@ func TestReceipts(t *testing.T) {
 	n.reads(at("a"), at("c"))
 	n.isOpened(v, "app", "")
 
-	n.restartWith("--open-receipts=false", anyStatusPort)
+	n.restartWith("--open-receipts=false")
 	n.isOpened(v, "app", "unsupported")
 	n.mustUnpublish(v)
 	n.wantNothingLeft()
@@ -122,7 +122,7 @@ func TestReceipts(t *testing.T) {
 func TestReceiptsInPlace(t *testing.T) {
 	needsReceipts(t)
 	t.Parallel()
-	n := newNode(t, anyStatusPort)
+	n := newNode(t)
 	n.configMap("app", map[string]string{"a": "1", "b": "1"})
 	v := n.volume(map[string]string{"configMap": "app", "writeStrategy": "InPlace"})
 	n.mustPublish(v)

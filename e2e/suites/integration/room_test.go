@@ -45,24 +45,6 @@ func hold(t *testing.T, dir string) (release func()) {
 	return release
 }
 
-// problem returns what the plugin's log says ails a volume, "" for nothing.
-func (n *node) problem(v *harness.Volume) string {
-	n.t.Helper()
-	problem, err := n.Problem(v)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return problem
-}
-
-// wantProblem waits for a failed update to be told: by an event, written once, and by
-// the log.
-func (n *node) wantProblem(v *harness.Volume, text string) {
-	n.t.Helper()
-	n.hasEvent(v, "VolumeUpdateFailed", text)
-	n.hasCondition(v, text)
-}
-
 // Readers that keep files of the past open can fill a volume. It shows what it showed
 // until they let go.
 func TestVolumeFullOfOldGenerations(t *testing.T) {
@@ -107,23 +89,6 @@ func TestVolumeFullOfOldGenerations(t *testing.T) {
 	n.hasCondition(v, "")
 	n.mustUnpublish(v)
 	n.wantNothingLeft()
-}
-
-// showsJust says how a volume's files differ from data.
-func (n *node) showsJust(v *harness.Volume, data map[string]string) error {
-	files, err := harness.Files(n.Target(v))
-	if err != nil {
-		return err
-	}
-	for key, want := range data {
-		if f, ok := files[key]; !ok || f != want {
-			return fmt.Errorf("%.60s: there is %t, with %d bytes, want %d", key, ok, len(f), len(want))
-		}
-	}
-	if len(files) != len(data) {
-		return fmt.Errorf("%d files, want %d", len(files), len(data))
-	}
-	return nil
 }
 
 // TestReadersDontExceedTheTotal has readers keep all files open that volumes ever showed. What the kernel
@@ -178,87 +143,4 @@ func TestReadersDontExceedTheTotal(t *testing.T) {
 	}
 	n.publishes(another, soon)
 	n.unpublishAll(append(volumes, another))
-}
-
-const (
-	// mostBytes is what the API server allows the keys and values of one object.
-	mostBytes = 1 << 20
-	// longestKey is the longest key that it allows.
-	longestKey = 253
-)
-
-// The largest objects that the API server takes are published, updated and unpublished
-// like any.
-func TestLargestObjects(t *testing.T) {
-	needsLong(t)
-	t.Parallel()
-	for _, tc := range []struct {
-		name string
-		data func(n *node) map[string]string
-	}{
-		{"one file of 1 MiB", func(n *node) map[string]string {
-			value := n.canary()
-			return map[string]string{"key": value + strings.Repeat("x", mostBytes-len("key")-len(value))}
-		}},
-		{"longest names of keys", func(n *node) map[string]string {
-			data := make(map[string]string)
-			for i := range 100 {
-				data[strings.Repeat("k", longestKey-3)+fmt.Sprintf("%03d", i)] = n.canary()
-			}
-			return data
-		}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			n := newNode(t)
-			data := tc.data(n)
-			n.configMap("app", data)
-			v := n.published("app")
-			if err := n.showsJust(v, data); err != nil {
-				t.Error(err)
-			}
-			data = tc.data(n)
-			n.configMap("app", data)
-			harness.Eventually(t, soon, func() error { return n.showsJust(v, data) })
-			n.hasCondition(v, "")
-			n.mustUnpublish(v)
-			n.wantNothingLeft()
-		})
-	}
-}
-
-// TestManySmallKeys: an object of many small keys, each of which takes a page, and an inode for its file and for its link,
-// fits the defaults, also when all of them change. An eighth of --max-total-size has room for what it shows.
-func TestManySmallKeys(t *testing.T) {
-	needsLong(t)
-	t.Parallel()
-	const keys, share = 6000, 512 << 20 / 8
-	n := newNode(t)
-	values := func(value string) map[string]string {
-		data := make(map[string]string, keys)
-		for i := range keys {
-			data[fmt.Sprint("key-", i)] = value
-		}
-		return data
-	}
-	n.configMap("app", values("1"))
-	v := n.published("app")
-	if err := n.showsJust(v, values("1")); err != nil {
-		t.Error(err)
-	}
-	first := n.kernelCounts(v)
-	n.configMap("app", values("2"))
-	most := first
-	harness.Eventually(t, soon, func() error {
-		most = max(most, n.kernelCounts(v))
-		return n.showsJust(v, values("2"))
-	})
-	n.hasCondition(v, "")
-	harness.Eventually(t, soon, func() error { return n.pruned(v) })
-	last := n.kernelCounts(v)
-	t.Logf("it holds %d KiB, after the update %d KiB, and at most %d KiB were seen between", first>>10, last>>10, most>>10)
-	if first > share || last > share {
-		t.Errorf("it holds %d bytes, after the update %d, want at most %d", first, last, share)
-	}
-	n.mustUnpublish(v)
-	n.wantNothingLeft()
 }

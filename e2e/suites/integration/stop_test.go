@@ -26,140 +26,115 @@ func TestStopDuringABurst(t *testing.T) {
 	t.Parallel()
 	n, dice := newNode(t, "-v=2"), harness.Rand(t)
 	for round := range harness.Scaled(1, 30) {
-		b := &burst{node: n, data: map[string]string{"a": n.canary(), "b": n.canary()}, failed: map[*harness.Volume]error{}}
-		late := fmt.Sprint("late-", round)
-		for i := range 40 {
-			b.comes = append(b.comes, b.short("app"))
-			if i < 20 {
-				b.goes = append(b.goes, b.short("app"))
-			}
+		data, late := map[string]string{"a": n.canary(), "b": n.canary()}, fmt.Sprint("late-", round)
+		n.configMap("app", data)
+		var calls []*stopped
+		for i := range 70 {
+			c := &stopped{kind: "comes", volume: n.short("app"), call: n.Publish}
 			if i < 10 {
-				b.late = append(b.late, b.short(late))
+				c.kind, c.volume = "late", n.short(late)
+			} else if i < 30 {
+				c.kind, c.call = "goes", n.Unpublish
+				n.mustPublish(c.volume)
+			} else if err := n.StorePod(t.Context(), c.volume); err != nil { // so that the calls come all at once
+				t.Fatal(err)
+			}
+			calls = append(calls, c)
+		}
+		n.stopAmid(calls, dice.IntN(60))
+		n.wantNothingHalfMade(calls, data)
+		n.mustStart()
+		n.configMap(late, data)
+		var stay []*harness.Volume
+		for _, c := range calls {
+			if c.kind != "goes" {
+				stay = append(stay, c.volume)
+			}
+			if c.answer == nil {
+				continue
+			}
+			if err := c.call(t.Context(), c.volume); err != nil {
+				t.Errorf("the repeated call of a volume that %s: %v", c.kind, err)
 			}
 		}
-		b.configMap("app", b.data)
-		b.run(dice.IntN(len(b.comes) + len(b.goes)))
-		b.wantNothingHalfMade()
-		b.mustStart()
-		b.configMap(late, b.data)
-		b.again()
-	}
-}
-
-// burst is one round: its volumes and what became of their calls. late are volumes whose object comes after the stop.
-type burst struct {
-	*node
-	data              map[string]string
-	late, comes, goes []*harness.Volume
-	// mu guards failed while calls run.
-	mu     sync.Mutex
-	failed map[*harness.Volume]error
-}
-
-// run makes all calls at once, and has the plugin end once so many of them have been answered.
-func (b *burst) run(at int) {
-	b.t.Helper()
-	b.publishAll(b.goes)
-	// Pods are stored one after another. They are stored first, so that the calls come all at once.
-	publish := slices.Concat(b.late, b.comes)
-	if err := inParallel(len(publish), len(publish), func(i int) error { return b.StorePod(b.t.Context(), publish[i]) }); err != nil {
-		b.t.Fatal(err)
-	}
-	var calls sync.WaitGroup
-	var answers atomic.Int64
-	start := func(call func(context.Context, *harness.Volume) error, volumes []*harness.Volume) {
-		for _, v := range volumes {
-			calls.Go(func() {
-				if err := call(b.t.Context(), v); err != nil {
-					b.mu.Lock()
-					defer b.mu.Unlock()
-					b.failed[v] = err
-				}
-				answers.Add(1)
-			})
+		n.wantMounts(len(stay))
+		value := n.value("app")
+		for _, v := range stay {
+			if v.Attributes["configMap"] == late {
+				n.wantContent(v, "a", data["a"])
+			} else {
+				n.arrives(v, "key", value, soon)
+			}
 		}
+		n.unpublishAll(stay)
 	}
-	start(b.Publish, publish)
-	start(b.Unpublish, b.goes)
-	harness.Eventually(b.t, soon, func() error {
+}
+
+// stopped is a call under way at a stop, and its answer. Of the volumes that are late, the object comes after the stop.
+type stopped struct {
+	kind   string
+	volume *harness.Volume
+	call   func(context.Context, *harness.Volume) error
+	answer error
+}
+
+// stopAmid makes all calls at once, and has the plugin end once so many of them have been answered.
+func (n *node) stopAmid(calls []*stopped, at int) {
+	n.t.Helper()
+	var running sync.WaitGroup
+	var answers atomic.Int64
+	for _, c := range calls {
+		running.Go(func() {
+			c.answer = c.call(n.t.Context(), c.volume)
+			answers.Add(1)
+		})
+	}
+	harness.Eventually(n.t, soon, func() error {
 		if got := answers.Load(); got < int64(at) {
 			return fmt.Errorf("%d calls were answered, want %d", got, at)
 		}
 		return nil
 	})
 	begin := time.Now()
-	if err := b.Process().Signal(syscall.SIGTERM); err != nil {
-		b.t.Fatal(err)
+	if err := n.Process().Signal(syscall.SIGTERM); err != nil {
+		n.t.Fatal(err)
 	}
 	select {
-	case <-b.Process().Done():
+	case <-n.Process().Done():
 	case <-time.After(drainTime + soon):
-		b.t.Errorf("the plugin has not ended after %s: %v", time.Since(begin), b.Process().Kill())
+		n.t.Errorf("the plugin has not ended after %s: %v", time.Since(begin), n.Process().Kill())
 	}
-	took := time.Since(begin)
-	calls.Wait()                                       // their connection stays until the last has its answer
-	if err := b.Terminate(b.t.Context()); err != nil { // fails unless the status was 0
-		b.t.Fatal(err)
+	n.t.Logf("SIGTERM after %d answers, the end %s later", at, time.Since(begin).Round(time.Millisecond))
+	running.Wait()                                     // their connection stays until the last has its answer
+	if err := n.Terminate(n.t.Context()); err != nil { // fails unless the status was 0
+		n.t.Fatal(err)
 	}
-	b.t.Logf("SIGTERM after %d answers, %d calls failed, the end %s later", at, len(b.failed), took.Round(time.Millisecond))
 }
 
 // wantNothingHalfMade compares what the plugin left with its answers: each mount is complete, there is nothing else, and
 // after each failure the kubelet goes on to take the volume for one that may be there.
-func (b *burst) wantNothingHalfMade() {
-	b.t.Helper()
-	mounts, err := b.VolumeMounts()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	mounted := map[string]int{}
-	for _, m := range mounts {
-		mounted[m.Target]++
-	}
-	for kind, volumes := range map[string][]*harness.Volume{"late": b.late, "comes": b.comes, "goes": b.goes} {
-		for _, v := range volumes {
-			count, failure := mounted[b.Target(v)], b.failed[v]
-			delete(mounted, b.Target(v))
-			final := !slices.Contains([]codes.Code{codes.OK, codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted}, status.Code(failure))
-			late := kind == "late"
-			if final || count > 1 || failure == nil && (late || count == 1 != (kind == "comes")) || late && count > 0 {
-				b.t.Errorf("a volume that %s: %d mounts at %s, the answer was %v", kind, count, b.Target(v), failure)
+func (n *node) wantNothingHalfMade(calls []*stopped, data map[string]string) {
+	n.t.Helper()
+	mounted := n.mountIDs()
+	n.wantMounts(len(mounted)) // none is mounted twice
+	for _, c := range calls {
+		target := n.Target(c.volume)
+		_, isMounted := mounted[target]
+		delete(mounted, target)
+		final := !slices.Contains([]codes.Code{codes.OK, codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted}, status.Code(c.answer))
+		isLate := c.kind == "late"
+		if final || c.answer == nil && (isLate || isMounted != (c.kind == "comes")) || isLate && isMounted {
+			n.t.Errorf("a volume that %s: mounted at %s: %t, the answer was %v", c.kind, target, isMounted, c.answer)
+		}
+		if isMounted {
+			if err := n.showsJust(c.volume, data); err != nil {
+				n.t.Errorf("a volume that %s: %v", c.kind, err)
 			}
-			if count > 0 {
-				if err := b.showsJust(v, b.data); err != nil {
-					b.t.Errorf("a volume that %s: %v", kind, err)
-				}
-			} else if _, err := os.Lstat(b.Target(v)); !os.IsNotExist(err) {
-				b.t.Errorf("left of a target that is not mounted: %s (%v)", b.Target(v), err)
-			}
+		} else if _, err := os.Lstat(target); !os.IsNotExist(err) {
+			n.t.Errorf("left of a target that is not mounted: %s (%v)", target, err)
 		}
 	}
 	if len(mounted) > 0 {
-		b.t.Errorf("left of volumes that were unpublished: %v", mounted)
+		n.t.Errorf("left of volumes that were unpublished: %v", mounted)
 	}
-}
-
-// again repeats every call that failed, and ends all volumes.
-func (b *burst) again() {
-	b.t.Helper()
-	var publish, unpublish []*harness.Volume
-	for v := range b.failed {
-		if slices.Contains(b.goes, v) {
-			unpublish = append(unpublish, v)
-		} else {
-			publish = append(publish, v)
-		}
-	}
-	b.publishAll(publish)
-	b.unpublishEach(unpublish)
-	all := slices.Concat(b.late, b.comes)
-	b.wantMounts(len(all))
-	for _, v := range b.late {
-		b.wantContent(v, "a", b.data["a"])
-	}
-	value := b.value("app")
-	for _, v := range b.comes {
-		b.arrives(v, "key", value, soon)
-	}
-	b.unpublishAll(all)
 }

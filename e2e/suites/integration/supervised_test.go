@@ -24,19 +24,13 @@ type supervisedNode struct {
 	disk string
 }
 
-func newSupervisedNode(t *testing.T, args ...string) *supervisedNode {
-	t.Helper()
-	return newNodeSupervisedAt(t, nil, args...)
-}
-
-// newNodeSupervisedAt is newSupervisedNode for the calls of some names only.
-func newNodeSupervisedAt(t *testing.T, calls []string, args ...string) *supervisedNode {
+// newSupervisedNode starts a plugin that can be stopped at the calls of some names, nil for all.
+func newSupervisedNode(t *testing.T, calls []string, args ...string) *supervisedNode {
 	t.Helper()
 	binary, err := shared.plain()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := nodeDir(t)
 	s := supervise.New(calls...)
 	// The first to be registered is the last to run: once the plugin has ended.
 	t.Cleanup(func() {
@@ -47,7 +41,6 @@ func newNodeSupervisedAt(t *testing.T, calls []string, args ...string) *supervis
 	n := newNodeWith(t, harness.PluginOptions{
 		Binary:     binary,
 		Kubeconfig: shared.kubeconfig,
-		Dir:        dir,
 		Args:       append([]string{"-v=4"}, args...),
 		BeforeFork: s.BeforeFork,
 	})
@@ -93,14 +86,4 @@ func (n *supervisedNode) restart() {
 	n.t.Helper()
 	n.mustKill() // it has ended; this ends the connection
 	n.mustStart()
-}
-
-// ended tells whether the plugin's process has.
-func (n *node) ended() bool {
-	select {
-	case <-n.Process().Done():
-		return true
-	default:
-		return false
-	}
 }

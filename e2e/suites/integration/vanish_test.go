@@ -22,7 +22,7 @@ func TestMountRemovedAtAnyCall(t *testing.T) {
 	for _, s := range []*shape{shapes()[0], shapes()[3]} {
 		t.Run(s.name, func(t *testing.T) {
 			k := newKilling(t, s, newTally())
-			for nth := 1; ; nth += harness.Scaled(1+random.IntN(15), 1) {
+			for nth := 1; ; nth += harness.Scaled(10+random.IntN(30), 1) {
 				at, done := k.removeMountAt(nth)
 				if done {
 					break

@@ -66,7 +66,7 @@ func watcherEvents() map[string][]string {
 func TestWatchers(t *testing.T) {
 	needsReceipts(t)
 	t.Parallel()
-	n := newAcrossNode(t, anyStatusPort)
+	n := newAcrossNode(t)
 	all := map[string]*watched{}
 	for _, name := range []string{"open", "this", "other"} {
 		n.configMap(name, map[string]string{"a": "1", "b": "1"})

@@ -26,7 +26,7 @@ func TestRevokedWhileSecretsCannotBeRead(t *testing.T) {
 	p := newProxiedAs(t, componentAccount(t, "cross-namespace"), "--cross-namespace", "--resync-interval=1s")
 	n := p.node
 	n.source = newNamespace(t)
-	own, plain, revoked := n.canary(), n.canary(), n.canary()
+	own, plain, revoked := n.canary(), n.canary()+"$(ACROSS)", n.canary()
 	n.secret("own", map[string]string{"key": own})
 	n.configMap("own", map[string]string{"key": plain})
 	n.put("secret", "across", revoked)
@@ -38,18 +38,20 @@ func TestRevokedWhileSecretsCannotBeRead(t *testing.T) {
 - secret: {name: across, namespace: %[1]s, items: [{key: key, path: across}]}
 - env: {path: own.env, env: [{name: OWN, valueFrom: {secretKeyRef: {name: own, key: key}}}]}
 - env: {path: mixed.env, envFrom: [{configMapRef: {name: across, namespace: %[1]s}}, {secretRef: {name: own}}]}
+- expand: {path: expanded, configMap: {name: own, key: key}, env: [{name: ACROSS, valueFrom: {secretKeyRef: {name: across, key: key, namespace: %[1]s}}}]}
 `, n.source)})
 	v.ServiceAccount = "web"
 	n.publishes(v, soon)
 	n.wantContent(v, "across", revoked)
+	n.wantContent(v, "expanded", strings.Replace(plain, "$(ACROSS)", revoked, 1))
 
 	n.mustKill()
-	p.proxy.InjectFor(faultproxy.ServerError, func(r faultproxy.Request) bool { return r.Resource == "secrets" })
+	p.proxy.InjectFor(faultproxy.ServerError, "/secrets")
 	n.forgetPod(v)
 	n.mustStart()
 	n.mustPublish(v)
 	revoke()
-	for _, path := range []string{"across", "mixed.env"} {
+	for _, path := range []string{"across", "mixed.env", "expanded"} {
 		n.loses(v, path, withdrawn)
 	}
 	n.wantContent(v, "own", own)
@@ -107,13 +109,4 @@ func (n *node) wantGone(v *harness.Volume, value string) {
 			return err
 		})
 	})
-}
-
-// forgetPod has the API server not know the pod of a volume, as that of a static pod, whose
-// mirror has another UID: only a publish tells what was asked for.
-func (n *node) forgetPod(v *harness.Volume) {
-	n.t.Helper()
-	if err := shared.DeletePod(n.t.Context(), v.Namespace, v.Pod); err != nil {
-		n.t.Fatal(err)
-	}
 }

@@ -21,7 +21,8 @@ import (
 type witness struct {
 	shape  *shape
 	target string
-	reads  *reads
+	// reads counts the looks that found all that there has to be; several witnesses may share it.
+	reads *atomic.Int64
 	// history belongs to the reading.
 	history *history.History
 	// root is the volume's root, -1 until it is visible, and mount the id of its mount, which nothing else gets as long as root is open.
@@ -31,11 +32,10 @@ type witness struct {
 	last map[string]history.Version
 	// mayVanish says that the volume may be unpublished.
 	mayVanish bool
-	looks     int
 }
 
 // newWitness returns a witness that counts its reads in r.
-func newWitness(s *shape, target string, mayVanish bool, r *reads) *witness {
+func newWitness(s *shape, target string, mayVanish bool, r *atomic.Int64) *witness {
 	return &witness{shape: s, target: target, reads: r, root: -1, mayVanish: mayVanish}
 }
 
@@ -90,22 +90,19 @@ func (r *reading) run(ctx context.Context) {
 	tick := time.NewTicker(r.interval)
 	defer tick.Stop()
 	for i := 0; ctx.Err() == nil; i++ {
-		r.witnesses[i%len(r.witnesses)].look(ctx)
+		r.witnesses[i%len(r.witnesses)].look()
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
 		}
 	}
 	for _, w := range r.witnesses { // what there is in the end
-		w.look(ctx)
+		w.look()
 	}
 }
 
-// lingerEvery is how many looks come for each one that takes its time.
-const lingerEvery = 50
-
 // look reads the volume once, if it is visible.
-func (w *witness) look(ctx context.Context) {
+func (w *witness) look() {
 	begin, seen := w.history.Now(), &history.Seen{Shown: map[string]history.Version{}}
 	defer func() {
 		if w.root >= 0 || len(seen.Wrong) > 0 {
@@ -119,8 +116,7 @@ func (w *witness) look(ctx context.Context) {
 	if w.root < 0 {
 		return
 	}
-	w.looks++
-	err := w.readGeneration(ctx, seen, w.looks%lingerEvery == 0)
+	err := w.readGeneration(seen)
 	if err == nil {
 		err = w.readLinks(seen)
 	}
@@ -130,7 +126,7 @@ func (w *witness) look(ctx context.Context) {
 	case err != nil:
 		seen.Wrong = append(seen.Wrong, err.Error())
 	default:
-		w.reads.whole.Add(1)
+		w.reads.Add(1)
 	}
 	w.last = seen.Shown
 }
@@ -185,48 +181,22 @@ func (w *witness) present() string {
 	return string(name[:n])
 }
 
-// readGeneration reads all of the present generation through one handle. A reader that lingers opens it, and reads when it was replaced.
-func (w *witness) readGeneration(ctx context.Context, seen *history.Seen, lingers bool) error {
+// readGeneration reads all of the present generation through one handle.
+func (w *witness) readGeneration(seen *history.Seen) error {
 	seen.Generation = w.present()
 	dir, err := unix.Openat(w.root, "..data", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("open ..data", err) // whenever that fails
 	}
 	defer unix.Close(dir)
-	if lingers {
-		w.linger(ctx, seen.Generation)
-	}
 	generations, err := w.shape.read(dir)
 	if err != nil {
 		return err
 	}
-	if w.present() != seen.Generation {
-		w.reads.replaced.Add(1)
-	}
 	for i, o := range w.shape.objects {
 		seen.Shown[o.name] = history.Version{UID: "-", N: generations[i]}
-		if w.last != nil && w.last[o.name] != seen.Shown[o.name] {
-			w.reads.newer.Add(1)
-		}
 	}
 	return nil
-}
-
-// linger waits until a generation is replaced, for a time that leaves the reader enough of its second, and then for most of that.
-func (w *witness) linger(ctx context.Context, generation string) {
-	const step, most, after = 2 * time.Millisecond, 300 * time.Millisecond, 400 * time.Millisecond
-	tick := time.NewTicker(step)
-	defer tick.Stop()
-	for begin, end := time.Now(), most; time.Since(begin) < end; {
-		if end == most && w.present() != generation {
-			end = time.Since(begin) + after
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
 }
 
 // readLinks reads through the links that users see.
@@ -273,7 +243,7 @@ func (w *witness) noLinkTooEarly(seen *history.Seen) error {
 		return nil
 	}
 	now := &history.Seen{Shown: map[string]history.Version{}}
-	if err := w.readGeneration(context.Background(), now, false); err != nil {
+	if err := w.readGeneration(now); err != nil {
 		return err
 	}
 	for _, o := range w.shape.objects {
@@ -297,23 +267,4 @@ func gone(what string, err error) error {
 		return fmt.Errorf("%s: %w (%w)", what, errGone, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
-}
-
-// reads counts what the readers of volumes did. It is safe for concurrent use.
-type reads struct {
-	// whole reads found all that there has to be, newer ones a generation that the reader had not seen, and replaced ones read a generation to
-	// the end that was replaced meanwhile.
-	whole, newer, replaced atomic.Int64
-}
-
-// check returns an error if that was too little to mean anything.
-func (r *reads) check() error {
-	if r.whole.Load() == 0 {
-		return errors.New("the readers saw nothing")
-	}
-	return nil
-}
-
-func (r *reads) String() string {
-	return fmt.Sprintf("%d reads, %d of what was new, %d of a generation that was being replaced", r.whole.Load(), r.newer.Load(), r.replaced.Load())
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 )
 
 // forward returns what passes requests and answers on, the events of a watch as they come.
@@ -18,10 +19,9 @@ func forward(target *url.URL, transport http.RoundTripper, errorLog *log.Logger)
 	}
 }
 
-// ServeHTTP records a request and passes it on, or answers it as the fault says.
+// ServeHTTP passes a request on, or answers it as the fault says.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	request := describe(r)
-	if refused := refusal(p.record(request)); refused != nil {
+	if refused := refusal(p.faultOf(r)); refused != nil {
 		status := refused.Status()
 		status.Kind, status.APIVersion = "Status", "v1"
 		w.Header().Set("Content-Type", "application/json") // which every client takes
@@ -29,29 +29,27 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(status)
 		return
 	}
-	if request.Verb == "WATCH" {
-		p.watching(request.Object, 1)
-		defer p.watching(request.Object, -1)
+	if query := r.URL.Query(); query.Get("watch") == "true" {
+		p.watching(query.Get("fieldSelector"), 1)
+		defer p.watching("", -1)
 	}
 	p.forward.ServeHTTP(w, r)
 }
 
-// record takes note of a request. It returns the fault that it meets.
-func (p *Proxy) record(r Request) Fault {
+// watching counts a watch that begins, with what it selects, or one that ends.
+func (p *Proxy) watching(selector string, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.requests = append(p.requests, r)
-	fault := p.fault
-	for _, only := range p.only {
-		if only.match(r) {
-			fault = only.fault
-		}
-	}
-	return fault
+	p.watches += n
+	p.begun[selector] += max(n, 0)
 }
 
-func (p *Proxy) watching(o Object, n int) {
+// faultOf returns the fault that a request meets.
+func (p *Proxy) faultOf(r *http.Request) Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.watches[o] += n
+	if p.only != "" && !strings.Contains(r.URL.Path, p.only) {
+		return None
+	}
+	return p.fault
 }

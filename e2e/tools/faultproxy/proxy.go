@@ -2,7 +2,7 @@
 // balancers and API servers break it.
 //
 // It terminates TLS under a certificate of its own and speaks HTTP/2 on both sides, so that a fault can hit one
-// request or whole connections. It knows of the Kubernetes API only URLs.
+// request or whole connections.
 package faultproxy
 
 import (
@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -50,16 +49,11 @@ type Proxy struct {
 	// mu guards what is below it.
 	mu    sync.Mutex
 	fault Fault
-	// only are the faults of some requests; a later one counts.
-	only     []partialFault
-	requests []Request
-	watches  map[Object]int
-}
-
-// partialFault is a fault of the requests that match.
-type partialFault struct {
-	fault Fault
-	match func(Request) bool
+	// only is in the paths of the requests that meet the fault.
+	only string
+	// watches is how many are open, and begun how many there ever were, by what they select.
+	watches int
+	begun   map[string]int
 }
 
 // serverName is in the certificate of every httptest.Server.
@@ -82,8 +76,8 @@ func Start(o Options) (*Proxy, error) {
 	p := &Proxy{
 		forward:   forward(target, transport, errorLog),
 		transport: transport,
+		begun:     map[string]int{},
 		ca:        pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certified.Certificate().Raw}),
-		watches:   make(map[Object]int),
 	}
 	p.server = &http.Server{
 		Handler:   p,
@@ -130,16 +124,16 @@ func (p *Proxy) Inject(f Fault) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.fault, p.only = f, nil
+	p.fault, p.only = f, ""
 	return err
 }
 
-// InjectFor adds a fault of the requests that match, which must be one that hits single requests. Open watches stay
-// as they are. match must be safe for concurrent use.
-func (p *Proxy) InjectFor(f Fault, match func(Request) bool) {
+// InjectFor is Inject for the requests with a text in their path; f must be a fault that hits single requests. Open
+// watches stay as they are.
+func (p *Proxy) InjectFor(f Fault, path string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.only = append(p.only, partialFault{f, match})
+	p.fault, p.only = f, path
 }
 
 // Heal ends the faults that are on.
@@ -148,19 +142,9 @@ func (p *Proxy) Heal() error { return p.Inject(None) }
 // ResetConnections resets all connections, whatever fault is on.
 func (p *Proxy) ResetConnections() { p.network.reset() }
 
-// Requests returns the requests that have arrived since the last call.
-func (p *Proxy) Requests() []Request {
+// Watches returns how many watches pass through now, and how many ever did that selected an object by this name.
+func (p *Proxy) Watches(name string) (open, begun int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := p.requests
-	p.requests = nil
-	return all
-}
-
-// Watches returns how many watches of each object pass through now.
-func (p *Proxy) Watches() map[Object]int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	maps.DeleteFunc(p.watches, func(_ Object, n int) bool { return n == 0 })
-	return maps.Clone(p.watches)
+	return p.watches, p.begun["metadata.name="+name]
 }

@@ -86,9 +86,6 @@ func (p *Plugin) processLeaks() error {
 	return errors.Join(errs...)
 }
 
-// servingHTTP is the line by which the plugin says so, as text or JSON.
-var servingHTTP = regexp.MustCompile(`Serving HTTP.*?"([a-z-]+-address)".*?address"?[=:]"([^"]+)"`)
-
 // HTTPAddress returns where this run of the plugin serves HTTP, "" for nowhere. For this and the next two, it must
 // have started with a log of its own lines.
 func (p *Plugin) HTTPAddress() (string, error) { return p.servesAt("http-address") }
@@ -101,12 +98,12 @@ func (p *Plugin) StatusAddress() (string, error) { return p.servesAt("status-add
 
 func (p *Plugin) servesAt(flag string) (string, error) {
 	log, err := p.runLog()
-	for _, found := range servingHTTP.FindAllSubmatch(log, -1) {
-		if string(found[1]) == flag {
-			return string(found[2]), nil
-		}
+	// The line by which the plugin says so, as text or JSON.
+	found := regexp.MustCompile(`Serving HTTP.*?"` + flag + `".*?address"?[=:]"([^"]+)"`).FindSubmatch(log)
+	if found == nil {
+		return "", err
 	}
-	return "", err
+	return string(found[1]), nil
 }
 
 // HTTPLeaks searches all that may be served at an address, and fails if nothing is: metrics, the status, probes, and

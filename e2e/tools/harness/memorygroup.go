@@ -41,21 +41,6 @@ func NewMemoryGroup(name string) (*MemoryGroup, error) {
 	return &MemoryGroup{dir, parent.v2}, nil
 }
 
-// Child makes a group within this one, as a container's is in its pod's: what it takes counts for both. The caller
-// must close it first. In version 2 this group can't have processes then.
-func (g *MemoryGroup) Child(name string) (*MemoryGroup, error) {
-	if g.v2 {
-		if err := g.write(controllersFile, "+memory"); err != nil {
-			return nil, err
-		}
-	}
-	child := &MemoryGroup{filepath.Join(g.dir, name), g.v2}
-	if err := os.Mkdir(child.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make a memory cgroup: %w", err)
-	}
-	return child, nil
-}
-
 // ownGroup is a line of /proc/PID/cgroup: that of the memory controller of version 1, or that of version 2.
 var ownGroup = regexp.MustCompile(`(?m)^(?:\d+:(?:[^:\n]*,)?(memory)(?:,[^:\n]*)?|0:):(.*)$`)
 

@@ -10,16 +10,13 @@ import (
 // WithoutVariable names the programs, separated by commas, whose tests are skipped if the programs are missing.
 const WithoutVariable = "REFVOL_WITHOUT"
 
-// Skipper has the methods of testing.TB that Needs uses.
-type Skipper interface {
-	Helper()
-	Fatalf(format string, args ...any)
-	Skipf(format string, args ...any)
-}
-
 // Needs returns the path of a program of this machine. If the program is missing, the test fails and names its Debian package, or is skipped if
 // WithoutVariable names the program.
-func Needs(t Skipper, program, debian string) string {
+func Needs(t interface {
+	TB
+	Skipf(format string, args ...any)
+}, program, debian string,
+) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err == nil {

@@ -236,6 +236,15 @@ func (p *Plugin) Close() error {
 	return err
 }
 
+// runLog returns what this run of the plugin has logged.
+func (p *Plugin) runLog() ([]byte, error) {
+	log, err := os.ReadFile(p.LogPath())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return log[min(p.logged, len(log)):], err
+}
+
 // LogTail returns the last lines of the log, and how the process ended if it did.
 func (p *Plugin) LogTail() string {
 	return fmt.Sprintf("%s\n(process %d: %s)", process.Tail(p.LogPath(), 40), p.PID(), p.proc.State())

@@ -3,10 +3,8 @@ package harness
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,50 +21,33 @@ type Pods interface {
 
 // StorePod has the API server know the volume's pod, with the volume in its spec, as the plugin reads it there. A pod
 // that exists gets the volume added. Publish does it too.
-func (p *Plugin) StorePod(ctx context.Context, v *Volume) error { return p.StoreVolumes(ctx, v) }
-
-// StoreVolumes is StorePod for several volumes of one pod, which it stores once.
-func (p *Plugin) StoreVolumes(ctx context.Context, volumes ...*Volume) error {
-	if p.opts.Pods == nil {
+func (p *Plugin) StorePod(ctx context.Context, v *Volume) error {
+	if p.opts.Pods == nil || v.Unknown {
 		return nil
 	}
-	specs := map[string]string{}
-	var changed []*Volume
-	for _, v := range volumes {
-		key := v.UID + "/" + v.Name
-		// The String of an API object takes quadratic time for many items.
-		spec, err := json.Marshal([]any{v.Attributes, v.MountGroup, v.Writable, v.ServiceAccount, v.Beside})
-		if err != nil {
-			return err
-		}
-		if stored, ok := p.stored.Load(key); !v.Unknown && (!ok || stored != string(spec)) {
-			specs[key], changed = string(spec), append(changed, v)
-		}
+	key := v.UID + "/" + v.Name
+	// The String of an API object takes quadratic time for many items.
+	spec, err := json.Marshal([]any{v.Attributes, v.ServiceAccount, v.Beside})
+	if err != nil {
+		return err
 	}
-	if len(changed) == 0 {
+	if stored, ok := p.stored.Load(key); ok && stored == string(spec) {
 		return nil
 	}
 	p.storing.Lock() // several volumes may be of one pod
 	defer p.storing.Unlock()
-	first := changed[0]
-	pod, err := p.opts.Pods.Pod(ctx, first.Namespace, first.Pod)
+	pod, err := p.opts.Pods.Pod(ctx, v.Namespace, v.Pod)
 	if err != nil {
 		return err
 	}
-	if pod == nil || pod.UID != types.UID(first.UID) {
-		pod = newPod(p.opts.NodeName, first.Namespace, first.Pod, types.UID(first.UID))
+	if pod == nil || pod.UID != types.UID(v.UID) {
+		pod = newPod(p.opts.NodeName, v.Namespace, v.Pod, types.UID(v.UID))
 	}
-	for _, v := range changed {
-		if err := v.addTo(&pod.Spec); err != nil {
-			return err
-		}
-	}
+	v.addTo(&pod.Spec)
 	if err := p.opts.Pods.PutPod(ctx, pod); err != nil {
 		return err
 	}
-	for key, spec := range specs {
-		p.stored.Store(key, spec)
-	}
+	p.stored.Store(key, string(spec))
 	return nil
 }
 
@@ -84,16 +65,9 @@ func newPod(node, namespace, name string, uid types.UID) *corev1.Pod {
 }
 
 // addTo has a pod's spec say what the volume says, and have the volumes beside it.
-func (v *Volume) addTo(spec *corev1.PodSpec) error {
+func (v *Volume) addTo(spec *corev1.PodSpec) {
 	spec.ServiceAccountName = v.ServiceAccount
-	if v.MountGroup != "" {
-		group, err := strconv.ParseInt(v.MountGroup, 10, 64)
-		if err != nil {
-			return fmt.Errorf("group of volume %s: %w", v.ID(), err)
-		}
-		spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
-	}
-	readOnly := !v.Writable
+	readOnly := true
 	volumes := append(slices.Clone(v.Beside), corev1.Volume{
 		Name: v.Name,
 		VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
@@ -103,5 +77,4 @@ func (v *Volume) addTo(spec *corev1.PodSpec) error {
 	for _, volume := range volumes {
 		spec.Volumes = append(slices.DeleteFunc(spec.Volumes, func(other corev1.Volume) bool { return other.Name == volume.Name }), volume)
 	}
-	return nil
 }

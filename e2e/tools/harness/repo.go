@@ -2,7 +2,6 @@ package harness
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -13,11 +12,7 @@ import (
 	"github.com/refvol/refvol/e2e/tools/gobuild"
 )
 
-const (
-	rootModule = "module github.com/refvol/refvol\n"
-	// pluginTags are the Makefile's for a release.
-	pluginTags = "grpcnotrace"
-)
+const rootModule = "module github.com/refvol/refvol\n"
 
 // Repository returns the root directory of the checkout that the working directory is in.
 func Repository() (string, error) {
@@ -102,23 +97,9 @@ func BuildPlugin(ctx context.Context, dir string, race bool, progress io.Writer)
 		return copyProgram(binary, filepath.Join(dir, raced("refvol-plugin", race)))
 	}
 	if !race {
-		o.Tags = pluginTags
+		o.Tags = "grpcnotrace" // as the Makefile does for a release
 	}
 	return build(ctx, o, "plugin", raced("refvol-plugin", race), dir)
-}
-
-// BuildOverlaid builds the plugin, without the race detector, and with some sources replaced or added: overlay has the
-// path of each such source, and the path of the file that is read instead. The cache has the program by its name.
-func BuildOverlaid(ctx context.Context, dir, name string, overlay map[string]string, progress io.Writer) (string, error) {
-	text, err := json.Marshal(map[string]any{"Replace": overlay})
-	if err != nil {
-		return "", fmt.Errorf("write the overlay: %w", err)
-	}
-	file := filepath.Join(dir, name+".json")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		return "", fmt.Errorf("write the overlay: %w", err)
-	}
-	return build(ctx, gobuild.Options{Package: "./cmd/refvol-plugin", Tags: pluginTags, Overlay: file, Progress: progress}, "plugin", name, dir)
 }
 
 // BuildNotify builds refvol-notify, as BuildPlugin does the plugin, and returns the path of a copy in dir.

@@ -31,10 +31,6 @@ type Volume struct {
 	Attributes map[string]string
 	// Beside are volumes of the pod that its spec has beside this one.
 	Beside []corev1.Volume
-	// MountGroup is the pod's fsGroup in decimal; empty for none.
-	MountGroup string
-	// Writable is set when the pod did not say csi.readOnly: true.
-	Writable bool
 	// Unknown has no pod stored for the volume; there may be another one of the name.
 	Unknown bool
 	// Token is the pod's own, which the kubelet adds where the CSIDriver has tokenRequests; empty for none.
@@ -108,9 +104,9 @@ func (p *Plugin) PublishRequest(v *Volume) *csi.NodePublishVolumeRequest {
 		TargetPath: p.Target(v),
 		VolumeCapability: &csi.VolumeCapability{
 			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
-			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{VolumeMountGroup: v.MountGroup}},
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
 		},
-		Readonly:      !v.Writable,
+		Readonly:      true,
 		VolumeContext: attributes,
 		Secrets:       secrets,
 	}

@@ -13,6 +13,65 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
+// readyNode starts a plugin that says on a port whether it is ready, without a kubelet that registers it.
+func readyNode(t *testing.T, o harness.PluginOptions) *node {
+	t.Helper()
+	o.Args = slices.Concat([]string{"--identity=node", "--registration-dir=", anyPort}, o.Args)
+	return newNodeWith(t, o)
+}
+
+// becomes waits until the plugin is ready, or not ready for the reasons.
+func (n *node) becomes(reasons ...string) {
+	n.t.Helper()
+	harness.Eventually(n.t, soon, func() error {
+		err := n.ready()
+		switch {
+		case (err == nil) != (len(reasons) == 0):
+			return fmt.Errorf("ready: %w, want %q", errors.Join(err), reasons)
+		case err == nil:
+			return nil
+		case strings.Count(err.Error(), "\n") != 3:
+			return fmt.Errorf("%q is not a line for each condition", err)
+		}
+		for _, reason := range reasons {
+			if !strings.Contains(err.Error(), reason) {
+				return fmt.Errorf("ready: %q, want %q in it", err, reason)
+			}
+		}
+		return nil
+	})
+}
+
+// TestNeedsItsRights: the plugin says which right, token or node is wrong, as far as its identity needs them.
+func TestNeedsItsRights(t *testing.T) {
+	t.Parallel()
+	_, whole := pluginPod(t, harness.NodeName)
+	const lacks = "[-]rights: the plugin's account lacks rights in all namespaces that "
+	for name, test := range map[string]struct {
+		kubeconfig string
+		args       []string
+		// reasons are those for which the plugin is not ready.
+		reasons []string
+	}{
+		"node": {whole, []string{"--identity=node"}, nil},
+		"node, another": {whole, []string{"--identity=node", "--node-name=" + otherNode}, []string{
+			`the plugin's token is that of a pod on node "node-1", and --node-name is "node-2": it may impersonate its own node only`,
+		}},
+		"node, not a pod's": {shared.powerless, []string{"--identity=node"}, []string{
+			`the plugin's credential, of "system:serviceaccount:refvol-system:powerless", is not bound to a pod`,
+		}},
+		"none": {shared.powerless, []string{"--identity=plugin"}, []string{
+			lacks + "--identity=plugin needs: list of configmaps, watch of configmaps, list of secrets, watch of secrets, get of pods: grant them, or choose another identity",
+		}},
+		"pod": {componentAccount(t, "pod-identity"), []string{"--identity=pod"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			readyNode(t, harness.PluginOptions{Kubeconfig: test.kubeconfig, Args: test.args}).becomes(test.reasons...)
+		})
+	}
+}
+
 // lacks waits until the status names just these rights as missing.
 func (n *node) lacks(rights ...string) {
 	n.t.Helper()
@@ -35,7 +94,7 @@ func TestLostRights(t *testing.T) {
 	}
 	lost := []string{"list of configmaps", "watch of configmaps", "list of secrets", "watch of secrets", "get of pods", "create of events", "patch of events"}
 	account := uniqueName("plugin")
-	n := readyNode(t, harness.PluginOptions{Kubeconfig: newAccount(t, account, base), Args: []string{"--identity=plugin", "--publish-wait=1s", anyStatusPort}})
+	n := readyNode(t, harness.PluginOptions{Kubeconfig: newAccount(t, account, base), Args: []string{"--identity=plugin", "--publish-wait=1s"}})
 	n.becomes()
 	value := n.value("app")
 	shows, ends := n.short("app"), n.short("app")
