@@ -33,8 +33,6 @@ type Options struct {
 	Dir string
 	// APIServerArgs are added to the API server's command line.
 	APIServerArgs []string
-	// AuthorizationMode is what the API server authorizes by; empty: Node,RBAC, as kubeadm has.
-	AuthorizationMode string
 }
 
 // ControlPlane is one running etcd with one API server. Its methods are safe for

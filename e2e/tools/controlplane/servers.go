@@ -1,7 +1,6 @@
 package controlplane
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,25 +87,13 @@ func (c *ControlPlane) apiServerArgs() []string {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.path(signingKeyFile),
 		"--service-account-signing-key-file=" + c.path(signingKeyFile),
-		"--authorization-mode=" + cmp.Or(c.opts.AuthorizationMode, "Node,RBAC"),
+		"--authorization-mode=Node,RBAC", // as kubeadm has
 		"--service-cluster-ip-range=10.0.0.0/24",
 		// Without these two the server looks for an address to publish, which a
 		// machine without a network has not.
 		"--advertise-address=127.0.0.1",
 		"--endpoint-reconciler-type=none",
 	}
-}
-
-// RestartAPIServer stops the API server and starts it with other arguments and another
-// authorization mode than those of Options.
-func (c *ControlPlane) RestartAPIServer(ctx context.Context, authorizationMode string, args ...string) error {
-	if err := c.StopAPIServer(); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	c.opts.AuthorizationMode, c.opts.APIServerArgs = authorizationMode, args
-	c.mu.Unlock()
-	return c.StartAPIServer(ctx)
 }
 
 // StopAPIServer kills the API server and waits for it: an outage. etcd stays.

@@ -40,8 +40,8 @@ type Options struct {
 	// Out is the absolute path of the binary; with Others, that of a directory that exists, which gets each under the
 	// last element of its package's path.
 	Out string
-	// Overlay, ModFile, Tags and LDFlags are the flags of these names, see go help build; empty for none.
-	Overlay, ModFile, Tags, LDFlags string
+	// ModFile, Tags and LDFlags are the flags of these names, see go help build; empty for none.
+	ModFile, Tags, LDFlags string
 	// Race links the race detector in, which needs a C compiler; without it the build runs without cgo.
 	Race bool
 	// Progress gets a line if the build has to wait for another one.
@@ -56,7 +56,7 @@ func Build(ctx context.Context, o Options) error {
 	if o.Race {
 		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
 	}
-	for _, flag := range [][2]string{{"-overlay", o.Overlay}, {"-modfile", o.ModFile}, {"-tags", o.Tags}, {"-ldflags", o.LDFlags}, {"-o", o.Out}} {
+	for _, flag := range [][2]string{{"-modfile", o.ModFile}, {"-tags", o.Tags}, {"-ldflags", o.LDFlags}, {"-o", o.Out}} {
 		if flag[1] != "" {
 			args = append(args, flag[:]...)
 		}
