@@ -60,7 +60,7 @@ func (r *runner) runMachine(ctx context.Context, dir, name string, m machine) (e
 	if err := qemu.Start(); err != nil {
 		return err
 	}
-	ran := &session{parts: m.parts}
+	ran := &session{parts: m.parts, failures: os.Stdout}
 	readErr := ran.read(io.TeeReader(out, console))
 	err = errors.Join(readErr, qemu.Wait(), ctx.Err())
 	r.outcomes = append(r.outcomes, ran.outcomes...)

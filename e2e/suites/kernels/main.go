@@ -3,11 +3,11 @@
 // this machine, by tests of e2e/integration. It prints each failure and a table, and fails
 // if anything failed.
 //
-//	kernels [-short] [-run REGEXP] [KERNEL...]
+//	kernels [-short] [KERNEL...]
 //
 // A kernel is one of 5.10, 6.1, 6.12 and newest; without any, all are run, and with -short
-// the smallest part of 6.1. -run picks lines of the table. What comes from Debian, and each machine's console, is kept in
-// kernels below ~/.cache/refvol (REFVOL_CACHE).
+// the smallest part of 6.1. What comes from Debian, and each machine's console, is kept in kernels below
+// ~/.cache/refvol (REFVOL_CACHE).
 package main
 
 import (
@@ -21,11 +21,10 @@ import (
 
 func main() {
 	short := flag.Bool("short", false, "run the short form on 6.1 only")
-	pattern := flag.String("run", "", "run only what the table calls by a name that matches")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	plan, err := choose(flag.Args(), *short, *pattern)
+	plan, err := choose(flag.Args(), *short)
 	if err == nil {
 		err = run(ctx, plan)
 	}

@@ -1,11 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 )
 
@@ -36,11 +32,6 @@ type part struct {
 	tests []string
 	// plugin says that the tests start the plugin, against an API server of this machine.
 	plugin bool
-	// figure is a regular expression with a group for what the table shows of the tests' logs;
-	// "" for nothing. The part fails without it.
-	figure string
-	// source is the test file in the package that logs the figure.
-	source string
 }
 
 // packages are tests of packages alone.
@@ -76,8 +67,6 @@ func hostileTargets() part {
 
 // all is what a kernel that refvol supports must pass.
 func all() []part {
-	many := plugin("many volumes and a restart", "TestRestartWithManyVolumes")
-	many.figure, many.source = `volumes: (serving after .* after the exec)`, "many_test.go"
 	return slices.Concat(packages(), []part{
 		lifeOfAVolume(),
 		receipts(),
@@ -85,16 +74,12 @@ func all() []part {
 		plugin("killed at its calls", "TestKilledAnywhere"),
 		{name: "refvol-notify in cgroup v2", module: ".", pkg: "./cmd/refvol-notify", tests: []string{"TestSignalInCgroups"}},
 		plugin("memory cgroup v2", "TestMemoryLimitWithoutAKill"),
-		many,
+		plugin("many volumes and a restart", "TestRestartWithManyVolumes"),
 	})
 }
 
 // delegations are what the newest kernels let containers hold.
-func delegations() part {
-	p := plugin("delegations", "TestDelegations")
-	p.figure, p.source = `(two updates took .*)`, "hostile_test.go"
-	return p
-}
+func delegations() part { return plugin("delegations", "TestDelegations") }
 
 // enforcing is a machine with SELinux.
 func enforcing() machine {
@@ -109,7 +94,7 @@ func enforcing() machine {
 func kernels() []kernel {
 	tooOld := []part{
 		plugin("refuses to start", "TestKernelTooOld"),
-		{name: "pkg/receipts: says why not", module: ".", pkg: "./pkg/receipts", tests: []string{"TestProbeKnowsTheKernel"}, figure: `on Linux \S+: (.*)`, source: "probe_test.go"},
+		{name: "pkg/receipts: says why not", module: ".", pkg: "./pkg/receipts", tests: []string{"TestProbeKnowsTheKernel"}},
 	}
 	return []kernel{
 		{name: "5.10", suite: "bullseye", machines: []machine{{parts: tooOld}}},
@@ -119,33 +104,8 @@ func kernels() []kernel {
 	}
 }
 
-// check returns an error for each package and file of the plan that is not below root.
-func check(root string, plan []kernel) error {
-	var errs []error
-	for _, k := range plan {
-		for _, m := range k.machines {
-			for _, p := range m.parts {
-				if _, err := os.Stat(filepath.Join(root, p.module, p.pkg, p.source)); err != nil {
-					errs = append(errs, fmt.Errorf("kernel %s: %s: %w", k.name, p.name, err))
-				}
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// pattern matches a line of the log that has the part's figure.
-func (p *part) pattern() *regexp.Regexp {
-	return regexp.MustCompile(regexp.QuoteMeta(p.source) + `:\d+: .*?` + p.figure)
-}
-
-// choose returns the kernels of these names, or all; or the short form. Of their parts it
-// leaves those whose names match.
-func choose(names []string, short bool, pattern string) ([]kernel, error) {
-	matches, err := regexp.Compile(pattern)
-	if err != nil {
-		return nil, err
-	}
+// choose returns the kernels of these names, or all; or the short form.
+func choose(names []string, short bool) ([]kernel, error) {
 	all := kernels()
 	if short {
 		parts := append(packages(), lifeOfAVolume())
@@ -156,16 +116,5 @@ func choose(names []string, short bool, pattern string) ([]kernel, error) {
 			return nil, fmt.Errorf("no kernel is called %q", name)
 		}
 	}
-	var chosen []kernel
-	for _, k := range all {
-		if len(names) > 0 && !slices.Contains(names, k.name) {
-			continue
-		}
-		for i := range k.machines {
-			k.machines[i].parts = slices.DeleteFunc(k.machines[i].parts, func(p part) bool { return !matches.MatchString(p.name) })
-		}
-		k.machines = slices.DeleteFunc(k.machines, func(m machine) bool { return len(m.parts) == 0 })
-		chosen = append(chosen, k)
-	}
-	return chosen, nil
+	return slices.DeleteFunc(all, func(k kernel) bool { return len(names) > 0 && !slices.Contains(names, k.name) }), nil
 }

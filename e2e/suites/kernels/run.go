@@ -40,9 +40,6 @@ func run(ctx context.Context, plan []kernel) error {
 		return err
 	}
 	defer os.RemoveAll(r.work)
-	if err := check(r.root, plan); err != nil {
-		return err
-	}
 	if err := needs(ctx); err != nil {
 		return err
 	}

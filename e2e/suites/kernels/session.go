@@ -2,9 +2,12 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +20,8 @@ const passed = "passed"
 type session struct {
 	parts    []part
 	outcomes []outcome
+	// failures gets what the tests that fail have said.
+	failures io.Writer
 	// ended says that the machine came to its end.
 	ended bool
 	// last are the last lines.
@@ -25,14 +30,11 @@ type session struct {
 	kernel  string
 	current *part
 	begun   time.Time
-	// tests are the results of the current part's tests, by name, and figure is what they
-	// measured.
-	tests    map[string]string
-	figure   string
-	failures *failures
+	// output is that of the current part.
+	output bytes.Buffer
 }
 
-// keptLines are as many as help where a machine ends too early.
+// keptLines are as many as help where a machine ends too early, or a test fails.
 const keptLines = 40
 
 func (s *session) read(console io.Reader) error {
@@ -48,25 +50,20 @@ func (s *session) read(console io.Reader) error {
 			return err
 		}
 	}
+	err := lines.Err()
 	if s.current != nil {
+		_, judgeErr := s.judge("unknown")
+		err = errors.Join(err, judgeErr)
 		s.note("FAILED (it did not end)")
 	}
-	return lines.Err()
+	return err
 }
 
 func (s *session) line(line string) error {
-	if s.current != nil && s.current.figure != "" {
-		if found := s.current.pattern().FindStringSubmatch(line); found != nil {
-			s.figure = ": " + found[1]
-		}
-	}
-	if found := result.FindStringSubmatch(line); found != nil && s.current != nil {
-		s.tests[found[2]] = found[1]
-	}
 	said, found := strings.CutPrefix(line, "@")
 	if !found {
 		if s.current != nil {
-			s.failures.line(line)
+			fmt.Fprintln(&s.output, line)
 		}
 		return nil
 	}
@@ -79,13 +76,17 @@ func (s *session) line(line string) error {
 		if _, err := fmt.Sscan(words[1], &number); err != nil || number >= len(s.parts) {
 			return fmt.Errorf("the console says %q", line)
 		}
-		s.current, s.begun, s.tests = &s.parts[number], time.Now(), map[string]string{}
-		s.figure, s.failures = "", &failures{out: os.Stdout, said: map[string][]string{}}
+		s.current, s.begun = &s.parts[number], time.Now()
+		s.output.Reset()
 	case "end":
 		if s.current == nil {
 			return fmt.Errorf("the console says %q", line)
 		}
-		s.note(s.judge(words[1]))
+		result, err := s.judge(words[1])
+		if err != nil {
+			return err
+		}
+		s.note(result)
 	case "off":
 		s.ended = true
 	}
@@ -101,31 +102,68 @@ func (s *session) note(result string) {
 }
 
 // judge says what became of the current part, whose program ended with a status.
-func (s *session) judge(status string) string {
+func (s *session) judge(status string) (string, error) {
+	results, err := s.results(status)
+	if err != nil {
+		return "", err
+	}
 	count := map[string]int{}
 	var names []string
-	for name, result := range s.tests {
-		if !strings.Contains(name, "/") {
+	for name, result := range results {
+		if name != "" && !strings.Contains(name, "/") {
 			count[result]++
-			if result == "FAIL" {
+			if result == "fail" {
 				names = append(names, name)
 			}
 		}
 	}
 	for _, name := range s.current.tests {
-		if s.tests[name] == "" || s.tests[name] == "SKIP" {
+		if results[name] == "" || results[name] == "skip" {
 			names = append(names, name+" did not run")
 		}
 	}
-	if s.current.figure != "" && s.figure == "" {
-		names = append(names, "no log of "+s.current.source+" has "+s.current.figure)
-	}
 	slices.Sort(names)
-	if status != "0" || len(names) > 0 || count["PASS"] == 0 {
-		return fmt.Sprintf("FAILED (status %s): %s", status, strings.Join(names, ", "))
+	if status != "0" || len(names) > 0 || count["pass"] == 0 {
+		return fmt.Sprintf("FAILED (status %s): %s", status, strings.Join(names, ", ")), nil
 	}
-	if count["SKIP"] > 0 {
-		return fmt.Sprintf("%s %d tests, %d skipped%s", passed, count["PASS"], count["SKIP"], s.figure)
+	if count["skip"] > 0 {
+		return fmt.Sprintf("%s %d tests, %d skipped", passed, count["pass"], count["skip"]), nil
 	}
-	return fmt.Sprintf("%s %d tests%s", passed, count["PASS"], s.figure)
+	return fmt.Sprintf("%s %d tests", passed, count["pass"]), nil
+}
+
+// results returns pass, fail or skip of each test of the current part that has ended. It prints the output of the others and of those that
+// failed, and what a program that failed has said outside of tests, whose name is "".
+func (s *session) results(status string) (map[string]string, error) {
+	cmd := exec.Command("go", "tool", "test2json")
+	cmd.Stdin = bytes.NewReader(s.output.Bytes())
+	text, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cmd, err)
+	}
+	results, said := map[string]string{}, map[string][]string{}
+	var tests []string
+	for events := json.NewDecoder(bytes.NewReader(text)); ; {
+		var e struct{ Action, Test, Output string }
+		if err := events.Decode(&e); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("%s: %w", cmd, err)
+		}
+		switch e.Action {
+		case "output":
+			if said[e.Test] == nil {
+				tests = append(tests, e.Test)
+			}
+			said[e.Test] = append(said[e.Test], e.Output)
+		case "pass", "fail", "skip":
+			results[e.Test] = e.Action
+		}
+	}
+	for _, test := range tests {
+		if result := results[test]; result == "fail" || result == "" || test == "" && status != "0" {
+			fmt.Fprint(s.failures, strings.Join(said[test][max(0, len(said[test])-keptLines):], ""))
+		}
+	}
+	return results, nil
 }
