@@ -55,10 +55,6 @@ FAIL	example/second	0.3s
 `, `TestC/sub: c_test.go:7: not so second line
 TestC/other: c_test.go:9: nor this
 `},
-		"a panic, and make": {
-			"=== RUN   TestA\npanic: oh\n\ngoroutine 1:\nmain.f()\nmake: *** [Makefile:3: test] Error 1\n",
-			"panic: oh\n\ngoroutine 1:\nmain.f()\nmake: *** [Makefile:3: test] Error 1\n", "",
-		},
 		"long": {
 			"--- FAIL: TestA (0.00s)\n    a_test.go:1: " + strings.Repeat("x", 1000) + "\n" + strings.Repeat("        more\n", 100),
 			"--- FAIL: TestA (0.00s)\n    a_test.go:1: " + strings.Repeat("x", 223) + "\n" + strings.Repeat("        more\n", 12),
@@ -102,17 +98,20 @@ panic: test timed out after 1s
 panic: test timed out after 1s
 `, "TestB: b_test.go:1: waits for something\n"},
 		"other failures": {`pkg/x/x.go:3:4: undefined: y
+said by nobody
+6.1.0: pkg/writer FAILED (status 1)
+make: *** [Makefile:3: test] Error 1
 FAIL: a goroutine is left:
 goroutine 7 [select]:
 ok  	example/first	0.1s
-6.1.0: pkg/writer FAILED (status 1)
 `, `pkg/x/x.go:3:4: undefined: y
+6.1.0: pkg/writer FAILED (status 1)
+make: *** [Makefile:3: test] Error 1
 FAIL: a goroutine is left:
 goroutine 7 [select]:
 ok  	example/first	0.1s
-6.1.0: pkg/writer FAILED (status 1)
 `, ""},
-		"a race":  {"WARNING: DATA RACE\nRead at 0x1 by goroutine 7:\n  main.f()\n", "WARNING: DATA RACE\nRead at 0x1 by goroutine 7:\n  main.f()\n", ""},
+		"a race":  {"WARNING: DATA RACE\nRead at 0x1 by goroutine 7:\n", "WARNING: DATA RACE\nRead at 0x1 by goroutine 7:\n", ""},
 		"nothing": {"=== RUN   TestA\n    a_test.go:1: well\n--- PASS: TestA (0.00s)\nok  	example	0.1s\n", "", ""},
 	} {
 		for _, awk := range []string{"awk", "mawk", "gawk"} {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,23 +27,8 @@ func TestTwoReleasesAreTheSame(t *testing.T) {
 		t.Errorf("two releases differ:\n%s\n%s", sums, other)
 	}
 	t.Logf("twice the same:\n%s", sums)
-	for _, name := range []string{"refvol-9.8.7-rc.1.tgz", "refvol-plugin_linux_arm64.cdx.json", "krew.yaml", "kubectl-refvol_windows_amd64.tar.gz", "refvol-plugin-image.tar", "kubectl-refvol-image.tar", "refvol-notify-image.tar"} {
-		if !strings.Contains(string(sums), "  "+name+"\n") {
-			t.Errorf("there is no %s", name)
-		}
-	}
-	for _, arch := range []string{"amd64", "arm64"} {
-		path := filepath.Join(first, "refvol-plugin_linux_"+arch)
-		file, err := elf.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if file.Section(".interp") != nil || len(file.Progs) == 0 {
-			t.Errorf("%s is linked dynamically", path)
-		}
-		if err := file.Close(); err != nil {
-			t.Error(err)
-		}
+	if name := "kubectl-refvol_windows_amd64.tar.gz"; !strings.Contains(string(sums), "  "+name+"\n") {
+		t.Errorf("there is no %s", name)
 	}
 	output, err := exec.CommandContext(t.Context(), filepath.Join(first, "refvol-plugin_linux_amd64"), "version").CombinedOutput()
 	if err != nil || !strings.Contains(string(output), testVersion) {

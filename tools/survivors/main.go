@@ -16,6 +16,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io"
 	"os"
 	"path/filepath"
@@ -213,26 +214,13 @@ func parseDeclarations(file string) ([]declaration, error) {
 	return all, nil
 }
 
+// nameOf returns a function's name, after that of its receiver's type without its pointer and its parameters.
 func nameOf(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return f.Name.Name
 	}
-	return receiver(f.Recv.List[0].Type) + "." + f.Name.Name
-}
-
-// receiver returns the name of a receiver's type, without its pointer and its parameters.
-func receiver(of ast.Expr) string {
-	switch of := of.(type) {
-	case *ast.StarExpr:
-		return receiver(of.X)
-	case *ast.IndexExpr:
-		return receiver(of.X)
-	case *ast.IndexListExpr:
-		return receiver(of.X)
-	case *ast.Ident:
-		return of.Name
-	}
-	return "?"
+	receiver, _, _ := strings.Cut(strings.TrimPrefix(types.ExprString(f.Recv.List[0].Type), "*"), "[")
+	return receiver + "." + f.Name.Name
 }
 
 // judge prints what ran into the time limit, and what is known but was killed. It fails because of what survived and is not known. What was

@@ -27,10 +27,6 @@ const startTimeout = 5 * time.Minute
 type Options struct {
 	// Binaries are what Build returned. Required.
 	Binaries Binaries
-	// Dir keeps data, keys and logs; it must be private to this control plane, and
-	// short, as it holds a unix socket. Empty makes a temporary directory that Stop
-	// removes.
-	Dir string
 	// APIServerArgs are added to the API server's command line.
 	APIServerArgs []string
 }
@@ -38,8 +34,9 @@ type Options struct {
 // ControlPlane is one running etcd with one API server. Its methods are safe for
 // concurrent use; mu guards the two processes.
 type ControlPlane struct {
-	opts    Options
-	ownsDir bool
+	opts Options
+	// dir keeps data, keys and logs, and a unix socket. Stop removes it.
+	dir string
 	// attached is the kubeconfig of a control plane that another process has started.
 	attached string
 	port     *reservedPort
@@ -82,13 +79,11 @@ func prepare(o Options) (*ControlPlane, error) {
 	}
 	c := &ControlPlane{opts: o, token: rand.Text()}
 	c.etcdClient = c.newEtcdClient()
-	if o.Dir == "" {
-		dir, err := os.MkdirTemp("", "refvol-cp-")
-		if err != nil {
-			return nil, fmt.Errorf("create the control plane's directory: %w", err)
-		}
-		c.opts.Dir, c.ownsDir = dir, true
+	dir, err := os.MkdirTemp("", "refvol-cp-")
+	if err != nil {
+		return nil, fmt.Errorf("create the control plane's directory: %w", err)
 	}
+	c.dir = dir
 	if err := c.writeCredentials(); err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
@@ -137,18 +132,13 @@ func (c *ControlPlane) Kubeconfig() string {
 func (c *ControlPlane) Port() uint16 { return uint16(c.port.number) }
 
 // APIServerPID returns the process id of the API server, 0 while it is stopped.
-func (c *ControlPlane) APIServerPID() int { return c.pid(&c.apiServer) }
-
-// EtcdPID returns the process id of etcd, 0 after Stop.
-func (c *ControlPlane) EtcdPID() int { return c.pid(&c.etcd) }
-
-func (c *ControlPlane) pid(of **process.Process) int {
+func (c *ControlPlane) APIServerPID() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if *of == nil {
+	if c.apiServer == nil {
 		return 0
 	}
-	return (*of).PID()
+	return c.apiServer.PID()
 }
 
 // Stop ends both processes, waits for them and removes what Start made. They are
@@ -177,10 +167,7 @@ func (c *ControlPlane) Stop() error {
 	if c.client != nil {
 		closeIdleConnections(c.client)
 	}
-	if c.ownsDir {
-		err = errors.Join(err, os.RemoveAll(c.opts.Dir))
-	}
-	return err
+	return errors.Join(err, os.RemoveAll(c.dir))
 }
 
 // closeIdleConnections ends a client's connections to a server that is gone,
@@ -191,4 +178,4 @@ func closeIdleConnections(client *kubernetes.Clientset) {
 	}
 }
 
-func (c *ControlPlane) path(name string) string { return filepath.Join(c.opts.Dir, name) }
+func (c *ControlPlane) path(name string) string { return filepath.Join(c.dir, name) }
