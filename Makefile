@@ -157,7 +157,6 @@ test-suites: programs
 # What the suites are made of stands for itself.
 .PHONY: test-tools
 test-tools:
-	cd e2e && $(GO) $(TEST) -cpu 1 ./suites/kind/run
 	cd e2e && $(GO) $(TEST) $(SANDBOX) ./tools/...
 
 # The short form of the benchmarks, which judges no time.
@@ -298,7 +297,7 @@ e2e-deps: ## Install what make e2e needs (as root on Debian), or name it
 
 .PHONY: e2e
 e2e: ## Run the e2e tier: real pods on a kind cluster; K8S=1.35 picks its version, KEEP=1 keeps it, ARGS=-test.run=TestX picks tests
-	$(STATIC) -C e2e run $(BUILD_FLAGS) ./suites/kind/run $(ARGS)
+	e2e/suites/kind/run.sh $(ARGS)
 
 .PHONY: e2e-nodes
 e2e-nodes: ## Run TestManyNodes of make e2e in full: 60 pods, and nodes that are away for two minutes

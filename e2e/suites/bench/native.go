@@ -23,15 +23,12 @@ func runNative(ctx context.Context, l *lab) error {
 		return err
 	}
 	file := filepath.Join(l.dir, "samples.json")
-	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(root, "e2e"), "run", "-trimpath", "-buildvcs=false",
-		"./suites/kind/run", "-test.run=^TestNativeVolumeLatency$")
-	// Without cgo, as make does it, so that the build cache serves both.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "KUBELET_SYNC=1m", "REFVOL_BENCH="+file)
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "e2e/suites/kind/run.sh"), "-test.run=^TestNativeVolumeLatency$")
+	cmd.Env = append(os.Environ(), "KUBELET_SYNC=1m", "REFVOL_BENCH="+file)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	// An interrupt goes to the group that go run and its program are, and that one takes the cluster away before it
-	// ends.
+	// It takes the cluster away before it ends, and an interrupt from the terminal must not reach what it runs for that.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 4 * time.Minute
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("the e2e tier's TestNativeVolumeLatency: %w", err)

@@ -32,21 +32,10 @@ type BuildOptions struct {
 	// ModuleDir is the directory of the Go module that requires k8s.io/kubernetes
 	// and holds the etcd command. Required.
 	ModuleDir string
-	// ModFile names another go.mod for the module, relative to its directory; its go.sum lies
-	// beside it. Empty is the module's own.
-	ModFile string
 	// CacheDir keeps the binaries between runs. Required.
 	CacheDir string
 	// Progress gets a line for each step that takes long; nil discards them.
 	Progress io.Writer
-}
-
-// modFiles returns the go.mod to use, and its go.sum.
-func (o *BuildOptions) modFiles() []string {
-	if o.ModFile == "" {
-		return []string{"go.mod", "go.sum"}
-	}
-	return []string{o.ModFile, strings.TrimSuffix(o.ModFile, ".mod") + ".sum"}
 }
 
 // programs are built together and kept in one directory of the cache.
@@ -94,7 +83,7 @@ func build(ctx context.Context, o BuildOptions, p programs) (string, error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	key, err := cacheKey(ctx, o.ModuleDir, append(o.modFiles(), p.sources...)...)
+	key, err := cacheKey(ctx, o.ModuleDir, append([]string{"go.mod", "go.sum"}, p.sources...)...)
 	if err != nil {
 		return "", fmt.Errorf("key of the cache of %s: %w", p.what, err)
 	}
@@ -124,7 +113,7 @@ func isBuilt(dir string) bool {
 
 // buildInto builds the programs beside dir and renames the result to dir.
 func buildInto(ctx context.Context, dir string, o *BuildOptions, p programs) error {
-	version, err := gobuild.Go(ctx, o.ModuleDir, nil, "list", "-modfile="+o.modFiles()[0], "-m", "-f", "{{.Version}}", kubernetesModule)
+	version, err := gobuild.Go(ctx, o.ModuleDir, nil, "list", "-m", "-f", "{{.Version}}", kubernetesModule)
 	if err != nil {
 		return err
 	}
@@ -141,7 +130,6 @@ func buildInto(ctx context.Context, dir string, o *BuildOptions, p programs) err
 	fmt.Fprintf(o.Progress, "building %s %s (about %s the first time)\n", p.what, version, p.duration)
 	err = gobuild.Build(ctx, gobuild.Options{
 		Dir:      o.ModuleDir,
-		ModFile:  o.ModFile,
 		Package:  p.packages[0],
 		Others:   p.packages[1:],
 		Out:      tmp,
