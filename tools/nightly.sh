@@ -36,9 +36,10 @@ random() {
   local flags=(-race -trimpath -buildvcs=false -vet=off -count=1 -timeout 55m)
   REFVOL_SEEDS=2000 tools/sandbox.sh go test "${flags[@]}" -cpu 1 -run 'TestRandom|AgainstModel' ./pkg/publisher ./pkg/manager &&
     REFVOL_SEEDS=300 tools/sandbox.sh go test "${flags[@]}" -run FuzzSequences ./pkg/writer &&
+    REFVOL_SEEDS=300 tools/sandbox.sh go test "${flags[@]}" -run TestModel ./cmd/refvol-notify &&
     REFVOL_SEEDS=50 tools/sandbox.sh go -C e2e test "${flags[@]}" ./suites/envfile &&
     REFVOL_SEEDS=50 go -C deploy test "${flags[@]}" . &&
-    REFVOL_SEEDS=1-5000 go -C cmd/kubectl-refvol test "${flags[@]}" -run TestRolloutModel . &&
+    REFVOL_LONG=1 REFVOL_SEEDS=1-5000 go -C cmd/kubectl-refvol test "${flags[@]}" -run 'TestRolloutModel|TestWhatIsLinked' . &&
     REFVOL_LONG=1 tools/sandbox.sh go test "${flags[@]}" -run Faults ./pkg/writer &&
     REFVOL_LONG=1 go test "${flags[@]}" -run TestMemory ./pkg/report
 }

@@ -1,11 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,45 +13,20 @@ import (
 	"time"
 )
 
-// apiServer answers every list with one object of a name, and returns the headers of requests.
-func apiServer(t *testing.T, name string) (url string, seen chan http.Header) {
+// apiServer answers every list with one object, node-1.
+func apiServer(t *testing.T) (url string) {
 	t.Helper()
-	seen = make(chan http.Header, 100)
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		seen <- r.Header
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = fmt.Fprintf(w, `{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "items": [{"metadata": {"name": %q}}]}`, name)
+		_, _ = fmt.Fprint(w, `{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "items": [{"metadata": {"name": "node-1"}}]}`)
 	}))
 	t.Cleanup(server.Close)
-	return server.URL, seen
-}
-
-// TestExecPlugin: a login by an exec plugin works here too.
-func TestExecPlugin(t *testing.T) {
-	url, seen := apiServer(t, "db")
-	dir := t.TempDir()
-	program := filepath.Join(dir, "login")
-	const script = "#!/bin/sh\necho '{\"apiVersion\": \"client.authentication.k8s.io/v1\", \"kind\": \"ExecCredential\", \"status\": {\"token\": \"of-the-program\"}}'\n"
-	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	writeFile(t, kubeconfig, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": %q, "insecure-skip-tls-verify": true}}],
-		"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}], "users": [{"name": "u", "user": {"exec":
-		{"apiVersion": "client.authentication.k8s.io/v1", "command": %q, "interactiveMode": "Never"}}}]}`, url, program))
-	out, _, err := runCommand(t, "__complete", "converged", "--kubeconfig", kubeconfig, "--as=somebody", "secret/")
-	if err != nil || !strings.HasPrefix(out, "secret/db\n") {
-		t.Fatalf("%v, %q", err, out)
-	}
-	header := <-seen
-	if got := header.Get("Authorization"); got != "Bearer of-the-program" || header.Get("Impersonate-User") != "somebody" {
-		t.Errorf("got %q as %q", got, header.Get("Impersonate-User"))
-	}
+	return server.URL
 }
 
 // TestCompletion: kubectl completes names, from the API server and from the kubeconfig.
 func TestCompletion(t *testing.T) {
-	url, _ := apiServer(t, "node-1")
+	url := apiServer(t)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	writeFile(t, kubeconfig, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "blue", "clusters": [{"name": "c", "cluster": {"server": %q, "insecure-skip-tls-verify": true}}],
 		"contexts": [{"name": "blue", "context": {"cluster": "c"}}, {"name": "black", "context": {"cluster": "c"}}, {"name": "red", "context": {"cluster": "c"}}]}`, url))
@@ -72,32 +47,89 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestRequestTimeout: --request-timeout limits a request.
-func TestRequestTimeout(t *testing.T) {
-	release := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
-	defer server.Close()
-	defer close(release)
-	t.Setenv("KUBECONFIG", "/does/not/exist")
-	_, _, err := runCommand(t, "status", "--server", server.URL, "--request-timeout=100ms")
-	if err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) && !strings.Contains(err.Error(), "Client.Timeout exceeded") {
-		t.Errorf("got %v", err)
-	}
-}
-
 // TestNoRequestTimeout: 0 means no limit, as with kubectl, also in a pod without a kubeconfig.
 func TestNoRequestTimeout(t *testing.T) {
 	for set, want := range map[string]time.Duration{"": requestTimeout, "0": 0, "0s": 0, "7": 7 * time.Second, "1m": time.Minute} {
 		flags, timeout := newConfigFlags()
 		if set != "" {
-			if err := timeout.Set(set); err != nil {
-				t.Fatal(err)
-			}
+			must(t, timeout.Set(set))
 		}
 		*flags.APIServer = "http://127.0.0.1:1"
 		config, err := flags.ToRESTConfig()
 		if err != nil || config.Timeout != want {
 			t.Errorf("--request-timeout=%s: %v, %v, want %s", set, config.Timeout, err, want)
 		}
+	}
+}
+
+// soon is much more than a command needs to notice that it must end.
+const soon = 10 * time.Second
+
+// silentServer never answers. It returns the flag --server for it, and a channel that receives each request.
+func silentServer(t *testing.T) (flag string, asked <-chan struct{}) {
+	t.Helper()
+	requests := make(chan struct{}, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		requests <- struct{}{}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	return "--server=" + server.URL, requests
+}
+
+// TestSilentServer: an interruption ends each command at once, and --timeout ends it in time, although the API server never answers.
+func TestSilentServer(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/does/not/exist")
+	t.Setenv("HOME", t.TempDir())
+	manifest := filepath.Join(t.TempDir(), "pod.yaml")
+	const text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: main, envFrom: [{secretRef: {name: db}}]}]}\n"
+	writeFile(t, manifest, text)
+	for _, line := range []string{
+		"converged secrets,configmaps -l app=web --timeout=300ms",
+		"converged secret/db --timeout=300ms",
+		"converged deployments -l app=web --timeout=300ms",
+		"converged deployment/web --timeout=300ms",
+		"converged secret/db --timeout=0",
+		"converged secrets -l app=web",
+		"converged secret/db --watch",
+		"rollout configmap/app --timeout=300ms",
+		"rollout configmap/app",
+		"rollout status",
+		"rollout pause configmap/app --timeout=300ms",
+		"rollout abort configmap/app",
+		"rollout resume configmap/app",
+		"status",
+		"status -w",
+		"uninstall-check",
+		"check --live -f " + manifest,
+		"check --label=restart",
+	} {
+		t.Run(line, func(t *testing.T) {
+			server, asked := silentServer(t)
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			args := append(strings.Fields(line), server, "-n=shop", "--request-timeout=0")
+			ended := make(chan error, 1)
+			var out bytes.Buffer
+			go func() { ended <- run(ctx, newRootCommand(), args, &out, &out) }()
+			if !strings.Contains(line, "--timeout=300ms") {
+				select {
+				case <-asked:
+				case err := <-ended:
+					ended <- err
+				case <-time.After(soon):
+					t.Fatal("it asks for nothing")
+				}
+				interrupt()
+			}
+			select {
+			case err := <-ended:
+				if exitStatus(err) != unknown {
+					t.Errorf("it ended with %v\n%s", err, &out)
+				}
+			case <-time.After(soon):
+				t.Error("it does not end")
+			}
+		})
 	}
 }

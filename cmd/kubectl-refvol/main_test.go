@@ -54,6 +54,10 @@ func TestFlags(t *testing.T) {
 		{[]string{"check", "-f", "-", "-o", "name"}, formats + ` "name"`},
 		{[]string{"status", "--plugin-namespace="}, "--plugin-namespace must not be empty"},
 		{[]string{"status", "--driver-name="}, "--driver-name must not be empty"},
+		{[]string{"uninstall-check", "--driver-name="}, "--driver-name must not be empty"},
+		{[]string{"uninstall-check", "--plugin-selector=a b"}, "--plugin-selector: "},
+		{[]string{"uninstall-check", "--kubeconfig=/nor/this"}, "configure the client of the API server: stat /nor/this: no such file or directory"},
+		{[]string{"uninstall-check", "argument"}, `unknown command "argument" for "kubectl refvol uninstall-check"`},
 		{[]string{"status", "--status-port=0"}, "--status-port must not be 0"},
 		{[]string{"status", "--plugin-timeout=0s"}, "--plugin-timeout: 0s is not positive"},
 		{[]string{"status", "--plugin-selector=a b"}, "--plugin-selector: "},
@@ -150,8 +154,8 @@ func TestExitStatus(t *testing.T) {
 // script is a cluster with one volume, in which the rounds find the object's versions one after the other.
 type script struct {
 	// object has the version for each request for the object, and shown the version that the volume shows in each round. The last one is
-	// repeated. "" means none. Without shown there is no volume.
-	object, shown []string
+	// repeated. "-" means none. Without shown there is no volume.
+	object, shown string
 	// revisions are those of the object for each request, if wanted is not "".
 	revisions []volume.Revision
 	wanted    volume.Revision
@@ -166,12 +170,12 @@ type script struct {
 	rounds   int
 }
 
-func next(versions *[]string) *status.Version {
-	v := (*versions)[0]
-	if len(*versions) > 1 {
-		*versions = (*versions)[1:]
+func next(versions *string) *status.Version {
+	v, others, isMore := strings.Cut(*versions, " ")
+	if isMore {
+		*versions = others
 	}
-	if v == "" {
+	if v == "-" {
 		return nil
 	}
 	return &status.Version{UID: "u", ResourceVersion: v}
@@ -184,9 +188,9 @@ func (s *script) waiter(watch bool) *waiter {
 		find: func(context.Context) ([]fleet.Object, error) { return []fleet.Object{object}, nil },
 		version: func(ctx context.Context, _ fleet.Object) (objectVersion, error) {
 			if s.answers--; s.answers == 0 {
-				s.object = nil
+				s.object = ""
 			}
-			if s.object == nil {
+			if s.object == "" {
 				<-ctx.Done()
 				return objectVersion{}, ctx.Err()
 			}
@@ -206,7 +210,7 @@ func (s *script) waiter(watch bool) *waiter {
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return nil, ctx.Err()
 			}
-			if s.shown == nil {
+			if s.shown == "" {
 				return &fleet.Survey{Nodes: []fleet.Node{{Name: "n", Report: &status.Report{}}}}, nil
 			}
 			volume := status.Volume{Objects: []status.VolumeObject{{Object: &status.Object{Kind: "Secret", Namespace: "ns", Name: "db"}, Shown: next(&s.shown)}}}
@@ -231,6 +235,7 @@ func (s *script) waiter(watch bool) *waiter {
 }
 
 func TestWait(t *testing.T) {
+	const lags, gone = "secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", "secret/db in namespace ns does not exist"
 	for name, test := range map[string]struct {
 		script  script
 		timeout time.Duration
@@ -240,105 +245,79 @@ func TestWait(t *testing.T) {
 		took          time.Duration
 		rounds        int
 	}{
-		"at once":                  {script{object: []string{"1"}, shown: []string{"1"}}, time.Minute, false, "yes 1", "", 0, 1},
-		"after two rounds":         {script{object: []string{"2"}, shown: []string{"1", "1", "2"}}, time.Minute, false, "yes 2", "", 2 * time.Second, 3},
-		"a change during the wait": {script{object: []string{"2", "2", "2", "3"}, shown: []string{"1", "1", "2", "3"}}, time.Minute, false, "yes 3", "", 2 * time.Second, 4},
-		"a change that has arrived is asked for again at once": {script{object: []string{"1", "2"}, shown: []string{"2"}}, time.Minute, false, "yes 2", "", 0, 2},
-		"an object that changes all the time":                  {script{object: []string{"1", "2", "3", "4", "5"}, shown: []string{"5"}}, time.Minute, false, "yes 5", "", 3 * time.Second, 5},
+		"at once":                  {script{object: "1", shown: "1"}, time.Minute, false, "yes 1", "", 0, 1},
+		"after two rounds":         {script{object: "2", shown: "1 1 2"}, time.Minute, false, "yes 2", "", 2 * time.Second, 3},
+		"a change during the wait": {script{object: "2 2 2 3", shown: "1 1 2 3"}, time.Minute, false, "yes 3", "", 2 * time.Second, 4},
+		"a change that has arrived is asked for again at once": {script{object: "1 2", shown: "2"}, time.Minute, false, "yes 2", "", 0, 2},
+		"an object that changes all the time":                  {script{object: "1 2 3 4 5", shown: "5"}, time.Minute, false, "yes 5", "", 3 * time.Second, 5},
 		"at the wanted revision": {
-			script{object: []string{"1", "1", "1", "2"}, shown: []string{"1", "1", "2"}, revisions: []volume.Revision{"r1", "r1", "r1", "r2"}, wanted: "r2"},
+			script{object: "1 1 1 2", shown: "1 1 2", revisions: []volume.Revision{"r1", "r1", "r1", "r2"}, wanted: "r2"},
 			time.Minute, false, "yes 2", "", 2 * time.Second, 4,
 		},
 		"at another revision": {
-			script{object: []string{"1"}, shown: []string{"1"}, revisions: []volume.Revision{"r1"}, wanted: "r2"},
+			script{object: "1", shown: "1", revisions: []volume.Revision{"r1"}, wanted: "r2"},
 			2500 * time.Millisecond, false, "no 1", `secret/db in namespace ns has the revision "r1", not "r2"`, 2500 * time.Millisecond, 3,
 		},
-		"never": {
-			script{object: []string{"2"}, shown: []string{"1"}},
-			4500 * time.Millisecond, false, "no 2",
-			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 4500 * time.Millisecond, 5,
-		},
+		"never": {script{object: "2", shown: "1"}, 4500 * time.Millisecond, false, "no 2", lags, 4500 * time.Millisecond, 5},
 		"a round that is cut short does not count": {
-			script{object: []string{"2"}, shown: []string{"1", "2"}, slow: 4 * time.Second},
-			10 * time.Second, false, "no 2",
-			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 10 * time.Second, 2,
+			script{object: "2", shown: "1 2", slow: 4 * time.Second},
+			10 * time.Second, false, "no 2", lags, 10 * time.Second, 2,
 		},
-		"the first round is cut short": {
-			script{object: []string{"2"}, shown: []string{"1"}, slow: time.Hour},
-			10 * time.Second, false, "no 2",
-			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 10 * time.Second, 1,
-		},
+		"the first round is cut short": {script{object: "2", shown: "1", slow: time.Hour}, 10 * time.Second, false, "no 2", lags, 10 * time.Second, 1},
 		"the API server falls silent in the first round": {
-			script{object: []string{"1"}, shown: []string{"1"}, answers: 2},
+			script{object: "1", shown: "1", answers: 2},
 			10 * time.Second, false, "", "--timeout 10s has passed", 10 * time.Second, 1,
 		},
 		"the API server falls silent in the first round, and a volume lags": {
-			script{object: []string{"2"}, shown: []string{"1"}, answers: 2},
-			10 * time.Second, false, "no 2",
-			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 10 * time.Second, 1,
+			script{object: "2", shown: "1", answers: 2},
+			10 * time.Second, false, "no 2", lags, 10 * time.Second, 1,
 		},
-		"the API server falls silent later": {
-			script{object: []string{"2"}, shown: []string{"1"}, answers: 3},
-			10 * time.Second, false, "no 2",
-			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 10 * time.Second, 2,
-		},
-		"one look, as kubectl wait": {script{object: []string{"1"}, shown: []string{"1"}}, 0, false, "yes 1", "", 0, 1},
-		"one look, and a volume lags": {
-			script{object: []string{"2"}, shown: []string{"1", "2"}},
-			0, false, "no 2", "secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 0, 1,
-		},
-		"one look that takes long": {script{object: []string{"1"}, shown: []string{"1"}, slow: 8 * time.Second}, 0, false, "yes 1", "", 8 * time.Second, 1},
-		"one look that fails":      {script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errFault}}, 0, false, "", "fault", 0, 1},
-		"one look, and watch":      {script{object: []string{"1"}, shown: []string{"1"}}, 0, true, "yes 1", "", 0, 1},
-		"a week, as kubectl wait": {
-			script{object: []string{"2"}, shown: []string{"1"}, slow: 30 * time.Hour},
-			-time.Second, false, "no 2", "secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 7 * 24 * time.Hour, 3,
-		},
-		"never there":         {script{object: []string{""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", 0, 0},
-		"deleted in the wait": {script{object: []string{"2", "2", ""}, shown: []string{"1"}}, time.Minute, false, "deleted", "secret/db in namespace ns does not exist", time.Second, 2},
+		"the API server falls silent later": {script{object: "2", shown: "1", answers: 3}, 10 * time.Second, false, "no 2", lags, 10 * time.Second, 2},
+		"one look, as kubectl wait":         {script{object: "1", shown: "1"}, 0, false, "yes 1", "", 0, 1},
+		"one look, and a volume lags":       {script{object: "2", shown: "1 2"}, 0, false, "no 2", lags, 0, 1},
+		"one look that takes long":          {script{object: "1", shown: "1", slow: 8 * time.Second}, 0, false, "yes 1", "", 8 * time.Second, 1},
+		"one look that fails":               {script{object: "1", shown: "1", fails: map[int]error{1: errFault}}, 0, false, "", "fault", 0, 1},
+		"one look, and watch":               {script{object: "1", shown: "1"}, 0, true, "yes 1", "", 0, 1},
+		"a week, as kubectl wait":           {script{object: "2", shown: "1", slow: 30 * time.Hour}, -time.Second, false, "no 2", lags, 7 * 24 * time.Hour, 3},
+		"never there":                       {script{object: "-", shown: "1"}, time.Minute, false, "deleted", gone, 0, 0},
+		"deleted in the wait":               {script{object: "2 2 -", shown: "1"}, time.Minute, false, "deleted", gone, time.Second, 2},
 		"no volume of an object that is created meanwhile": {
-			script{object: []string{"1", "2"}},
+			script{object: "1 2"},
 			time.Minute, false, "none 2",
 			"no refvol volume shows secret/db in namespace ns: is it the right name and namespace? --allow-none accepts this", 0, 2,
 		},
-		"watch, without a volume": {script{object: []string{"1", "1", "1", ""}}, time.Minute, true, "none 1, deleted", "secret/db in namespace ns does not exist", time.Minute, 3},
+		"watch, without a volume": {script{object: "1 1 1 -"}, time.Minute, true, "none 1, deleted", gone, time.Minute, 3},
 		"the first rounds fail": {
-			script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errFault, 2: errFault}},
+			script{object: "1", shown: "1", fails: map[int]error{1: errFault, 2: errFault}},
 			time.Minute, false, "warning: fault, yes 1", "", 3 * time.Second, 3,
 		},
 		"no round succeeds": {
-			script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errFault, 2: errFault, 3: errFault}},
+			script{object: "1", shown: "1", fails: map[int]error{1: errFault, 2: errFault, 3: errFault}},
 			5 * time.Second, false, "warning: fault", "--timeout 5s has passed: fault", 5 * time.Second, 3,
 		},
-		"no right at first":     {script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errForbidden}}, time.Minute, false, "", errForbidden.Error(), 0, 1},
-		"no plugin at first":    {script{object: []string{"1"}, shown: []string{"1"}, fails: map[int]error{1: errNoPlugin}}, time.Minute, false, "", errNoPlugin.Error(), 0, 1},
-		"no plugin for a while": {script{object: []string{"2"}, shown: []string{"1", "2"}, fails: map[int]error{2: errNoPlugin}}, time.Minute, false, "warning: " + errNoPlugin.Error() + ", yes 2", "", 2 * time.Second, 3},
+		"no right at first":     {script{object: "1", shown: "1", fails: map[int]error{1: errForbidden}}, time.Minute, false, "", errForbidden.Error(), 0, 1},
+		"no plugin at first":    {script{object: "1", shown: "1", fails: map[int]error{1: errNoPlugin}}, time.Minute, false, "", errNoPlugin.Error(), 0, 1},
+		"no plugin for a while": {script{object: "2", shown: "1 2", fails: map[int]error{2: errNoPlugin}}, time.Minute, false, "warning: " + errNoPlugin.Error() + ", yes 2", "", 2 * time.Second, 3},
 		"an API server that is replaced": {
-			script{object: []string{"2"}, shown: []string{"1", "2"}, fails: map[int]error{2: errFault, 3: errFault, 4: errFault}},
+			script{object: "2", shown: "1 2", fails: map[int]error{2: errFault, 3: errFault, 4: errFault}},
 			time.Minute, false, "warning: fault, yes 2", "", 8 * time.Second, 5,
 		},
-		"a right is taken away": {script{object: []string{"2"}, shown: []string{"1"}, fails: map[int]error{2: errForbidden}}, time.Minute, false, "", errForbidden.Error(), time.Second, 2},
+		"a right is taken away": {script{object: "2", shown: "1", fails: map[int]error{2: errForbidden}}, time.Minute, false, "", errForbidden.Error(), time.Second, 2},
 		"a request fails until the end": {
-			script{object: []string{"2"}, shown: []string{"1"}, fails: map[int]error{2: errFault, 3: errFault, 4: errFault}},
-			5 * time.Second, false, "warning: fault, no 2",
-			"secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", 5 * time.Second, 4,
+			script{object: "2", shown: "1", fails: map[int]error{2: errFault, 3: errFault, 4: errFault}},
+			5 * time.Second, false, "warning: fault, no 2", lags, 5 * time.Second, 4,
 		},
 		"watch": {
-			script{object: []string{"1", "1", "1", "2", "2", ""}, shown: []string{"1", "1", "1", "2"}},
-			8500 * time.Millisecond, true, "yes 1, no 2, yes 2, deleted",
-			"secret/db in namespace ns does not exist", 8500 * time.Millisecond, 5,
+			script{object: "1 1 1 2 2 -", shown: "1 1 1 2"},
+			8500 * time.Millisecond, true, "yes 1, no 2, yes 2, deleted", gone, 8500 * time.Millisecond, 5,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				err := test.script.waiter(test.watch).wait(t.Context(), test.timeout)
-				got := ""
-				if err != nil {
-					got = err.Error()
-				}
-				if printed := strings.Join(test.script.printed, ", "); got != test.want || printed != test.printed {
-					t.Errorf("printed %q, error %q; want %q, %q", printed, got, test.printed, test.want)
+				if printed := strings.Join(test.script.printed, ", "); message(err) != test.want || printed != test.printed {
+					t.Errorf("printed %q, error %v; want %q, %q", printed, err, test.printed, test.want)
 				}
 				if took := time.Since(began); took != test.took || test.script.rounds != test.rounds {
 					t.Errorf("took %s, %d rounds; want %s, %d", took, test.script.rounds, test.took, test.rounds)
@@ -351,7 +330,7 @@ func TestWait(t *testing.T) {
 // TestProgress: a wait is reported once, and again only after a change.
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{object: []string{"2", "2", "2", "2", "3"}, shown: []string{"1", "1", "1", "1", "3"}}
+		s := &script{object: "2 2 2 2 3", shown: "1 1 1 1 3"}
 		if err := s.waiter(false).wait(t.Context(), time.Minute); err != nil {
 			t.Error(err)
 		}
@@ -374,7 +353,7 @@ func TestInterrupted(t *testing.T) {
 			interrupted, stop := context.WithCancel(t.Context())
 			defer stop()
 			context.AfterFunc(ctx, stop)
-			s := &script{object: []string{version}, shown: []string{"1"}}
+			s := &script{object: version, shown: "1"}
 			if err := s.waiter(true).wait(interrupted, noLimit); (err == nil) != want || s.rounds != 6 || len(s.printed) != 1 {
 				t.Errorf("version %s: %v after %d rounds, printed %q", version, err, s.rounds, s.printed)
 			}
@@ -386,7 +365,7 @@ func TestInterrupted(t *testing.T) {
 func TestNewObjects(t *testing.T) {
 	for again, want := range map[bool]string{true: "db cache", false: "db"} {
 		synctest.Test(t, func(t *testing.T) {
-			s := script{object: []string{"2"}, shown: []string{"1", "1", "2"}}
+			s := script{object: "2", shown: "1 1 2"}
 			w := s.waiter(false)
 			finds, printed := 0, []string{}
 			w.findAgain, w.allowNone = again, true
@@ -407,5 +386,13 @@ func TestNewObjects(t *testing.T) {
 				t.Errorf("again %v: got %q, %v, want %s", again, printed, err, want)
 			}
 		})
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

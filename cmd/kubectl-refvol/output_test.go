@@ -8,9 +8,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -27,9 +29,7 @@ func statusWith(t *testing.T, args ...string) (*statusOptions, status.Table) {
 	fs.StringVar(&opts.sortBy, "sort-by", "", "")
 	fs.StringVarP(&opts.namespace, "namespace", "n", "", "")
 	fs.BoolVar(&opts.abnormal, "abnormal", false, "")
-	if err := errors.Join(cmd.ParseFlags(args), opts.validate()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(cmd.ParseFlags(args), opts.validate()))
 	return opts, status.Table{NoHeaders: *opts.output.NoHeaders, Abnormal: opts.abnormal}
 }
 
@@ -38,9 +38,7 @@ func printed(t *testing.T, s *clusterStatus, args ...string) string {
 	t.Helper()
 	opts, table := statusWith(t, args...)
 	var out bytes.Buffer
-	if err := opts.print(&out, s, table); err != nil {
-		t.Fatal(err)
-	}
+	must(t, opts.print(&out, s, table))
 	return out.String()
 }
 
@@ -63,9 +61,7 @@ func threePods() *clusterStatus {
 // TestFormats: kubectl's formats, as kubectl prints them. Only text of plugins is changed, because it may control a terminal.
 func TestFormats(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "columns")
-	if err := os.WriteFile(file, []byte("POD SIZE\n.pod.name .bytes\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("POD SIZE\n.pod.name .bytes\n"), 0o600))
 	for _, test := range []struct {
 		args []string
 		want string
@@ -143,9 +139,7 @@ func TestWatchDocuments(t *testing.T) {
 			if errors.Is(err, io.EOF) {
 				break
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got = append(got, document.Nodes[0].Report.Volumes[0].Condition)
 		}
 		if strings.Join(got, " ") != "Current VolumeUpdateFailed Current" {
@@ -173,5 +167,124 @@ func TestNamesOfRollouts(t *testing.T) {
 			t.Errorf("%s: got %q, %v, want %q", format, out.String(), err, want)
 		}
 		cmd = &cobra.Command{}
+	}
+}
+
+// twoNamespaces returns a status with a volume in each of two namespaces. Both name the same object.
+func twoNamespaces() *clusterStatus {
+	ca := &status.Object{Kind: "ConfigMap", Namespace: "shop", Name: "ca", State: "present"}
+	db := &status.Object{Kind: "Secret", Namespace: "bank", Name: "db", State: "denied"}
+	volume := func(namespace, version string, abnormal bool, objects ...*status.Object) status.Volume {
+		v := status.Volume{VolumeID: namespace, Name: "settings", Pod: status.Pod{Namespace: namespace, Name: "pod"}, Abnormal: abnormal}
+		for _, o := range objects {
+			v.Objects = append(v.Objects, status.VolumeObject{Object: o, Shown: &status.Version{UID: "u", ResourceVersion: version}})
+		}
+		return v
+	}
+	report := &status.Report{Volumes: []status.Volume{volume("bank", "8", true, db, ca), volume("shop", "9", false, ca)}}
+	report.Number()
+	return newClusterStatus("csi.refvol.dev", &fleet.Survey{Nodes: []fleet.Node{{Name: "n", Report: report}}})
+}
+
+// TestColumnsOfObjects: in custom-columns, a volume has the fields of its objects, and not their places.
+func TestColumnsOfObjects(t *testing.T) {
+	const spec = "custom-columns=NODE:.node,NAMES:.objects[*].name,STATES:.objects[*].state,SHOWN:.objects[*].shown.resourceVersion,PLACES:.objects[*].object"
+	if got := strings.Join(strings.Fields(printed(t, twoNamespaces(), "-o", spec, "--no-headers")), " "); got != "n db,ca denied,present 8,8 <none> n ca present 9 <none>" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestObjectsOfRemovedVolumes: what is left out with its volume is not printed, and the rest can be read.
+func TestObjectsOfRemovedVolumes(t *testing.T) {
+	for what, remove := range map[string]func(*clusterStatus){
+		"shop ca 9": func(s *clusterStatus) { s.keepNamespace("shop") },
+		"bank db 8": func(s *clusterStatus) { *s = *s.abnormal() },
+	} {
+		s := twoNamespaces()
+		remove(s)
+		report := s.Nodes[0].Report
+		report.APIVersion, report.Kind = status.APIVersion, status.Kind
+		text, err := json.Marshal(report)
+		must(t, err)
+		read, err := status.Read(bytes.NewReader(text))
+		if err != nil || !reflect.DeepEqual(read, report) {
+			t.Errorf("%s: %v", text, err)
+		}
+		v := read.Volumes[0]
+		if got := v.Pod.Namespace + " " + v.Objects[0].Name + " " + v.Objects[0].Shown.ResourceVersion; got != what {
+			t.Errorf("got %s, want %s", got, what)
+		}
+		if strings.Contains(string(text), `"db"`) != (what == "bank db 8") {
+			t.Errorf("%s has the object of another namespace", text)
+		}
+	}
+}
+
+// TestWatchPrintsNodesAgain: a node's problem is printed each time it comes, and the volumes of a node that answers again are not.
+func TestWatchPrintsNodesAgain(t *testing.T) {
+	table := status.Table{NoHeaders: true, Printed: &status.Printed{}}
+	look := func(reason fleet.Reason) string {
+		s := twoNamespaces()
+		if n := &s.Nodes[0]; reason != "" {
+			n.Report, n.Problem = nil, &fleet.Problem{Reason: reason}
+		} else {
+			n.Report.Node = n.Node
+		}
+		var out bytes.Buffer
+		must(t, s.writeTable(&out, table))
+		return out.String()
+	}
+	for i, test := range []struct {
+		reason fleet.Reason
+		want   int
+	}{
+		{"", 2},
+		{fleet.Unreachable, 1},
+		{fleet.Unreachable, 0},
+		{fleet.NoPlugin, 1},
+		{fleet.Unreachable, 1},
+		{"", 0},
+		{fleet.Unreachable, 1},
+	} {
+		if got := look(test.reason); strings.Count(got, "\n") != test.want {
+			t.Errorf("look %d, %q: got %q, want %d lines", i+1, test.reason, got, test.want)
+		}
+	}
+}
+
+// TestVerdictNamesWhatDoesNotLag: each group of volumes and pods that are no laggards has its own line.
+func TestVerdictNamesWhatDoesNotLag(t *testing.T) {
+	pod := func(name string) status.Pod { return status.Pod{Namespace: "shop", Name: name} }
+	waiting := make([]fleet.UnpublishedPod, 7)
+	for i := range waiting {
+		waiting[i] = fleet.UnpublishedPod{Node: "n", Pod: pod(strings.Repeat("w", i+1))}
+	}
+	v := &fleet.Result{
+		ObservedAt: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC),
+		APIVersion: status.APIVersion, Kind: fleet.ResultKind, Object: fleet.Object{Kind: "Secret", Namespace: "shop", Name: "db"}, Current: &status.Version{UID: "u", ResourceVersion: "8"}, Converged: true,
+		Withdrawn:     []fleet.WithdrawnVolume{{Node: "n", Pod: pod("borrower\x1b[2J"), Volume: "settings"}},
+		WithoutPlugin: waiting,
+		NotPublished:  []fleet.UnpublishedPod{{Pod: pod("late")}},
+	}
+	var out bytes.Buffer
+	must(t, printVerdict(&out, true, v))
+	for _, want := range []string{
+		"2026-01-01T12:00:00Z Converged: yes. ",
+		"\nVolumes from which the object was withdrawn, because their pods may not have it any more: volume settings of shop/borrower\\u001b[2J.\n",
+		"\nPods that wait on a node without the plugin, so that nothing is mounted for them: shop/w, shop/ww, shop/www, shop/wwww, shop/wwwww, and 2 more.\n",
+		"\nPods whose volumes are not published yet, or wait for something, and that get the current version then: shop/late.\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing:\n%s", want, &out)
+		}
+	}
+	out.Reset()
+	opts := &convergedOptions{output: newOutput(&cobra.Command{})}
+	*opts.output.OutputFormat = "json"
+	must(t, opts.validate())
+	must(t, opts.print(&out, []*fleet.Result{v}))
+	read := &fleet.Result{}
+	if err := json.Unmarshal(out.Bytes(), read); err != nil || len(read.Withdrawn) != 1 || read.Withdrawn[0] != v.Withdrawn[0] || len(read.WithoutPlugin) != 7 {
+		t.Errorf("got %+v, %v", read, err)
 	}
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -39,6 +42,9 @@ type fakePod struct {
 
 // fakeRollout is a cluster with one node, whose volumes take changes as the plugin shows them.
 type fakeRollout struct {
+	began time.Time
+	// slow is how long a survey takes.
+	slow time.Duration
 	// laters are later events. Each function returns true when it has happened.
 	laters []func() bool
 	// events are those on objects. check is the command of --check.
@@ -74,7 +80,7 @@ type fakeRollout struct {
 
 // newFakeRollout returns pods whose volumes show objects with the data old. The objects have the data new and the annotation 0%.
 func newFakeRollout(pods int, objects ...string) *fakeRollout {
-	f := &fakeRollout{objects: map[string]*fakeObject{}, pods: map[string]*fakePod{}, stuck: map[string]bool{}, lag: 1500 * time.Millisecond}
+	f := &fakeRollout{began: time.Now(), objects: map[string]*fakeObject{}, pods: map[string]*fakePod{}, stuck: map[string]bool{}, lag: 1500 * time.Millisecond}
 	for i := range pods {
 		f.pods[fmt.Sprint("pod-", i)] = &fakePod{data: map[string]string{}, version: map[string]string{}, ready: true}
 	}
@@ -269,11 +275,16 @@ func (f *fakeRollout) roller() *roller {
 			s := o.state
 			return &s, nil
 		},
-		survey: func(context.Context, ...fleet.Object) (*fleet.Survey, error) {
+		survey: func(ctx context.Context, _ ...fleet.Object) (*fleet.Survey, error) {
 			if len(f.fails) > 0 {
 				err := f.fails[0]
 				f.fails = f.fails[1:]
 				return nil, err
+			}
+			if f.slow > 0 {
+				if pause(ctx, f.slow); ctx.Err() != nil {
+					return nil, ctx.Err()
+				}
 			}
 			f.settle()
 			return &fleet.Survey{Nodes: f.nodes()}, nil
@@ -291,329 +302,274 @@ func (f *fakeRollout) roller() *roller {
 }
 
 // roll runs the command with flags.
-func (f *fakeRollout) roll(ctx context.Context, t *testing.T, flags ...string) error {
+func (f *fakeRollout) roll(ctx context.Context, t *testing.T, flags string) error {
 	t.Helper()
-	opts := &rolloutOptions{steps: []string{"10%", "50%", "100%"}, every: time.Minute, timeout: time.Minute, onFailure: revertCanary}
-	r := f.roller()
-	for _, flag := range flags {
-		if text, ok := strings.CutPrefix(flag, "--to="); ok {
-			opts.to, r.byHand = text, true
-		}
-		if text, ok := strings.CutPrefix(flag, "--max-unhealthy="); ok {
-			if err := r.maxUnhealthy.Set(text); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if flag == "--allow-restarts=1" {
-			r.allowRestarts = 1
-		}
-		if flag == "--unready-for=30m" {
-			r.unreadyFor = 30 * time.Minute
-		}
-		if text, ok := strings.CutPrefix(flag, "--check="); ok {
-			r.rolloutOptions.check = text
-		}
-		if text, ok := strings.CutPrefix(flag, "--on-failure="); ok {
-			r.onFailure = text
-		}
-		if text, ok := strings.CutPrefix(flag, "--steps="); ok {
-			opts.steps = strings.Split(text, ",")
-		}
-	}
-	steps, err := opts.parse()
-	if err != nil {
+	opts, r := &rolloutOptions{every: time.Minute, timeout: time.Minute, onFailure: revertCanary}, f.roller()
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	fs.StringSliceVar(&opts.steps, "steps", []string{"10%", "50%", "100%"}, "")
+	fs.StringVar(&opts.to, "to", "", "")
+	fs.Var(&r.maxUnhealthy, "max-unhealthy", "")
+	fs.Int32Var(&r.allowRestarts, "allow-restarts", 0, "")
+	fs.DurationVar(&r.unreadyFor, "unready-for", r.unreadyFor, "")
+	fs.StringVar(&r.rolloutOptions.check, "check", "", "")
+	fs.StringVar(&r.onFailure, "on-failure", revertCanary, "")
+	err := fs.Parse(strings.Fields(flags))
+	r.byHand = opts.to != ""
+	steps, wrong := opts.parse()
+	if err = errors.Join(err, wrong); err != nil {
 		t.Fatal(err)
 	}
 	err = r.roll(ctx, steps)
-	t.Logf("%s\n%v", strings.Join(f.out, "\n"), err)
+	t.Logf("%s\n%v", f.printed(), err)
 	return err
 }
 
-// wantPrinted fails the test if a text was not printed.
-func (f *fakeRollout) wantPrinted(t *testing.T, want string) {
+func (f *fakeRollout) printed() string { return strings.Join(f.out, "\n") }
+
+// rolloutRun is a run of the command for 20 pods whose volumes name the object app, and what it must do.
+type rolloutRun struct {
+	before func(t *testing.T, f *fakeRollout)
+	flags  string
+	status int
+	// sets are the shares that are set: "" for any, "-" for none. fails is in the error, and prints is in the output.
+	sets, fails, prints string
+	after               func(t *testing.T, f *fakeRollout, err error)
+}
+
+func testRuns(t *testing.T, cluster func() *fakeRollout, runs map[string]rolloutRun) {
 	t.Helper()
-	if !strings.Contains(strings.Join(f.out, "\n"), want) {
-		t.Errorf("%q was not printed", want)
+	for name, run := range runs {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := cluster()
+				if run.before != nil {
+					run.before(t, f)
+				}
+				err := f.roll(t.Context(), t, run.flags)
+				sets := cmp.Or(strings.Join(f.sets, " "), "-")
+				if exitStatus(err) != run.status || run.sets != "" && sets != run.sets || !strings.Contains(message(err), run.fails) {
+					t.Errorf("status %d, %v; want %d, %s; %s", exitStatus(err), err, run.status, run.fails, f.summary())
+				}
+				if !strings.Contains(f.printed(), run.prints) {
+					t.Errorf("%q was not printed", run.prints)
+				}
+				if run.after != nil {
+					run.after(t, f, err)
+				}
+			})
+		})
 	}
 }
 
-// notReady returns a function that makes a pod with the data new not ready after some time.
-func notReady(after time.Duration) func(*fakeRollout, string, *fakePod) {
-	return func(_ *fakeRollout, _ string, p *fakePod) {
-		p.ready = p.data["app"] != "new" || time.Since(p.took) < after
-	}
+// are returns a before that makes pods sick.
+func are(sick func(f *fakeRollout, name string, p *fakePod)) func(*testing.T, *fakeRollout) {
+	return func(_ *testing.T, f *fakeRollout) { f.sick = sick }
+}
+
+// notReady makes pods with the data new not ready after 20 seconds.
+func notReady(_ *fakeRollout, _ string, p *fakePod) {
+	p.ready = p.data["app"] != "new" || time.Since(p.took) < 20*time.Second
+}
+
+// restartsOnce makes pods with the change restart, and be ready after a time.
+func restartsOnce(up time.Duration) func(*testing.T, *fakeRollout) {
+	return are(func(_ *fakeRollout, _ string, p *fakePod) { p.restarts, p.ready = 1, time.Since(p.took) > up })
+}
+
+// newest returns a pod that has just been created, and has the change.
+func newest(version string, ready bool) *fakePod {
+	return &fakePod{data: map[string]string{"app": "new"}, version: map[string]string{"app": version}, ready: ready, took: time.Now(), created: time.Now()}
 }
 
 func TestRollout(t *testing.T) {
-	for name, test := range map[string]func(*testing.T){
-		"a good change reaches all": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			began := time.Now()
-			err := f.roll(t.Context(), t)
-			if err != nil || fmt.Sprint(f.sets) != "[10% 50% 100% 0%]" || f.objects["app"].state.after != nil || len(f.with("app", "new")) != 20 {
-				t.Errorf("%v, %q", err, f.sets)
-			}
-			if took := time.Since(began); took < 3*time.Minute || took > 4*time.Minute {
-				t.Errorf("three steps took %s", took)
-			}
-			f.wantPrinted(t, "configmap/app in namespace shop: done, and refvol.dev/rollout is 0% again")
+	const all = "10% 50% 100% 0%"
+	lowest := func(f *fakeRollout) string {
+		return slices.MinFunc(slices.Collect(maps.Keys(f.pods)), func(a, b string) int {
+			return volume.RolloutPlace(types.UID(a)) - volume.RolloutPlace(types.UID(b))
+		})
+	}
+	testRuns(t, func() *fakeRollout { return newFakeRollout(20, "app") }, map[string]rolloutRun{
+		"a good change reaches all": {
+			sets: all, prints: "configmap/app in namespace shop: done, and refvol.dev/rollout is 0% again",
+			after: func(t *testing.T, f *fakeRollout, _ error) {
+				took := time.Since(f.began)
+				if took < 3*time.Minute || took > 4*time.Minute || f.objects["app"].state.after != nil || len(f.with("app", "new")) != 20 {
+					t.Errorf("three steps took %s; %s", took, f.summary())
+				}
+			},
 		},
-		"a bad change stops at the first step": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.sick = notReady(20 * time.Second)
-			err := f.roll(t.Context(), t)
-			bad := f.with("app", "new")
-			want := fmt.Sprintf("configmap/app: stopped: unhealthy pods that have the change: %d. The share stays, so that these pods can take a revert. Write the old values back, and then run: kubectl refvol rollout configmap/app -n shop --to 100%%. Pods that have started meanwhile keep the bad values until then", len(bad))
-			if err == nil || exitStatus(err) != no || err.Error() != want || len(bad) == 0 || len(bad) > 6 || fmt.Sprint(f.sets) != "[10%]" {
-				t.Errorf("%v, %q have it, %q; want %s", err, bad, f.sets, want)
-			}
-			for _, name := range bad {
-				f.wantPrinted(t, "  pod shop/"+name+" is not ready any more; container main is not ready")
-			}
+		"a bad change stops at the first step": {
+			before: are(notReady), status: no, sets: "10%",
+			after: func(t *testing.T, f *fakeRollout, err error) {
+				bad := f.with("app", "new")
+				want := fmt.Sprintf("configmap/app: stopped: unhealthy pods that have the change: %d. The share stays, so that these pods can take a revert. Write the old values back, and then run: kubectl refvol rollout configmap/app -n shop --to 100%%. Pods that have started meanwhile keep the bad values until then", len(bad))
+				if message(err) != want || len(bad) == 0 || len(bad) > 6 {
+					t.Errorf("%v, %q have it; want %s", err, bad, want)
+				}
+				for _, name := range bad {
+					if want := "  pod shop/" + name + " is not ready any more; container main is not ready"; !strings.Contains(f.printed(), want) {
+						t.Errorf("%q was not printed", want)
+					}
+				}
+			},
 		},
-		"a revert heals": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.sick = notReady(20 * time.Second)
-			if err := f.roll(t.Context(), t); exitStatus(err) != no {
-				t.Fatal(err)
-			}
-			f.change("app", "old", "10%")
-			if err := f.roll(t.Context(), t, "--to=100%"); err != nil || f.objects["app"].state.share != "0%" || f.objects["app"].state.after != nil {
-				t.Errorf("%v, %q", err, f.sets)
-			}
+		"a revert heals": {
+			before: func(t *testing.T, f *fakeRollout) {
+				f.sick = notReady
+				if err := f.roll(t.Context(), t, ""); exitStatus(err) != no {
+					t.Fatal(err)
+				}
+				f.change("app", "old", "10%")
+			},
+			flags: "--to=100%", sets: "10% 100% 0%",
 		},
-		"what ailed before is no reason to stop": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
+		"what ailed before is no reason to stop": {before: func(_ *testing.T, f *fakeRollout) {
 			f.pods["pod-0"].ready, f.pods["pod-1"].ready, f.pods["pod-1"].restarts = false, false, 7
-			began := time.Now()
 			f.sick = func(f *fakeRollout, _ string, _ *fakePod) {
-				f.pods["pod-1"].restarts = 7 + int32(time.Since(began).Seconds())/10
+				f.pods["pod-1"].restarts = 7 + int32(time.Since(f.began).Seconds())/10
 			}
-			if err := f.roll(t.Context(), t); err != nil {
-				t.Error(err)
-			}
-		},
-		"a restart before the pod's step is no reason": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
+		}},
+		"a restart before the pod's step is no reason": {before: func(_ *testing.T, f *fakeRollout) {
 			f.later(30*time.Second, func() { // by another cause
 				for _, name := range f.with("app", "old") {
 					f.pods[name].restarts = 1
 				}
 			})
-			if err := f.roll(t.Context(), t); err != nil {
-				t.Error(err)
-			}
+		}},
+		"a restart stops":              {before: restartsOnce(-1), status: no, sets: "10%", prints: " restarted once"},
+		"a restart that is allowed":    {before: restartsOnce(10 * time.Second), flags: "--allow-restarts=1"},
+		"one that takes too long":      {before: restartsOnce(2 * time.Minute), flags: "--allow-restarts=1", status: no},
+		"a time that allows a restart": {before: restartsOnce(20 * time.Second), flags: "--allow-restarts=1 --unready-for=30m"},
+		"a new pod that fails stops": {
+			before: func(_ *testing.T, f *fakeRollout) {
+				f.later(70*time.Second, func() { // in the second step
+					f.pods["late"] = newest("13", false)
+					f.pods["late"].restarts = 3
+				})
+			},
+			flags: "--steps=10%,20%,30%,40%,100%", status: no, prints: "pod shop/late restarted 3 times",
 		},
-		"a restart stops": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.sick = func(_ *fakeRollout, _ string, p *fakePod) { p.restarts = 1 }
-			if err := f.roll(t.Context(), t); exitStatus(err) != no || len(f.with("app", "new")) > 6 {
-				t.Error(err)
-			}
-			f.wantPrinted(t, " restarted once")
-		},
-		"a new pod that fails stops": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.later(70*time.Second, func() { // in the second step
-				f.pods["late"] = &fakePod{data: map[string]string{"app": "new"}, version: map[string]string{"app": "13"}, restarts: 3, created: time.Now()}
-			})
-			if err := f.roll(t.Context(), t, "--steps=10%,20%,30%,40%,100%"); exitStatus(err) != no {
-				t.Error(err)
-			}
-			f.wantPrinted(t, "pod shop/late restarted 3 times")
-		},
-		"an interrupted run goes on": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			time.AfterFunc(90*time.Second, cancel)
-			if err := f.roll(ctx, t); exitStatus(err) != unknown || f.objects["app"].state.share != "50%" || !strings.Contains(err.Error(), "interrupted: the share stays, and the same command goes on from there") {
-				t.Fatal(err, f.sets)
-			}
-			if err := f.roll(t.Context(), t); err != nil || fmt.Sprint(f.sets) != "[10% 50% 100% 0%]" {
-				t.Error(err, f.sets)
-			}
-		},
-		"a run that goes on looks at the pods that have the change": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.sick = notReady(20 * time.Second)
-			for range 2 {
-				if err := f.roll(t.Context(), t); exitStatus(err) != no || fmt.Sprint(f.sets) != "[10%]" {
+		"an interrupted run goes on": {
+			before: func(t *testing.T, f *fakeRollout) {
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(90*time.Second, cancel)
+				err := f.roll(ctx, t, "")
+				if exitStatus(err) != unknown || f.objects["app"].state.share != "50%" || !strings.Contains(err.Error(), "interrupted: the share stays, and the same command goes on from there") {
 					t.Error(err, f.sets)
 				}
-			}
+			},
+			sets: all,
 		},
-		"somebody else's change ends it": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.later(30*time.Second, func() { f.change("app", f.objects["app"].data, "0%") }) // as a GitOps tool does
-			err := f.roll(t.Context(), t)
-			if exitStatus(err) != no || err.Error() != "configmap/app in namespace shop: somebody else has changed or deleted it: look at the change, and at what its annotations say now, then run the command again" {
-				t.Error(err)
-			}
+		"a run that goes on looks at the pods that have the change": {
+			before: func(t *testing.T, f *fakeRollout) {
+				f.sick = notReady
+				if err := f.roll(t.Context(), t, ""); exitStatus(err) != no {
+					t.Error(err, f.sets)
+				}
+			},
+			status: no, sets: "10%",
 		},
-		"a deletion ends it": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.later(30*time.Second, func() { delete(f.objects, "app") })
-			if err := f.roll(t.Context(), t); exitStatus(err) != no {
-				t.Error(err)
-			}
+		"somebody else's change ends it": {
+			before: func(_ *testing.T, f *fakeRollout) {
+				f.later(30*time.Second, func() { f.change("app", f.objects["app"].data, "0%") }) // as a GitOps tool does
+			},
+			status: no,
+			fails:  "configmap/app in namespace shop: somebody else has changed or deleted it: look at the change, and at what its annotations say now, then run the command again",
 		},
-		"by hand": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			if err := f.roll(t.Context(), t, "--to=50%"); err != nil || f.objects["app"].state.share != "50%" || f.objects["app"].state.after != nil {
-				t.Error(err, f.objects["app"].state)
-			}
-			f.wantPrinted(t, "configmap/app: stays at 50%")
-			if err := f.roll(t.Context(), t, "--to=0%"); err != nil || f.objects["app"].state.share != "0%" {
-				t.Error(err, f.objects["app"].state)
-			}
+		"a deletion ends it": {before: deleteLater, status: no},
+		"by hand": {
+			flags: "--to=50%", sets: "50%", prints: "configmap/app: stays at 50%",
+			after: func(t *testing.T, f *fakeRollout, _ error) {
+				err := f.roll(t.Context(), t, "--to=0%")
+				if state := f.objects["app"].state; err != nil || state.share != "0%" || state.after != nil {
+					t.Error(err, state)
+				}
+			},
 		},
-		"a number of pods": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.sick = notReady(20 * time.Second)
-			lowest := slices.MinFunc(f.with("app", "old"), func(a, b string) int {
-				return volume.RolloutPlace(types.UID(a)) - volume.RolloutPlace(types.UID(b))
-			})
-			if err := f.roll(t.Context(), t, "--steps=1,100%"); exitStatus(err) != no || fmt.Sprint(f.with("app", "new")) != "["+lowest+"]" {
-				t.Error(err, f.with("app", "new"), lowest)
-			}
+		"a number of pods": {
+			before: are(notReady), flags: "--steps=1,100%", status: no,
+			after: func(t *testing.T, f *fakeRollout, _ error) {
+				if got := fmt.Sprint(f.with("app", "new")); got != "["+lowest(f)+"]" {
+					t.Errorf("%s have it, want %s", got, lowest(f))
+				}
+			},
 		},
-		"a share without a pod is raised": func(t *testing.T) {
-			f := newFakeRollout(2, "app")
-			if err := f.roll(t.Context(), t, "--steps=1%,2%,100%"); err != nil || len(f.sets) != 3 {
-				t.Error(err, f.sets)
-			}
-			f.wantPrinted(t, "configmap/app: no pod that is well has a place up to 1%: raised to "+f.sets[0])
-			f.wantPrinted(t, "configmap/app: 2% has no more pods than the step before: left out")
+		"a share without a pod is raised": {
+			before: func(_ *testing.T, f *fakeRollout) { *f = *newFakeRollout(2, "app") }, flags: "--steps=1%,2%,100%",
+			after: func(t *testing.T, f *fakeRollout, _ error) {
+				for _, want := range []string{"no pod that is well has a place up to 1%: raised to " + f.sets[0], "2% has no more pods than the step before: left out"} {
+					if !strings.Contains(f.printed(), "configmap/app: "+want) || len(f.sets) != 3 {
+						t.Errorf("%q was not printed; %s", want, f.summary())
+					}
+				}
+			},
 		},
-		"several objects": func(t *testing.T) {
-			f := newFakeRollout(20, "app", "more")
-			f.objects["more"].state.share = "" // its change is everywhere
-			if err := f.roll(t.Context(), t); err != nil || fmt.Sprint(f.sets) != "[10% 50% 100% 0%]" || f.objects["more"].state.share != "" {
-				t.Error(err, f.sets)
-			}
-			f.wantPrinted(t, "configmap/more in namespace shop: is at 100% already")
+		"several objects": {
+			before: func(_ *testing.T, f *fakeRollout) {
+				*f = *newFakeRollout(20, "app", "more")
+				f.objects["more"].state.share = "" // its change is everywhere
+			},
+			sets: all, prints: "configmap/more in namespace shop: is at 100% already",
 		},
-		"several objects step together": func(t *testing.T) {
-			f := newFakeRollout(20, "app", "more")
-			if err := f.roll(t.Context(), t); err != nil || fmt.Sprint(f.sets) != "[10% 10% 50% 50% 100% 100% 0% 0%]" {
-				t.Error(err, f.sets)
-			}
+		"several objects step together": {
+			before: func(_ *testing.T, f *fakeRollout) { *f = *newFakeRollout(20, "app", "more") },
+			sets:   "10% 10% 50% 50% 100% 100% 0% 0%",
 		},
-		"a volume that never shows it": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			stuck := slices.MinFunc(f.with("app", "old"), func(a, b string) int {
-				return volume.RolloutPlace(types.UID(a)) - volume.RolloutPlace(types.UID(b))
-			})
-			f.stuck[stuck] = true
-			err := f.roll(t.Context(), t)
-			if exitStatus(err) != no || !strings.HasPrefix(err.Error(), "configmap/app: stays at 10%: --timeout 1m0s has passed: ") {
-				t.Error(err)
-			}
-			f.wantPrinted(t, "  pod shop/"+stuck+" on node n: Held: ")
+		"held versions and canaries have different ends": {
+			before: func(_ *testing.T, f *fakeRollout) {
+				*f = *newFakeRollout(20, "app", "more")
+				f.objects["app"].state.isCanary = true
+			},
+			status: unknown, sets: "-",
+			after: func(t *testing.T, _ *fakeRollout, err error) {
+				if usage := (*usageError)(nil); !errors.As(err, &usage) {
+					t.Error(err)
+				}
+			},
 		},
-		"a spread longer than the timeout": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.lag = 4 * time.Minute
-			f.pods["pod-3"].spread = "5m"
-			if err := f.roll(t.Context(), t); err != nil {
-				t.Error(err)
-			}
+		"a volume that never shows it": {
+			before: func(_ *testing.T, f *fakeRollout) { f.stuck[lowest(f)] = true },
+			status: no, fails: "configmap/app: stays at 10%: --timeout 1m0s has passed: ",
+			after: func(t *testing.T, f *fakeRollout, _ error) {
+				if want := "  pod shop/" + lowest(f) + " on node n: Held: "; !strings.Contains(f.printed(), want) {
+					t.Errorf("%q was not printed", want)
+				}
+			},
 		},
-		"a plugin that knows no rollouts": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.old = true
-			err := f.roll(t.Context(), t)
-			if exitStatus(err) != no || len(f.sets) != 0 || err.Error() != "configmap/app in namespace shop: the plugin of these nodes is of a release without refvol.dev/rollout, and gives the change to all pods at once: n: upgrade it first" {
-				t.Error(err, f.sets)
-			}
-			if err := f.roll(t.Context(), t, "--to=100%"); err != nil {
-				t.Error(err)
-			}
+		"a spread longer than the timeout": {before: func(_ *testing.T, f *fakeRollout) { f.lag, f.pods["pod-3"].spread = 4*time.Minute, "5m" }},
+		"a plugin that knows no rollouts": {
+			before: func(_ *testing.T, f *fakeRollout) { f.old = true },
+			status: no, sets: "-", fails: "configmap/app in namespace shop: the plugin of these nodes is of a release without refvol.dev/rollout, and gives the change to all pods at once: n: upgrade it first",
+			after: func(t *testing.T, f *fakeRollout, _ error) {
+				if err := f.roll(t.Context(), t, "--to=100%"); err != nil {
+					t.Error(err)
+				}
+			},
 		},
-		"a value that is no share": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.objects["app"].state.share = "ten"
-			err := f.roll(t.Context(), t)
-			if exitStatus(err) != no || err.Error() != `configmap/app in namespace shop: refvol.dev/rollout is "ten", which is not a share, so all changes are held: set it with kubectl refvol rollout configmap/app -n shop --to 0%` {
-				t.Error(err)
-			}
-			if err := f.roll(t.Context(), t, "--to=0%"); err != nil || f.objects["app"].state.share != "0%" {
-				t.Error(err)
-			}
+		"a value that is no share": {
+			before: func(_ *testing.T, f *fakeRollout) { f.objects["app"].state.share = "ten" },
+			status: no, fails: `configmap/app in namespace shop: refvol.dev/rollout is "ten", which is not a share, so all changes are held: set it with kubectl refvol rollout configmap/app -n shop --to 0%`,
+			after: func(t *testing.T, f *fakeRollout, _ error) {
+				if err := f.roll(t.Context(), t, "--to=0%"); err != nil || f.objects["app"].state.share != "0%" {
+					t.Error(err)
+				}
+			},
 		},
-		"no volume": func(t *testing.T) {
-			if err := newFakeRollout(0, "app").roll(t.Context(), t); exitStatus(err) != none {
-				t.Error(err)
-			}
+		"no volume":           {before: func(_ *testing.T, f *fakeRollout) { *f = *newFakeRollout(0, "app") }, status: none},
+		"Pinned volumes only": {before: func(_ *testing.T, f *fakeRollout) { f.pinned = true }, status: none, sets: "-", prints: "Pinned: "},
+		"requests that fail for a while": {
+			before: func(_ *testing.T, f *fakeRollout) { f.fails = []error{errFault, errFault, errFault} }, prints: "warning: fault",
 		},
-		"Pinned volumes only": func(t *testing.T) {
-			f := newFakeRollout(3, "app")
-			f.pinned = true
-			if err := f.roll(t.Context(), t); exitStatus(err) != none || len(f.sets) != 0 {
-				t.Error(err)
-			}
-			f.wantPrinted(t, "Pinned: ")
+		"requests that always fail": {
+			before: func(_ *testing.T, f *fakeRollout) { f.fails = slices.Repeat([]error{errFault}, 1000) }, status: unknown, fails: errFault.Error(),
 		},
-		"requests that fail for a while": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.fails = []error{errFault, errFault, errFault}
-			if err := f.roll(t.Context(), t); err != nil {
-				t.Error(err)
-			}
-			f.wantPrinted(t, "warning: fault")
-		},
-		"requests that always fail": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.fails = slices.Repeat([]error{errFault}, 1000)
-			if err := f.roll(t.Context(), t); exitStatus(err) != unknown || !errors.Is(err, errFault) {
-				t.Error(err)
-			}
-		},
-		"no right": func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.fails = []error{errForbidden}
-			if err := f.roll(t.Context(), t); !errors.Is(err, errForbidden) || exitStatus(err) != unknown {
-				t.Error(err)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
-	}
-}
-
-// TestRolloutAllowsRestarts: a program that restarts once at each change is healthy if it is ready at the end of the step.
-func TestRolloutAllowsRestarts(t *testing.T) {
-	for up, want := range map[time.Duration]int{10 * time.Second: 0, 2 * time.Minute: no} {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFakeRollout(20, "app")
-			f.sick = func(_ *fakeRollout, _ string, p *fakePod) { p.restarts, p.ready = 1, time.Since(p.took) > up }
-			r := f.roller()
-			r.allowRestarts = 1
-			if err := r.roll(t.Context(), []rolloutStep{{percent: 10}, {percent: 100}}); exitStatus(err) != want {
-				t.Errorf("ready after %s: %v", up, err)
-			}
-		})
-	}
-}
-
-// TestRolloutOfSlowPlugins: if the plugins take too long, the command says which time has passed, and changes nothing.
-func TestRolloutOfSlowPlugins(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRollout(20, "app")
-		r := f.roller()
-		survey := r.calls.survey
-		r.calls.survey = func(ctx context.Context, objects ...fleet.Object) (*fleet.Survey, error) {
-			if pause(ctx, 70*time.Second); ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
-			return survey(ctx, objects...)
-		}
-		err := r.roll(t.Context(), []rolloutStep{{percent: 10}})
-		if exitStatus(err) != unknown || !strings.Contains(err.Error(), "configmap/app: --timeout 1m0s has passed") || len(f.sets) > 0 {
-			t.Errorf("status %d: %v; shares set: %q", exitStatus(err), err, f.sets)
-		}
+		"no right":     {before: func(_ *testing.T, f *fakeRollout) { f.fails = []error{errForbidden} }, status: unknown, fails: errForbidden.Error()},
+		"slow plugins": {before: func(_ *testing.T, f *fakeRollout) { f.slow = 70 * time.Second }, status: unknown, sets: "-", fails: "configmap/app: --timeout 1m0s has passed"},
 	})
+}
+
+func deleteLater(_ *testing.T, f *fakeRollout) {
+	f.later(30*time.Second, func() { delete(f.objects, "app") })
 }
 
 // TestRolloutFlags: wrong flags are reported before any request.

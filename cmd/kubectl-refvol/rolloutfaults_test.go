@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,43 +31,38 @@ func (f *fakeRollout) summary() string {
 
 // TestRolloutJudges: the command does not take the absence of bad signs for health, and one sign for a fault.
 func TestRolloutJudges(t *testing.T) {
-	for name, test := range map[string]func(*testing.T, *fakeRollout){
-		"pods that failed before the command began": func(t *testing.T, f *fakeRollout) {
-			f.change("app", "new", "10%")
-			f.sick = failing
-			for range 3 {
-				<-time.After(20 * time.Second)
-				f.settle()
-			}
-			if err := f.roll(t.Context(), t); exitStatus(err) != no || fmt.Sprint(f.sets) != "[10%]" && len(f.sets) > 0 {
-				t.Error(err, f.summary())
-			}
+	testRuns(t, func() *fakeRollout { return newFakeRollout(20, "app") }, map[string]rolloutRun{
+		"pods that failed before the command began": {
+			before: func(_ *testing.T, f *fakeRollout) {
+				f.change("app", "new", "10%")
+				f.sick = failing
+				for range 3 {
+					<-time.After(20 * time.Second)
+					f.settle()
+				}
+			},
+			status: no, sets: "10%",
 		},
-		"pods that are replaced as they fail": func(t *testing.T, f *fakeRollout) {
-			n := 0
-			f.sick = func(f *fakeRollout, name string, p *fakePod) {
+		"pods that are replaced as they fail": {
+			before: are(func(f *fakeRollout, name string, p *fakePod) {
 				if p.data["app"] == "new" && time.Since(p.took) > 5*time.Second {
 					delete(f.pods, name)
-					n++
-					f.pods[fmt.Sprint(name, "-", n)] = &fakePod{data: map[string]string{"app": "new"}, version: map[string]string{"app": p.version["app"]}, took: time.Now(), created: time.Now()}
+					f.pods[name+"-"] = newest(p.version["app"], false)
 				}
-			}
-			if err := f.roll(t.Context(), t); exitStatus(err) != no && exitStatus(err) != unknown || strings.Contains(fmt.Sprint(f.sets), "50%") {
-				t.Error(err, f.summary())
-			}
+			}),
+			status: unknown, sets: "10%", fails: "replaced again and again",
 		},
-		"new pods that are never ready": func(t *testing.T, f *fakeRollout) {
-			f.later(20*time.Second, func() {
-				for i := range 5 {
-					f.pods[fmt.Sprint("late-", i)] = &fakePod{data: map[string]string{"app": "new"}, version: map[string]string{"app": "12"}, created: time.Now()}
-				}
-			})
-			if err := f.roll(t.Context(), t, "--steps=10%,20%,30%,40%,50%,100%"); exitStatus(err) != no {
-				t.Error(err, f.summary())
-			}
-			f.wantPrinted(t, "pod shop/late-0 was never ready")
+		"new pods that are never ready": {
+			before: func(_ *testing.T, f *fakeRollout) {
+				f.later(20*time.Second, func() {
+					for i := range 5 {
+						f.pods[fmt.Sprint("late-", i)] = newest("12", false)
+					}
+				})
+			},
+			flags: "--steps=10%,20%,30%,40%,50%,100%", status: no, prints: "pod shop/late-0 was never ready",
 		},
-		"one pod that is not ready for a moment": func(t *testing.T, f *fakeRollout) {
+		"one pod that is not ready for a moment": {before: func(_ *testing.T, f *fakeRollout) {
 			one := ""
 			f.sick = func(f *fakeRollout, name string, p *fakePod) {
 				if one == "" && p.data["app"] == "new" {
@@ -77,69 +72,38 @@ func TestRolloutJudges(t *testing.T) {
 					p.ready = since < 20*time.Second || since > 24*time.Second
 				}
 			}
-			if err := f.roll(t.Context(), t); err != nil {
-				t.Error(err, f.summary())
-			}
+		}},
+		"a drain": {
+			before: func(_ *testing.T, f *fakeRollout) {
+				f.later(30*time.Second, func() {
+					for _, name := range f.with("app", "new") {
+						delete(f.pods, name)
+						f.pods["drained-"+name] = newest("12", true)
+					}
+				})
+			},
+			prints: "more than half of the pods that have the change are replaced, drained, or on nodes that are not ready: watching anew",
 		},
-		"a restart that is allowed, and a long --unready-for": func(t *testing.T, f *fakeRollout) {
-			f.sick = func(_ *fakeRollout, _ string, p *fakePod) {
-				if since := time.Since(p.took); p.data["app"] == "new" && since > time.Second {
-					p.restarts, p.ready = 1, since > 20*time.Second
+		"unhealthy pods that are tolerated": {
+			before: are(func(_ *fakeRollout, name string, p *fakePod) { p.ready = name != "pod-3" && name != "pod-7" }), flags: "--max-unhealthy=2",
+		},
+		"more unhealthy pods than are tolerated": {before: are(failing), flags: "--steps=50%,100% --max-unhealthy=10%", status: no, sets: "50%"},
+		"a request that fails once": {
+			before: func(_ *testing.T, f *fakeRollout) { f.failSets = map[int]bool{2: false} }, sets: "10% 50% 100% 0%",
+		},
+		"a request whose answer is lost": {
+			before: func(_ *testing.T, f *fakeRollout) { f.failSets = map[int]bool{2: true, 4: true} }, sets: "10% 50% 100% 0%",
+		},
+		"an object that was never held": {
+			before: func(_ *testing.T, f *fakeRollout) { f.change("app", "new", "") },
+			status: none, sets: "-", fails: "nothing to do",
+			after: func(t *testing.T, f *fakeRollout, err error) {
+				if time.Since(f.began) > time.Second || !strings.Contains(message(err), "kubectl refvol rollout configmap/app -n shop --to 0%") {
+					t.Error(err, f.summary())
 				}
-			}
-			if err := f.roll(t.Context(), t, "--allow-restarts=1", "--unready-for=30m"); err != nil {
-				t.Error(err, f.summary())
-			}
+			},
 		},
-		"a drain": func(t *testing.T, f *fakeRollout) {
-			f.later(30*time.Second, func() {
-				for i, name := range f.with("app", "new") {
-					delete(f.pods, name)
-					f.pods[fmt.Sprint("drained-", i)] = &fakePod{data: map[string]string{"app": "new"}, version: map[string]string{"app": "12"}, ready: true, took: time.Now(), created: time.Now()}
-				}
-			})
-			if err := f.roll(t.Context(), t); err != nil {
-				t.Error(err, f.summary())
-			}
-			f.wantPrinted(t, "more than half of the pods that have the change are replaced, drained, or on nodes that are not ready: watching anew")
-		},
-		"unhealthy pods that are tolerated": func(t *testing.T, f *fakeRollout) {
-			f.sick = func(f *fakeRollout, name string, p *fakePod) { p.ready = name != "pod-3" && name != "pod-7" }
-			if err := f.roll(t.Context(), t, "--max-unhealthy=2"); err != nil {
-				t.Error(err, f.summary())
-			}
-		},
-		"more unhealthy pods than are tolerated": func(t *testing.T, f *fakeRollout) {
-			f.sick = failing
-			if err := f.roll(t.Context(), t, "--steps=50%,100%", "--max-unhealthy=10%"); exitStatus(err) != no || fmt.Sprint(f.sets) != "[50%]" {
-				t.Error(err, f.summary())
-			}
-		},
-		"a request that fails once": func(t *testing.T, f *fakeRollout) {
-			f.failSets = map[int]bool{2: false}
-			if err := f.roll(t.Context(), t); err != nil || fmt.Sprint(f.sets) != "[10% 50% 100% 0%]" {
-				t.Error(err, f.summary())
-			}
-		},
-		"a request whose answer is lost": func(t *testing.T, f *fakeRollout) {
-			f.failSets = map[int]bool{2: true, 4: true}
-			if err := f.roll(t.Context(), t); err != nil || fmt.Sprint(f.sets) != "[10% 50% 100% 0%]" {
-				t.Error(err, f.summary())
-			}
-		},
-		"an object that was never held": func(t *testing.T, f *fakeRollout) {
-			f.change("app", "new", "")
-			began := time.Now()
-			if err := f.roll(t.Context(), t); exitStatus(err) != none || len(f.sets) > 0 || time.Since(began) > time.Second ||
-				!strings.Contains(err.Error(), "nothing to do") || !strings.Contains(err.Error(), "kubectl refvol rollout configmap/app -n shop --to 0%") {
-				t.Error(err, f.summary())
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test(t, newFakeRollout(20, "app")) })
-		})
-	}
+	})
 }
 
 // newFakeCanary returns pods whose volumes name the canary app, which has no share yet.
@@ -156,159 +120,128 @@ func newFakeCanary(pods int) *fakeRollout {
 
 // TestRolloutOfACanary: the command drives a canary object by its own annotation, and takes it back by itself.
 func TestRolloutOfACanary(t *testing.T) {
-	for name, test := range map[string]func(*testing.T, *fakeRollout){
-		"a good one": func(t *testing.T, f *fakeRollout) {
-			if err := f.roll(t.Context(), t); err != nil || fmt.Sprint(f.sets) != "[10% 50% 100%]" || len(f.with("app", "new")) != 20 {
-				t.Error(err, f.summary())
-			}
-			f.wantPrinted(t, "done, all pods show the canary. To promote it, write its values to the stable object")
-			if got := fmt.Sprint(f.events); got != "[app RolloutStarted: refvol-rollout gives it to more and more pods; its share is 0% app RolloutDone: all pods have the change, and are well]" {
-				t.Error(got)
-			}
-		},
-		"a bad one is taken back": func(t *testing.T, f *fakeRollout) {
-			f.sick = failing
-			err := f.roll(t.Context(), t)
-			if exitStatus(err) != no || fmt.Sprint(f.sets) != "[10% 0%]" || !strings.HasPrefix(err.Error(), "configmap/app: stopped, and taken back to 0%: unhealthy pods that have the change: ") {
-				t.Error(err, f.summary())
-			}
-			if len(f.events) != 2 || !strings.Contains(f.events[1], "RolloutReverted: unhealthy pods that have the change: ") {
-				t.Error(f.events)
-			}
-		},
-		"the stable object changes meanwhile": func(t *testing.T, f *fakeRollout) {
+	with := func(change func(f *fakeRollout)) func(*testing.T, *fakeRollout) {
+		return func(_ *testing.T, f *fakeRollout) { change(f) }
+	}
+	failingWith := func(change func(f *fakeRollout)) func(*testing.T, *fakeRollout) {
+		return with(func(f *fakeRollout) {
 			f.sick, f.stable = failing, &rolloutState{Version: status.Version{UID: "s", ResourceVersion: "5"}}
-			f.later(2*time.Second, func() { f.stable.ResourceVersion = "6" })
-			if err := f.roll(t.Context(), t); exitStatus(err) != no {
-				t.Error(err, f.summary())
-			}
-			f.wantPrinted(t, "configmap/stable in namespace shop has changed since the command began: the share does not take that back")
-		},
-		"the stable object stays": func(t *testing.T, f *fakeRollout) {
-			f.sick, f.stable = failing, &rolloutState{Version: status.Version{UID: "s", ResourceVersion: "5"}}
-			if err := f.roll(t.Context(), t); exitStatus(err) != no || strings.Contains(strings.Join(f.out, "\n"), "configmap/stable") {
-				t.Error(err, f.out)
-			}
-		},
-		"the stable object can't be read": func(t *testing.T, f *fakeRollout) {
-			f.sick = failing
-			if err := f.roll(t.Context(), t); exitStatus(err) != no {
-				t.Error(err, f.summary())
-			}
-			f.wantPrinted(t, "whether configmap/stable in namespace shop has changed since the command began isn't known")
-		},
-		"a bad one is kept": func(t *testing.T, f *fakeRollout) {
-			f.sick = failing
-			err := f.roll(t.Context(), t, "--on-failure=keep")
-			if exitStatus(err) != no || fmt.Sprint(f.sets) != "[10%]" || !strings.Contains(err.Error(), "To take the canary back, run: kubectl refvol rollout configmap/app -n shop --to 0%") {
-				t.Error(err, f.summary())
-			}
-		},
-		"taking it back fails at first": func(t *testing.T, f *fakeRollout) {
-			f.sick, f.failSets = failing, map[int]bool{2: false, 3: true}
-			if err := f.roll(t.Context(), t); exitStatus(err) != no || fmt.Sprint(f.sets) != "[10% 0%]" {
-				t.Error(err, f.summary())
-			}
-		},
-		"somebody changes it while it is taken back": func(t *testing.T, f *fakeRollout) {
-			f.sick, f.conflictSets = failing, map[int]bool{2: true, 3: true}
-			if err := f.roll(t.Context(), t); exitStatus(err) != no || fmt.Sprint(f.sets) != "[10% 0%]" {
-				t.Error(err, f.summary())
-			}
-		},
-		"an interrupted one goes on": func(t *testing.T, f *fakeRollout) {
-			f.change("app", "new", "50%")
-			if err := f.roll(t.Context(), t); err != nil || fmt.Sprint(f.sets) != "[100%]" {
-				t.Error(err, f.summary())
-			}
-		},
-		"both annotations": func(t *testing.T, f *fakeRollout) {
-			f.objects["app"].state.isHeld = true
-			if err := f.roll(t.Context(), t); exitStatus(err) != no || !strings.Contains(err.Error(), "has both annotations") {
-				t.Error(err, f.summary())
-			}
-		},
-		"immutable": func(t *testing.T, f *fakeRollout) {
-			f.isImmutable = true
-			if err := f.roll(t.Context(), t); exitStatus(err) != no || !strings.Contains(err.Error(), "is immutable") || len(f.sets) > 0 {
-				t.Error(err, f.summary())
-			}
-		},
-		"taking it back fails": func(t *testing.T, f *fakeRollout) {
-			f.sick, f.failSets = failing, map[int]bool{}
-			for i := 2; i < 100; i++ {
-				f.failSets[i] = false
-			}
-			err := f.roll(t.Context(), t)
-			if exitStatus(err) != unknown || !strings.Contains(err.Error(), "could not be taken back: run: kubectl refvol rollout configmap/app -n shop --to 0%") {
-				t.Error(err, f.summary())
-			}
-		},
-		"without an annotation": func(t *testing.T, f *fakeRollout) {
-			f.objects["app"].state.isCanary = false
-			f.change("app", "new", "")
-			f.objects["app"].state.share = ""
-			if err := f.roll(t.Context(), t); err != nil || fmt.Sprint(f.sets) != "[10% 50% 100%]" {
-				t.Error(err, f.summary())
-			}
-		},
-		"with a share that counts as 0%": func(t *testing.T, f *fakeRollout) {
-			f.change("app", "new", "ten")
-			if err := f.roll(t.Context(), t); err != nil || fmt.Sprint(f.sets) != "[10% 50% 100%]" {
-				t.Error(err, f.summary())
-			}
-		},
-		"deleted meanwhile": func(t *testing.T, f *fakeRollout) {
-			f.later(30*time.Second, func() { delete(f.objects, "app") })
-			if err := f.roll(t.Context(), t); exitStatus(err) != no {
-				t.Error(err, f.summary())
-			}
-		},
-		"paused by somebody": func(t *testing.T, f *fakeRollout) {
-			f.later(30*time.Second, func() { f.objects["app"].state.isPaused = true; f.change("app", "new", "10%") })
-			if err := f.roll(t.Context(), t); exitStatus(err) != no || !strings.Contains(err.Error(), "paused by its annotation refvol.dev/rollout-paused: the share stays") || fmt.Sprint(f.sets) != "[10%]" {
-				t.Error(err, f.summary())
-			}
-		},
-		"a check that fails": func(t *testing.T, f *fakeRollout) {
-			var seen []string
-			f.check = func(env []string) error {
-				if seen = env; fmt.Sprint(f.sets) == "[10% 50%]" {
-					return errFault
-				}
-				return nil
-			}
-			err := f.roll(t.Context(), t, "--check=x")
-			if exitStatus(err) != no || fmt.Sprint(f.sets) != "[10% 50% 0%]" || fmt.Sprint(seen) != "[REFVOL_SHARE=50% REFVOL_STEP=2 REFVOL_OBJECTS=configmap/app REFVOL_NAMESPACE=shop]" {
-				t.Error(err, f.summary(), seen)
-			}
-			f.wantPrinted(t, "pod (--check) the command fails: fault")
-		},
-		"a check that fails once": func(t *testing.T, f *fakeRollout) {
-			n := 0
-			f.check = func([]string) error {
-				if n++; n%4 == 0 {
-					return errFault
-				}
-				return nil
-			}
-			if err := f.roll(t.Context(), t, "--check=x"); err != nil {
-				t.Error(err, f.summary())
-			}
-		},
-		"interrupted": func(t *testing.T, f *fakeRollout) {
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			time.AfterFunc(30*time.Second, cancel)
-			if err := f.roll(ctx, t); exitStatus(err) != unknown || fmt.Sprint(f.sets) != "[10%]" || !errors.Is(err, context.Canceled) {
-				t.Error(err, f.summary())
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test(t, newFakeCanary(20)) })
+			change(f)
 		})
 	}
+	const all, back = "10% 50% 100%", "10% 0%"
+	testRuns(t, func() *fakeRollout { return newFakeCanary(20) }, map[string]rolloutRun{
+		"a good one": {
+			sets: all, prints: "done, all pods show the canary. To promote it, write its values to the stable object",
+			after: func(t *testing.T, f *fakeRollout, _ error) {
+				const events = "[app RolloutStarted: refvol-rollout gives it to more and more pods; its share is 0% app RolloutDone: all pods have the change, and are well]"
+				if got := fmt.Sprint(f.events); got != events || len(f.with("app", "new")) != 20 {
+					t.Error(got, f.summary())
+				}
+			},
+		},
+		"a bad one is taken back": {
+			before: are(failing), status: no, sets: back, fails: "configmap/app: stopped, and taken back to 0%: unhealthy pods that have the change: ",
+			after: func(t *testing.T, f *fakeRollout, _ error) {
+				if len(f.events) != 2 || !strings.Contains(f.events[1], "RolloutReverted: unhealthy pods that have the change: ") {
+					t.Error(f.events)
+				}
+				if want := "whether configmap/stable in namespace shop has changed since the command began isn't known"; !strings.Contains(f.printed(), want) {
+					t.Errorf("%q was not printed, although that object can't be read", want)
+				}
+			},
+		},
+		"the stable object changes meanwhile": {
+			before: failingWith(func(f *fakeRollout) { f.later(2*time.Second, func() { f.stable.ResourceVersion = "6" }) }),
+			status: no, prints: "configmap/stable in namespace shop has changed since the command began: the share does not take that back",
+		},
+		"the stable object stays": {
+			before: failingWith(func(*fakeRollout) {}), status: no,
+			after: func(t *testing.T, f *fakeRollout, _ error) {
+				if strings.Contains(f.printed(), "configmap/stable") {
+					t.Error(f.out)
+				}
+			},
+		},
+		"a bad one is kept": {
+			before: are(failing), flags: "--on-failure=keep",
+			status: no, sets: "10%", fails: "To take the canary back, run: kubectl refvol rollout configmap/app -n shop --to 0%",
+		},
+		"taking it back fails at first": {
+			before: failingWith(func(f *fakeRollout) { f.failSets = map[int]bool{2: false, 3: true} }), status: no, sets: back,
+		},
+		"somebody changes it while it is taken back": {
+			before: failingWith(func(f *fakeRollout) { f.conflictSets = map[int]bool{2: true, 3: true} }), status: no, sets: back,
+		},
+		"taking it back fails": {
+			before: failingWith(func(f *fakeRollout) {
+				f.failSets = map[int]bool{}
+				for i := 2; i < 100; i++ {
+					f.failSets[i] = false
+				}
+			}),
+			status: unknown, fails: "could not be taken back: run: kubectl refvol rollout configmap/app -n shop --to 0%",
+		},
+		"an interrupted one goes on": {
+			before: func(t *testing.T, f *fakeRollout) {
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(30*time.Second, cancel)
+				if err := f.roll(ctx, t, ""); exitStatus(err) != unknown || fmt.Sprint(f.sets) != "[10%]" || !errors.Is(err, context.Canceled) {
+					t.Error(err, f.summary())
+				}
+			},
+			sets: all,
+		},
+		"both annotations": {before: with(func(f *fakeRollout) { f.objects["app"].state.isHeld = true }), status: no, fails: "has both annotations"},
+		"immutable":        {before: with(func(f *fakeRollout) { f.isImmutable = true }), status: no, sets: "-", fails: "is immutable"},
+		"without an annotation": {
+			before: with(func(f *fakeRollout) {
+				f.objects["app"].state.isCanary = false
+				f.change("app", "new", "")
+			}),
+			sets: all,
+		},
+		"with a share that counts as 0%": {before: with(func(f *fakeRollout) { f.change("app", "new", "ten") }), sets: all},
+		"deleted meanwhile":              {before: deleteLater, status: no},
+		"paused by somebody": {
+			before: with(func(f *fakeRollout) {
+				f.later(30*time.Second, func() {
+					f.objects["app"].state.isPaused = true
+					f.change("app", "new", "10%")
+				})
+			}),
+			status: no, sets: "10%", fails: "paused by its annotation refvol.dev/rollout-paused: the share stays",
+		},
+		"a check that fails": {
+			before: with(func(f *fakeRollout) {
+				f.check = func(env []string) error {
+					if fmt.Sprint(f.sets) != "[10% 50%]" {
+						return nil
+					}
+					f.out = append(f.out, fmt.Sprint("env: ", env))
+					return errFault
+				}
+			}),
+			flags: "--check=x", status: no, sets: "10% 50% 0%", prints: "pod (--check) the command fails: fault",
+			after: func(t *testing.T, f *fakeRollout, _ error) {
+				if want := "env: [REFVOL_SHARE=50% REFVOL_STEP=2 REFVOL_OBJECTS=configmap/app REFVOL_NAMESPACE=shop]"; !slices.Contains(f.out, want) {
+					t.Errorf("the command did not get %s", want)
+				}
+			},
+		},
+		"a check that fails once": {
+			before: with(func(f *fakeRollout) {
+				n := 0
+				f.check = func([]string) error {
+					if n++; n%4 == 0 {
+						return errFault
+					}
+					return nil
+				}
+			}),
+			flags: "--check=x",
+		},
+	})
 }
 
 // TestCanaryUses: what a pod's volumes name as canaries, and beside them, in files and in env files.
@@ -333,18 +266,6 @@ func TestCanaryUses(t *testing.T) {
 	}
 }
 
-// TestRolloutOfBothKinds: held versions and canaries have different ends, so they are not rolled out together.
-func TestRolloutOfBothKinds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRollout(20, "app", "more")
-		f.objects["app"].state.isCanary = true
-		var usage *usageError
-		if err := f.roll(t.Context(), t); !errors.As(err, &usage) || len(f.sets) > 0 {
-			t.Error(err, f.summary())
-		}
-	})
-}
-
 // TestNextCommand: a printed command means the same cluster and the same plugins.
 func TestNextCommand(t *testing.T) {
 	r := &roller{objects: []fleet.Object{{Kind: "ConfigMap", Namespace: "shop", Name: "app"}}}
@@ -362,5 +283,41 @@ func TestRunShell(t *testing.T) {
 	}
 	if err := runShell(t.Context(), "true", nil, &out); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRolloutStatus: pods that show the version, pods that don't, and those that are not ready, since the first of them.
+func TestRolloutStatus(t *testing.T) {
+	pod := func(name string, ready corev1.ConditionStatus, ago time.Duration) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: ready, LastTransitionTime: metav1.NewTime(time.Now().Add(-ago))},
+		}}}
+	}
+	pods := map[string]*corev1.Pod{"a": pod("a", corev1.ConditionTrue, time.Hour), "b": pod("b", corev1.ConditionFalse, time.Minute), "c": pod("c", corev1.ConditionFalse, 5*time.Minute), "d": pod("d", corev1.ConditionFalse, time.Hour)}
+	taker := func(uid string, current bool) fleet.Taker {
+		return fleet.Taker{Pod: status.Pod{UID: uid}, Current: current}
+	}
+	item := rolloutItem{Object: fleet.Object{Kind: "Secret", Namespace: "shop", Name: "db"}, Canary: true, Share: "10%", NotReady: []string{}}
+	item.count([]fleet.Taker{taker("a", true), taker("c", true), taker("b", true), taker("d", false), taker("gone", true)}, pods)
+	if item.Takers != 4 || item.Others != 1 || strings.Join(item.NotReady, " ") != "b c" || time.Since(*item.NotReadySince).Round(time.Minute) != 5*time.Minute {
+		t.Errorf("%+v", item)
+	}
+	var text bytes.Buffer
+	must(t, (&rolloutList{Items: []rolloutItem{item, {Object: fleet.Object{Kind: "ConfigMap", Namespace: "shop", Name: "app"}, Paused: true}}}).writeText(&text, "", true))
+	const want = `NAMESPACE  OBJECT         KIND          SHARE  PAUSED  TAKERS  OTHERS  NOT-READY  SINCE
+shop       secret/db      canary        10%    no      4       1       2          5m
+shop       configmap/app  held version  -      yes     0       0       0          -
+`
+	if text.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", text.String(), want)
+	}
+	for namespace, want := range map[string]string{
+		"":     "No object has the annotation refvol.dev/canary or refvol.dev/rollout.\n",
+		"shop": "No object of namespace shop has the annotation refvol.dev/canary or refvol.dev/rollout. -A lists all namespaces.\n",
+	} {
+		text.Reset()
+		if err := (&rolloutList{}).writeText(&text, namespace, true); err != nil || text.String() != want {
+			t.Errorf("got %q, want %q: %v", text.String(), want, err)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"maps"
 	"net/http/httptest"
 	"os"
@@ -64,14 +65,28 @@ func TestDiffering(t *testing.T) {
 }
 
 // envPod returns a pod with an env volume whose file has VALUE. The random keys are always the same, because one mark in 256 is wrong.
-func envPod(t *testing.T, v *liveVolume, state string, args ...string) *pod {
+func envPod(t *testing.T, v *liveVolume, args ...string) *pod {
 	cryptotest.SetGlobalRandom(t, 1)
-	return newPod(t, append([]string{"--env-prefix=V", "--env=" + v.path, "--exit-code=42", "--state=" + state}, args...)...)
+	return newPod(t, append([]string{"--env-prefix=V", "--env=" + v.path, "--exit-code=42", "--state=" + t.TempDir()}, args...)...)
+}
+
+// writeWant writes both files of the variables.
+func (v *liveVolume) writeWant(text string) {
+	v.Helper()
+	v.write(appliedFile, text, wantFile, text)
+}
+
+// isApplied reports whether the last process has opened applied as it is now.
+func isApplied(t *testing.T, state string) bool {
+	t.Helper()
+	s, err := loadState(state)
+	must(t, err)
+	return s.Equal
 }
 
 func (v *liveVolume) writeEnv(value string) {
 	v.Helper()
-	v.write(appliedFile, "VALUE="+value+"\x00", wantFile, "VALUE="+value+"\x00")
+	v.writeWant("VALUE=" + value + "\x00")
 }
 
 func (p *pod) expectStarts(want string) {
@@ -114,169 +129,195 @@ func (p *pod) expectMetrics(lines ...string) {
 // wakeUp simulates the kernel's notification.
 func (p *pod) wakeUp() { signalTo(p.wake) }
 
-// Equal variables: one restart for each change, and no more.
-func TestEnvironmentFollows(t *testing.T) {
-	v, state := newVolume(t, false), t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		v.writeEnv("one")
-		p := envPod(t, v, state)
-		p.setVariable("VALUE", "one")
-		defer p.start()()
-		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
-		p.setVariable("VALUE", "two")
-		v.writeEnv("two")
-		p.wakeUp()
-		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
-		p.expectStarts("0 61")
-	})
+// step is what happens to a pod with an env volume some time after the step before. Of the texts, "" changes nothing.
+type step struct {
+	after time.Duration
+	// check is what must be true before the rest happens.
+	check func(p *pod)
+	// kubelet has the variables that the next process gets, and file those of the volume, with blanks between them.
+	kubelet, file string
+	// other is a change in another volume.
+	other string
+	// crashes means that the sidecar alone starts anew.
+	crashes bool
 }
 
-// The kubelet has old variables: three tries before any other container starts, then the application starts, and the next restarts have
-// growing pauses, until the kubelet has the new variables.
-func TestKubeletHasOldVariables(t *testing.T) {
-	v, state := newVolume(t, false), t.TempDir()
+// do makes the step's changes.
+func (s *step) do(p *pod, v, other *liveVolume) {
+	if s.kubelet != "" {
+		p.setVariables(s.kubelet)
+	}
+	if s.file != "" {
+		v.writeWant(strings.ReplaceAll(s.file, " ", "\x00") + "\x00")
+		p.wakeUp()
+	}
+	if s.other != "" {
+		other.write("app.conf", s.other)
+		p.wakeUp()
+	}
+}
+
+func isReady(p *pod) {
+	if !p.ready() {
+		p.Error("the application does not start")
+	}
+}
+
+func isNotApplied(p *pod) {
+	if isApplied(p.T, p.options.state) {
+		p.Error("applied has a receipt")
+	}
+}
+
+// TestEnvironment: when the sidecar restarts the containers because of their variables. An hour after the last step, applied has a receipt.
+func TestEnvironment(t *testing.T) {
 	one, two := leak.NewValue(), leak.NewValue()
-	synctest.Test(t, func(t *testing.T) {
-		v.writeEnv(one)
-		p := envPod(t, v, state)
-		p.setVariable("VALUE", one)
-		stop := p.start()
-		defer stop()
-		synctest.Wait()
-		v.writeEnv(two)
-		p.wakeUp()
-		time.Sleep(4 * time.Second) //nolint:forbidigo // Fake time.
-		if p.ready() {
-			t.Error("the application starts with old variables at once")
-		}
-		time.Sleep(2 * time.Second) //nolint:forbidigo // Fake time.
-		if !p.ready() {
-			t.Error("the application does not start")
-		}
-		time.Sleep(58 * time.Second) //nolint:forbidigo // Fake time.
-		p.expectStarts("0 1 1.25 2.25 5.25 15.25 35.25")
-		p.expectMetrics("old_variables 1", "old_environments_total 6")
-		for _, try := range []string{"try=1", "try=2", "try=3"} {
-			if !strings.Contains(p.log.String(), try) {
-				t.Errorf("the log has no %s:\n%s", try, p.log)
-			}
-		}
-		p.setVariable("VALUE", two)
-		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
-		p.expectStarts("0 1 1.25 2.25 5.25 15.25 35.25 75.25")
-		p.expectMetrics("old_variables 0", "old_environments_total 6")
-		stop()
-		for _, err := range []error{leak.Check("the log", p.log.String()), leak.CheckFiles(state)} {
-			if err != nil {
-				t.Error(err)
-			}
-		}
-	})
-}
-
-// While it is not known whether the variables or the file are newer, other files count.
-func TestOtherFilesCountInDoubt(t *testing.T) {
-	v, other, state := newVolume(t, false), newVolume(t, false), t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		v.writeEnv("one")
-		other.write("a", "1")
-		p := envPod(t, v, state, "--dir="+other.path, "--patience=1h")
-		p.setVariable("VALUE", "two")
-		defer p.start()()
-		synctest.Wait()
-		<-time.After(time.Minute)
-		p.expectStarts("0")
-		other.write("a", "2")
-		p.wakeUp()
-		<-time.After(time.Minute)
-		p.expectStarts("0 61")
-	})
-}
-
-// The variables are newer than the file, which follows at the pod's moment: nothing restarts.
-func TestVariablesAreNewer(t *testing.T) {
-	for name, restart := range map[string]bool{"at the start": false, "after a restart": true} {
+	with, without := "V_NAME=x V_PASSWORD="+one, "V_NAME=x"
+	for name, test := range map[string]struct {
+		args  string
+		steps []step // the first one is before the start
+		// starts are the times of all starts in seconds. says are texts of the log.
+		starts string
+		says   []string
+	}{
+		"equal variables: one restart for each change, and no more": {
+			steps: []step{{kubelet: "VALUE=one", file: "VALUE=one"}, {after: time.Minute, kubelet: "VALUE=two", file: "VALUE=two"}}, starts: "0 61",
+		},
+		// Three tries before any other container starts, then the application starts, and the next restarts have growing pauses.
+		"the kubelet has old variables": {
+			steps: []step{
+				{kubelet: "VALUE=" + one, file: "VALUE=" + one},
+				{file: "VALUE=" + two},
+				{after: 4 * time.Second, check: func(p *pod) {
+					if p.ready() {
+						p.Error("the application starts with old variables at once")
+					}
+				}},
+				{after: 2 * time.Second, check: isReady},
+				{
+					after: 58 * time.Second, check: func(p *pod) { p.expectMetrics("old_variables 1", "old_environments_total 6") },
+					kubelet: "VALUE=" + two,
+				},
+				{after: time.Hour, check: func(p *pod) { p.expectMetrics("old_variables 0", "old_environments_total 6") }},
+			},
+			starts: "0 1 1.25 2.25 5.25 15.25 35.25 75.25", says: []string{"try=1", "try=2", "try=3"},
+		},
+		"while it is not known which are newer, other files count": {
+			args: "--patience=1h", starts: "0 61",
+			steps: []step{{kubelet: "VALUE=two", file: "VALUE=one"}, {after: time.Minute, other: "2"}, {after: time.Minute, file: "VALUE=two"}},
+		},
+		"the variables are newer than the file, which follows": {
+			args: "--patience=3m", starts: "0",
+			steps: []step{{kubelet: "VALUE=newest", file: "VALUE=one"}, {after: 2 * time.Minute, check: isReady, file: "VALUE=newest"}},
+		},
+		"they are newer after a restart": {
+			args: "--patience=3m", starts: "0 1",
+			steps: []step{
+				{kubelet: "VALUE=one", file: "VALUE=one"},
+				{kubelet: "VALUE=newest", file: "VALUE=two"},
+				{after: 2 * time.Minute, check: isReady, file: "VALUE=newest"},
+			},
+		},
+		// The containers restart for another reason, with newer variables: two more restarts show that these stay. Then nothing restarts until
+		// the file changes, and not if it has become equal.
+		"a held volume keeps older files": {
+			steps: []step{
+				{kubelet: "VALUE=old", file: "VALUE=old"},
+				{kubelet: "VALUE=new", other: "2"},
+				{after: time.Hour, file: "VALUE=new"},
+				{after: time.Hour, kubelet: "VALUE=newest", file: "VALUE=newest"},
+			},
+			starts: "0 1 61 361 7201",
+		},
+		// It is not known which are newer: the containers restart after the patience, also if the sidecar alone restarted meanwhile, because
+		// its variables then say nothing about the application's.
+		"the patience ends": {
+			steps: []step{{kubelet: "VALUE=one", file: "VALUE=two"}, {after: 30 * time.Second, kubelet: "VALUE=two"}}, starts: "0 60",
+		},
+		"the patience ends after a crash": {
+			steps: []step{{kubelet: "VALUE=one", file: "VALUE=two"}, {after: 30 * time.Second, kubelet: "VALUE=two", crashes: true}}, starts: "0 30 60",
+		},
+		"no file that can be compared": {steps: []step{{}, {check: isReady, kubelet: "VALUE=one", file: "VALUE=one"}}, starts: "0 1"},
+		// applied gets no receipt before no container has the variable.
+		"an object ceases to give a variable": {
+			steps: []step{{kubelet: with, file: with}, {after: time.Minute, kubelet: without, file: without}}, starts: "0 61",
+		},
+		"the kubelet is late by a second": {
+			steps:  []step{{kubelet: with, file: with}, {after: time.Minute, file: without}, {after: 2 * time.Second, check: isNotApplied, kubelet: without}},
+			starts: "0 61 61.25 62.25",
+		},
+		"the kubelet is late by a minute": {
+			steps:  []step{{kubelet: with, file: with}, {after: time.Minute, file: without}, {after: time.Minute, check: isNotApplied, kubelet: without}},
+			starts: "0 61 61.25 62.25 65.25 75.25 95.25 135.2",
+		},
+		// Only its prefix tells that the variable is not the image's.
+		"a variable that the file has never had": {
+			steps: []step{{kubelet: with + " PATH=/bin", file: without}, {after: 30 * time.Second, check: isNotApplied, kubelet: without}}, starts: "0 60",
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
-			v, state := newVolume(t, false), t.TempDir()
+			v, other := newVolume(t, false), newVolume(t, false)
 			synctest.Test(t, func(t *testing.T) {
-				v.writeEnv("one")
-				p := envPod(t, v, state, "--patience=3m")
-				p.setVariable("VALUE", "newest")
-				want := "0"
-				if restart {
-					p.setVariable("VALUE", "one")
-					want = "0 1"
+				p := envPod(t, v, append(strings.Fields(test.args), "--dir="+other.path)...)
+				v.write("other", "x")
+				other.write("app.conf", "0")
+				test.steps[0].do(p, v, other)
+				stop := p.start()
+				for _, s := range test.steps[1:] {
+					synctest.Wait()
+					<-time.After(s.after)
+					if s.check != nil {
+						s.check(p)
+					}
+					if s.crashes {
+						stop()
+					}
+					s.do(p, v, other)
+					if s.crashes {
+						stop = p.start()
+					}
 				}
-				defer p.start()()
-				synctest.Wait()
-				if restart {
-					v.writeEnv("two")
-					p.setVariable("VALUE", "newest")
-					p.wakeUp()
+				<-time.After(time.Hour)
+				p.expectStarts(test.starts)
+				if !isApplied(t, p.options.state) {
+					t.Errorf("applied has no receipt\n%s", p.log)
 				}
-				time.Sleep(2 * time.Minute) //nolint:forbidigo // Fake time.
-				if !p.ready() {
-					t.Error("the application does not start")
+				stop()
+				for _, text := range test.says {
+					if !strings.Contains(p.log.String(), text) {
+						t.Errorf("the log has no %s:\n%s", text, p.log)
+					}
 				}
-				v.writeEnv("newest")
-				p.wakeUp()
-				time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
-				p.expectStarts(want)
+				if err := errors.Join(leak.Check("the log", p.log.String()), leak.CheckFiles(p.options.state)); err != nil {
+					t.Error(err)
+				}
 			})
 		})
 	}
 }
 
-// A held volume keeps older files, and the containers restart for another reason, with newer variables: two more restarts show that
-// these stay. Then nothing restarts until the file changes, and not if it has become equal.
-func TestFileIsHeld(t *testing.T) {
-	v, other, state := newVolume(t, false), newVolume(t, false), t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		v.writeEnv("old")
-		other.write("app.conf", "1")
-		p := envPod(t, v, state, "--dir="+other.path)
-		p.setVariable("VALUE", "old")
-		defer p.start()()
-		synctest.Wait()
-		p.setVariable("VALUE", "new")
-		other.write("app.conf", "2")
-		p.wakeUp()
-		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
-		p.expectStarts("0 1 61 361")
-		v.writeEnv("new")
-		p.wakeUp()
-		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
-		p.expectStarts("0 1 61 361")
-		p.setVariable("VALUE", "newest")
-		v.writeEnv("newest")
-		p.wakeUp()
-		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
-		p.expectStarts("0 1 61 361 7201")
-	})
-}
-
 // If the hook failed, the containers have not started: the next process compares its own variables.
 func TestHookFails(t *testing.T) {
-	v, state := newVolume(t, false), t.TempDir()
+	v := newVolume(t, false)
 	synctest.Test(t, func(t *testing.T) {
 		v.writeEnv("one")
 		opens := watchOpens(t, v.path)
-		p := envPod(t, v, state)
-		p.setVariable("VALUE", "one")
+		p := envPod(t, v)
+		p.setVariables("VALUE=one")
 		p.hookFails = true
 		stop := p.start()
-		time.Sleep(time.Second) //nolint:forbidigo // Fake time.
+		<-time.After(time.Second)
 		stop()
-		p.setVariable("VALUE", "two") // the kubelet has a newer one now
+		p.setVariables("VALUE=two") // the kubelet has a newer one now
 		p.hookFails = false
 		defer p.start()()
-		time.Sleep(time.Second) //nolint:forbidigo // Fake time.
+		<-time.After(time.Second)
 		if n := opens.of(appliedFile); n > 0 {
 			t.Errorf("%d opens of applied, which has older variables", n)
 		}
 		v.writeEnv("two")
 		p.wakeUp()
-		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
+		<-time.After(time.Hour)
 		p.expectStarts("0 1")
 	})
 }
@@ -285,20 +326,16 @@ func TestHookFails(t *testing.T) {
 func TestFileFollowsAfterALook(t *testing.T) {
 	v := newVolume(t, false)
 	v.writeEnv("older")
-	p := envPod(t, v, t.TempDir())
-	p.setVariable("VALUE", "newest")
+	p := envPod(t, v)
+	p.setVariables("VALUE=newest")
 	n := p.process()
 	look := func() files {
 		t.Helper()
 		now, err := n.look()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return now
 	}
-	if err := n.begin(t.Context(), look()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.begin(t.Context(), look()))
 	before := look()
 	v.writeEnv("newest")
 	for _, now := range []files{before, look()} {
@@ -308,73 +345,21 @@ func TestFileFollowsAfterALook(t *testing.T) {
 	}
 }
 
-// It is not known which are newer, and the file stays: the containers restart after the patience. That is also so if the sidecar alone
-// restarted meanwhile, because its variables then say nothing about the application's.
-func TestPatienceEnds(t *testing.T) {
-	for name, crash := range map[string]bool{"no crash": false, "a crash": true} {
-		t.Run(name, func(t *testing.T) {
-			v, state := newVolume(t, false), t.TempDir()
-			synctest.Test(t, func(t *testing.T) {
-				v.writeEnv("two")
-				p := envPod(t, v, state)
-				p.setVariable("VALUE", "one")
-				stop := p.start()
-				time.Sleep(30 * time.Second) //nolint:forbidigo // Fake time.
-				p.setVariable("VALUE", "two")
-				want := "0 60"
-				if crash {
-					stop()
-					stop = p.start()
-					want = "0 30 60"
-				}
-				defer func() { stop() }()
-				time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
-				p.expectStarts(want)
-			})
-		})
-	}
-}
-
-// A file that cannot be compared does not keep the application from starting.
-func TestNoEnvFile(t *testing.T) {
-	v, state := newVolume(t, false), t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		v.write("other", "x")
-		p := envPod(t, v, state)
-		defer p.start()()
-		synctest.Wait()
-		if !p.ready() {
-			t.Error("the application does not start")
-		}
-		v.writeEnv("one")
-		p.setVariable("VALUE", "one")
-		p.wakeUp()
-		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
-		p.expectStarts("0 1")
-	})
-}
-
 // The file applied of an earlier or later generation is never opened, and none is opened twice.
 func TestAppliedOfAnotherGeneration(t *testing.T) {
 	v := newVolume(t, false)
 	v.writeEnv("one")
 	e := newEnvironment(v.path, "V", os.Environ())
 	_, one, err := e.readWant()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v.writeEnv("two")
 	seen := watchOpens(t, v.path)
 	_, two, err := e.readWant()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 2 {
 		for is, want := range map[string]int{one: 0, two: 1} {
 			before := seen.of(appliedFile)
-			if err := e.openApplied(is); err != nil {
-				t.Fatal(err)
-			}
+			must(t, e.openApplied(is))
 			if is == one && seen.of(appliedFile) != before || is == two && seen.of(appliedFile) != want {
 				t.Errorf("%d opens after those of %s", seen.of(appliedFile), is)
 			}
@@ -404,9 +389,7 @@ func TestApplied(t *testing.T) {
 		t.Fatalf("%d opens of applied", n)
 	}
 	for _, name := range []string{filepath.Join(state, stateFile), startedIn(state)} {
-		if err := os.Remove(name); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(name))
 	}
 	t.Setenv("VALUE", "one")
 	p = start(t, args...)
@@ -422,4 +405,26 @@ func TestApplied(t *testing.T) {
 	if n := opens.of(appliedFile); n != 1 {
 		t.Errorf("%d opens of applied", n)
 	}
+}
+
+// TestUnknownVariables: a process that finds running containers and no state does not take their variables for its own. They restart after
+// --patience, and applied has no receipt before.
+func TestUnknownVariables(t *testing.T) {
+	v := newVolume(t, false)
+	synctest.Test(t, func(t *testing.T) {
+		v.writeEnv("two")
+		p := envPod(t, v)
+		if err := os.WriteFile(startedIn(p.options.state), nil, 0o600); err != nil { // the containers run
+			t.Fatal(err)
+		}
+		p.setVariables("VALUE=two") // those of the containers may be older
+		defer p.start()()
+		<-time.After(30 * time.Second)
+		isNotApplied(p)
+		<-time.After(time.Hour)
+		p.expectStarts("0 60")
+		if !isApplied(t, p.options.state) {
+			t.Error("applied has no receipt")
+		}
+	})
 }

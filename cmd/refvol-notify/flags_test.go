@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bytes"
+	"flag"
+	"io"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/internal/helppage"
 	"github.com/refvol/refvol/internal/leak"
 )
 
@@ -103,16 +107,6 @@ func TestRightFlags(t *testing.T) {
 	}
 }
 
-func TestHelp(t *testing.T) {
-	for _, args := range []string{"--help", "-h", "wait --help"} {
-		var stdout, stderr leak.Log
-		status := run(t.Context(), strings.Fields(args), &stdout, &stderr)
-		if status != 0 || !strings.Contains(stdout.String(), "-state") || stderr.String() != "" {
-			t.Errorf("%s: status %d, %s%s", args, status, &stdout, &stderr)
-		}
-	}
-}
-
 // TestActions: the log describes each action. A query may hold a secret, which must not be logged.
 func TestActions(t *testing.T) {
 	for args, want := range map[string]string{
@@ -137,4 +131,23 @@ func TestDefaults(t *testing.T) {
 	if o := mustParse(t, "--dir=/a", "--url=http://127.0.0.1/", "--poll=100ms"); o.poll != 100*time.Millisecond {
 		t.Errorf("poll is %v", o.poll)
 	}
+}
+
+var update = flag.Bool("update", false, "write this program's part of docs/commands.md anew")
+
+// TestCommandsPage: docs/commands.md shows the help of both commands.
+func TestCommandsPage(t *testing.T) {
+	var commands []helppage.Command
+	for _, args := range [][]string{{"--help"}, {"wait", "--help"}} {
+		var b bytes.Buffer
+		if status := run(t.Context(), args, &b, io.Discard); status != 0 {
+			t.Fatalf("%q ends with %d", args, status)
+		}
+		line := "refvol-notify"
+		if len(args) > 1 {
+			line += " " + args[0]
+		}
+		commands = append(commands, helppage.Command{Line: line, Help: b.String()})
+	}
+	helppage.Check(t, "../../docs/commands.md", "refvol-notify", commands, *update)
 }

@@ -64,13 +64,9 @@ type liveVolume struct {
 func newVolume(t testing.TB, inPlace bool) *liveVolume {
 	t.Helper()
 	path, err := os.MkdirTemp("/dev/shm", "refvol-notify-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	root, err := os.OpenRoot(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { root.Close(); os.RemoveAll(path) })
 	return &liveVolume{t, path, root, writer.New(writer.Options{InPlace: inPlace})}
 }
@@ -92,9 +88,7 @@ func (v *liveVolume) at(name string) string { return filepath.Join(v.path, name)
 func mustParse(t testing.TB, args ...string) *options {
 	t.Helper()
 	o, err := parse(args, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return o
 }
 
@@ -151,8 +145,6 @@ type pod struct {
 	fails         func() error
 	// hookFails makes the postStart hook fail, so that the kubelet starts no other container.
 	hookFails bool
-	// onStart, if not nil, is called before each process starts, with mu held.
-	onStart func()
 }
 
 func newPod(t *testing.T, args ...string) *pod {
@@ -169,16 +161,15 @@ func (p *pod) set(name, is string) {
 	signalTo(p.wake)
 }
 
-func (p *pod) setVariable(name, value string) {
+// setVariables sets the kubelet's variables, with blanks between them.
+func (p *pod) setVariables(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.variables[name] = value
-}
-
-func (p *pod) removeVariable(name string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.variables, name)
+	p.variables = map[string]string{}
+	for _, variable := range strings.Fields(text) {
+		name, value, _ := strings.Cut(variable, "=")
+		p.variables[name] = value
+	}
 }
 
 func (p *pod) times() (acted, starts []time.Duration) {
@@ -192,9 +183,6 @@ func (p *pod) process() *notifier {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.starts = append(p.starts, time.Since(p.began))
-	if p.onStart != nil {
-		p.onStart()
-	}
 	p.monitor = &monitor{wake: p.wake}
 	if p.options.state != "" {
 		p.monitor.open(p.options.state)
@@ -298,4 +286,12 @@ func seconds(all []time.Duration) string {
 		text = append(text, fmt.Sprintf("%.4g", d.Seconds()))
 	}
 	return strings.Join(text, " ")
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -36,9 +36,7 @@ type opens struct {
 func watchOpens(t testing.TB, dir string) *opens {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
 	o := &opens{t: t, fd: fd, counts: map[string]int{}}
 	o.add(dir)
@@ -110,9 +108,7 @@ func TestNeverOpensAWatchedFile(t *testing.T) {
 				waitFor(t, "the change is acted on", func() bool { return count.Load() > acted })
 			}
 			before, acted := seen.of("b")+seen.of("watched"), count.Load()
-			if err := os.Chtimes(v.at("conf/b"), time.Unix(1, 0), time.Unix(1, 0)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chtimes(v.at("conf/b"), time.Unix(1, 0), time.Unix(1, 0)))
 			waitFor(t, "another time is acted on", func() bool { return count.Load() > acted })
 			p.stop()
 			if n := seen.of("b") + seen.of("watched") - before; n != 0 {
@@ -182,9 +178,7 @@ func names(v *liveVolume, paths []string) []string {
 func mustLook(t testing.TB, o *options) files {
 	t.Helper()
 	all, err := look(o, func(string) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return all
 }
 
@@ -198,13 +192,9 @@ func TestPlainDirectory(t *testing.T) {
 	defer func() { cancel(); <-done }()
 	go func() { done <- run(ctx, []string{"--dir=" + dir, "--url=" + url, "--settle=0s"}, p.log, p.log) }()
 	waitFor(t, "it says that there is no directory", func() bool { return strings.Contains(p.log.String(), "no such file or directory") })
-	if err := os.MkdirAll(filepath.Join(dir, "sub"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(dir, "sub"), 0o755))
 	waitFor(t, "it watches", func() bool { return strings.Contains(p.log.String(), "msg=watches") })
-	if err := os.WriteFile(filepath.Join(dir, "sub", "file"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "sub", "file"), nil, 0o600))
 	waitFor(t, "the file is acted on", func() bool { return count.Load() > 0 })
 }
 
@@ -219,15 +209,11 @@ func TestNoInotifyInstanceIsLeft(t *testing.T) {
 	cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
 	cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{Size: 1, HostID: os.Getuid()}}
 	cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{Size: 1, HostID: os.Getgid()}}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	waitFor(t, "it watches", func() bool { return strings.Contains(log.String(), "msg=watches") })
 	v.write("a", "2")
 	waitFor(t, "the change is acted on", func() bool { return count.Load() == 1 })
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Signal(syscall.SIGTERM))
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("SIGTERM ends it with %v", err)
 	}
@@ -271,9 +257,7 @@ func TestWaitWithoutTheKernel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for want, w := range map[time.Duration]*watcher{time.Hour: {file: os.Stdin}, pollEvery: {}} {
 			began := time.Now()
-			if err := w.wait(t.Context(), time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			must(t, w.wait(t.Context(), time.Hour))
 			if took := time.Since(began); took != want {
 				t.Errorf("it waited %v, want %v", took, want)
 			}

@@ -45,12 +45,11 @@ type podModel struct {
 }
 
 func newPodModel(t *testing.T, seed uint64) *podModel {
-	m := &podModel{
-		Rand: rand.New(rand.NewPCG(seed, 11)), volume: newVolume(t, false), state: t.TempDir(), objects: map[string]string{},
-	}
+	m := &podModel{Rand: rand.New(rand.NewPCG(seed, 11)), volume: newVolume(t, false), objects: map[string]string{}}
 	m.late = m.IntN(3) > 0
 	m.deletes = m.IntN(2) > 0
-	m.pod = envPod(t, m.volume, m.state)
+	m.pod = envPod(t, m.volume)
+	m.state = m.options.state
 	for i := range 4 {
 		m.put(fmt.Sprint("V_", i))
 	}
@@ -188,11 +187,7 @@ func (m *podModel) look() {
 // TestModel: whatever happens to the objects, the kubelet and the sidecar, applied has no receipt before all containers have exactly the
 // wanted variables, all changes reach them, and nothing restarts without one.
 func TestModel(t *testing.T) {
-	seeds := 150
-	if testing.Short() {
-		seeds = 40
-	}
-	for _, seed := range dice.Seeds(t, seeds) {
+	for _, seed := range dice.Seeds(t, 40) {
 		m := (*podModel)(nil)
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

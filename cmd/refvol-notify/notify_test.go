@@ -18,48 +18,35 @@ func (p *pod) expectActed(want string) {
 	}
 }
 
-// A burst counts as one change, which waits until the burst is over, for at most 10 seconds.
+// A burst counts as one change, which waits until the burst is over, for at most 10 seconds. A change that is reverted before it was acted on
+// causes no action.
 func TestSettle(t *testing.T) {
 	for name, c := range map[string]struct {
-		every time.Duration
-		count int
-		want  string
+		every   time.Duration
+		changes []string // "1" is what the file has at first
+		want    string
 	}{
-		"one change":   {time.Second, 1, "2"},
-		"a burst":      {500 * time.Millisecond, 4, "3.5"},
-		"an endless":   {900 * time.Millisecond, 15, "11 14.6"}, // from 1 s to 13.6 s
-		"two of them":  {3 * time.Second, 2, "2 5"},
-		"none at last": {time.Second, 0, ""},
+		"one change":  {time.Second, []string{"2"}, "2"},
+		"a burst":     {500 * time.Millisecond, []string{"2", "3", "4", "5"}, "3.5"},
+		"an endless":  {900 * time.Millisecond, strings.Split("abcdefghijklmno", ""), "11 14.6"}, // from 1 s to 13.6 s
+		"two of them": {3 * time.Second, []string{"2", "3"}, "2 5"},
+		"none":        {time.Second, nil, ""},
+		"taken back":  {500 * time.Millisecond, []string{"2", "1"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPod(t, "--dir=/v", "--url=http://127.0.0.1/")
-				stop := p.start()
-				defer stop()
-				time.Sleep(time.Second) //nolint:forbidigo // Fake time.
-				for i := range c.count {
-					p.set("/v/a", "change "+strconv.Itoa(i))
-					time.Sleep(c.every) //nolint:forbidigo // Fake time.
+				defer p.start()()
+				<-time.After(time.Second)
+				for _, text := range c.changes {
+					p.set("/v/a", text)
+					<-time.After(c.every)
 				}
-				time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
+				<-time.After(time.Minute)
 				p.expectActed(c.want)
 			})
 		})
 	}
-}
-
-// A change that is reverted before it was acted on causes no action.
-func TestTakenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPod(t, "--dir=/v", "--url=http://127.0.0.1/")
-		defer p.start()()
-		synctest.Wait()
-		p.set("/v/a", "2")
-		time.Sleep(500 * time.Millisecond) //nolint:forbidigo // Fake time.
-		p.set("/v/a", "1")
-		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
-		p.expectActed("")
-	})
 }
 
 // A failed action is retried with back-off and logged once. A new change is acted on at once.
@@ -70,7 +57,7 @@ func TestRetries(t *testing.T) {
 		defer p.start()()
 		synctest.Wait()
 		p.set("/v/a", "2")
-		time.Sleep(100 * time.Second) //nolint:forbidigo // Fake time.
+		<-time.After(100 * time.Second)
 		p.expectActed("0 1 3 7 15 31 63")
 		p.expectMetrics("pending 1", "actions_total{result=\"failed\"} 7", "actions_total{result=\"done\"} 0", "changes_total 1")
 		if n := strings.Count(p.log.String(), "it is down"); n != 1 {
@@ -78,7 +65,7 @@ func TestRetries(t *testing.T) {
 		}
 		p.fails = func() error { return nil }
 		p.set("/v/a", "3")
-		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
+		<-time.After(time.Hour)
 		p.expectActed("0 1 3 7 15 31 63 100")
 		p.expectMetrics("pending 0", "actions_total{result=\"failed\"} 7", "actions_total{result=\"done\"} 1")
 		for _, line := range []string{"msg=acted", "msg=watches"} {
@@ -113,27 +100,49 @@ func TestFailedActionIsNotForgotten(t *testing.T) {
 	})
 }
 
-// A change while the sidecar is away is acted on if there is a state. Without one, the log says what is not known.
+// A crash of the sidecar alone causes no action, and loses no change that came meanwhile if there is a state. Without one, the log says what is
+// not known.
 func TestChangeWhileAway(t *testing.T) {
-	for name, args := range map[string][]string{"with a state": {"--state=" + t.TempDir()}, "without": nil} {
+	const because = `msg="restarted the containers" changed=/v/a restarts=1`
+	for name, test := range map[string]struct {
+		args   string // STATE stands for a directory
+		change func(p *pod)
+		acted  int
+		says   string
+	}{
+		"with a state":    {"--url=http://127.0.0.1:9090/-/reload --state=STATE", nil, 1, "msg=acted"},
+		"without":         {"--url=http://127.0.0.1:9090/-/reload", nil, 0, "without --state, a change while this container is away will not be noticed"},
+		"an exit":         {"--exit-code=42 --state=STATE", nil, 1, because},
+		"the first file":  {"--url=http://127.0.0.1/ --state=STATE", func(p *pod) { p.files = files{} }, 1, "msg=acted"},
+		"a damaged state": {"--exit-code=42 --state=STATE", func(p *pod) { p.writeState(stateFile, `{"running":`) }, 1, "read the state"},
+		// Without a hook, or if a kubelet that restarts starts the containers without it, they count as started after a while.
+		"without a hook": {"--exit-code=42 --state=STATE --poll=1h", func(p *pod) { p.hookFails = true }, 1, because},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPod(t, append(args, "--dir=/v", "--url=http://127.0.0.1:9090/-/reload")...)
-				stop := p.start()
-				<-time.After(time.Minute)
-				stop()
+				p := newPod(t, strings.Fields("--dir=/v "+strings.ReplaceAll(test.args, "STATE", t.TempDir()))...)
+				if test.change != nil {
+					test.change(p)
+				}
+				for range 2 {
+					stop := p.start()
+					<-time.After(2 * longestWait)
+					stop()
+				}
+				p.expectActed("")
 				p.set("/v/a", "2")
 				defer p.start()()
 				<-time.After(time.Hour)
-				if acted, _ := p.times(); len(acted) != len(args) {
-					t.Errorf("acted %d times\n%s", len(acted), p.log)
-				}
-				if says := strings.Contains(p.log.String(), "without --state, a change while this container is away will not be noticed"); says != (args == nil) {
-					t.Errorf("the log:\n%s", p.log)
+				if acted, _ := p.times(); len(acted) != test.acted || !strings.Contains(p.log.String(), test.says) {
+					t.Errorf("acted %d times, want %d; the log, with %s:\n%s", len(acted), test.acted, test.says, p.log)
 				}
 			})
 		})
 	}
+}
+
+func (p *pod) writeState(name, text string) {
+	must(p, os.WriteFile(filepath.Join(p.options.state, name), []byte(text), 0o600))
 }
 
 // Where the kernel reports nothing, a change is found by the next look.
@@ -164,38 +173,16 @@ func TestBackoffOfRestarts(t *testing.T) {
 		synctest.Wait()
 		for i := range 1000 { // for 1000 s
 			p.set("/v/a", strconv.Itoa(i+2))
-			time.Sleep(time.Second) //nolint:forbidigo // Fake time.
+			<-time.After(time.Second)
 		}
 		p.expectActed("0 10 30 70 150 310 610 910")
-		time.Sleep(time.Hour) //nolint:forbidigo // Fake time.
+		<-time.After(time.Hour)
 		for _, is := range []string{"after a pause", "soon again"} {
 			p.set("/v/a", is)
-			time.Sleep(time.Second) //nolint:forbidigo // Fake time.
+			<-time.After(time.Second)
 		}
-		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
+		<-time.After(time.Minute)
 		p.expectActed("0 10 30 70 150 310 610 910 1210 4600 4610")
-	})
-}
-
-// A crash of the sidecar alone restarts nothing, and loses no change that came meanwhile.
-func TestSidecarCrashes(t *testing.T) {
-	state := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPod(t, "--dir=/v", "--exit-code=42", "--state="+state)
-		stop := p.start()
-		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
-		stop()
-		stop = p.start()
-		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
-		stop()
-		p.expectActed("")
-		p.set("/v/a", "2")
-		defer p.start()()
-		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
-		p.expectActed("121")
-		if !strings.Contains(p.log.String(), `msg="restarted the containers" changed=/v/a restarts=1`) {
-			t.Errorf("the process after the restart does not say why:\n%s", p.log)
-		}
 	})
 }
 
@@ -206,37 +193,16 @@ func TestStateCannotBeSaved(t *testing.T) {
 		p := newPod(t, "--dir=/v", "--exit-code=42", "--state="+state)
 		defer p.start()()
 		synctest.Wait()
-		if err := os.Mkdir(filepath.Join(state, stateFile+".new"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(filepath.Join(state, stateFile+".new"), 0o755))
 		p.set("/v/a", "2")
-		time.Sleep(10 * time.Second) //nolint:forbidigo // Fake time.
+		<-time.After(10 * time.Second)
 		if _, starts := p.times(); len(starts) != 1 {
 			t.Errorf("%d starts", len(starts))
 		}
-		if err := os.Remove(filepath.Join(state, stateFile+".new")); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
+		must(t, os.Remove(filepath.Join(state, stateFile+".new")))
+		<-time.After(time.Minute)
 		if _, starts := p.times(); len(starts) != 2 {
 			t.Errorf("%d starts after the mend", len(starts))
-		}
-	})
-}
-
-// An unreadable state counts as none, and is logged.
-func TestDamagedState(t *testing.T) {
-	state := t.TempDir()
-	if err := os.WriteFile(filepath.Join(state, stateFile), []byte(`{"running":`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	synctest.Test(t, func(t *testing.T) {
-		p := newPod(t, "--dir=/v", "--exit-code=42", "--state="+state)
-		defer p.start()()
-		time.Sleep(time.Minute) //nolint:forbidigo // Fake time.
-		p.expectActed("")
-		if !strings.Contains(p.log.String(), "read the state") {
-			t.Errorf("the log does not say it:\n%s", p.log)
 		}
 	})
 }
@@ -255,9 +221,7 @@ func TestClockIsSetBack(t *testing.T) {
 // A restart that was noted and did not happen, because the process has crashed between, is done by the next one.
 func TestNotedRestartIsDone(t *testing.T) {
 	dir := t.TempDir()
-	if err := (&state{Because: "/v/a"}).save(dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, (&state{Because: "/v/a"}).save(dir))
 	if err := os.WriteFile(startedIn(dir), nil, 0o600); err != nil { // the containers run
 		t.Fatal(err)
 	}
@@ -266,39 +230,5 @@ func TestNotedRestartIsDone(t *testing.T) {
 		defer p.start()()
 		<-time.After(time.Hour)
 		p.expectActed("0")
-	})
-}
-
-// Without a hook, or if a kubelet that restarts starts the containers without it, they count as started after a while, and no change is lost.
-func TestChangeWhileAwayWithoutHook(t *testing.T) {
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPod(t, "--dir=/v", "--exit-code=42", "--state="+dir, "--poll=1h")
-		p.hookFails = true
-		stop := p.start()
-		<-time.After(2 * longestWait)
-		stop()
-		p.set("/v/a", "2")
-		defer p.start()()
-		<-time.After(time.Hour)
-		p.expectActed("61")
-	})
-}
-
-// A volume without files is known, too: the first file is a change, also while the sidecar is away.
-func TestFirstFile(t *testing.T) {
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPod(t, "--dir=/v", "--url=http://127.0.0.1/", "--state="+dir)
-		p.files = files{}
-		stop := p.start()
-		<-time.After(time.Minute)
-		stop()
-		p.set("/v/a", "1")
-		defer p.start()()
-		<-time.After(time.Hour)
-		if acted, _ := p.times(); len(acted) != 1 {
-			t.Errorf("acted %d times\n%s", len(acted), p.log)
-		}
 	})
 }

@@ -3,11 +3,13 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -60,9 +62,7 @@ func startApplication(t *testing.T, name string, credential *syscall.Credential,
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a := &application{cmd, make(chan string, 10)}
 	done := make(chan struct{})
 	go func() {
@@ -98,14 +98,10 @@ func (a *application) expect(t *testing.T, prefix string) {
 // TestIsNamed: a name is the kernel's or the command's.
 func TestIsNamed(t *testing.T) {
 	program, err := exec.LookPath("sleep")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.CommandContext(t.Context(), program, "100")
 	cmd.Args[0] = "/opt/another"
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -154,23 +150,20 @@ func TestTermBeforeExit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := newVolume(t, false)
 			v.write("a", "1")
-			process := "app-" + strconv.Itoa(os.Getpid())
-			app := startApplication(t, process, nil, c.takes)
-			p := start(t, "--dir="+v.path, "--state="+t.TempDir(), "--exit-code=42", "--signal=TERM", "--process="+process, "--grace="+c.grace, "--settle=0s")
+			program := "app-" + strconv.Itoa(os.Getpid())
+			app := startApplication(t, program, nil, c.takes)
+			p := start(t, "--dir="+v.path, "--state="+t.TempDir(), "--exit-code=42", "--signal=TERM", "--process="+program, "--grace="+c.grace, "--settle=0s")
 			v.write("a", "2")
 			app.expect(t, "gets terminated")
 			if status := <-p.done; status != 42 {
 				t.Errorf("status %d", status)
 			}
-			ended := process != "" && process0(app).hasEnded()
-			if want := name == "in time"; ended != want {
+			if ended := (process{app.Process.Pid, app.Process}).hasEnded(); ended != (name == "in time") {
 				t.Errorf("has ended: %t", ended)
 			}
 		})
 	}
 }
-
-func process0(a *application) process { return process{a.Process.Pid, a.Process} }
 
 // The text says which user or capability is missing.
 func TestRefusals(t *testing.T) {
@@ -284,5 +277,74 @@ func TestAlone(t *testing.T) {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(output), "shareProcessNamespace: true") {
 		t.Errorf("%v: %s", err, output)
+	}
+}
+
+// signaller enters the cgroup in its first argument, and then a cgroup namespace if the second says so. It signals the processes of the name
+// in the third, and prints how many it has found.
+func signaller() int {
+	runtime.LockOSThread() // a cgroup namespace is a thread's
+	err := os.WriteFile(os.Args[1]+"/cgroup.procs", []byte("0"), 0)
+	if err == nil && os.Args[2] == "namespace" {
+		err = unix.Unshare(unix.CLONE_NEWCGROUP)
+	}
+	var found []process
+	if err == nil {
+		found, err = sendSignal(&options{process: os.Args[3], signal: syscall.SIGHUP})
+	}
+	fmt.Println(len(found), err) //nolint:forbidigo // It is a program.
+	return 0
+}
+
+// cgroupRoot returns a directory of the machine's cgroups, of version 2 or 1, in which a test may make cgroups.
+func cgroupRoot(t *testing.T) string {
+	t.Helper()
+	var root unix.Statfs_t
+	if err := unix.Statfs("/sys/fs/cgroup", &root); err == nil && root.Type == unix.CGROUP2_SUPER_MAGIC {
+		return "/sys/fs/cgroup"
+	}
+	return "/sys/fs/cgroup/pids"
+}
+
+// TestSignalInCgroups: of all processes that are visible, as with hostPID, only those of the same pod's cgroups are signalled.
+func TestSignalInCgroups(t *testing.T) {
+	node := filepath.Join(cgroupRoot(t), "refvol-notify-"+rand.Text()) // a process number is not unique: tests have process namespaces
+	groups := []string{node, node + "/pod1", node + "/pod1/own", node + "/pod1/app", node + "/pod2", node + "/pod2/app"}
+	for _, dir := range groups {
+		switch err := os.Mkdir(dir, 0o755); {
+		case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, os.ErrNotExist):
+			t.Skipf("this machine's cgroups can't be used: %v", err)
+		case err != nil:
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(dir); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	name := "app" + strconv.Itoa(os.Getpid())
+	applications := map[string]*application{}
+	for _, dir := range []string{"/pod1/app", "/pod2/app", "/pod2"} {
+		if dir == "/pod2" && strings.HasSuffix(cgroupRoot(t), "cgroup") {
+			continue // in version 2 a cgroup with others in it has no processes of its own, if it has controllers
+		}
+		app := startApplication(t, name, nil, "0s")
+		must(t, os.WriteFile(node+dir+"/cgroup.procs", []byte(strconv.Itoa(app.Process.Pid)), 0))
+		applications[dir] = app
+	}
+	for _, namespace := range []string{"namespace", "none"} {
+		out, err := self(t.Context(), "signaller", node+"/pod1/own", namespace, name).CombinedOutput()
+		if err != nil || string(out) != "1 <nil>\n" {
+			t.Errorf("%s: %s %v", namespace, out, err)
+		}
+		applications["/pod1/app"].expect(t, "gets hangup")
+	}
+	for dir, app := range applications {
+		select {
+		case line := <-app.lines:
+			t.Errorf("the application in %s says %q", dir, line)
+		default:
+		}
 	}
 }
