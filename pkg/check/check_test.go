@@ -2,10 +2,12 @@ package check
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -19,14 +21,30 @@ const driver = "csi.refvol.dev"
 // add checks one file with the name f.yaml.
 func add(t *testing.T, cluster Cluster, text string) *Report {
 	t.Helper()
-	c, err := New(Options{Driver: driver, Namespace: "ns", Cluster: cluster})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Add(t.Context(), "f.yaml", strings.NewReader(text)); err != nil {
-		t.Fatal(err)
-	}
+	return checkedBy(t, Options{Cluster: cluster}, text)
+}
+
+func checkedBy(t *testing.T, opts Options, text string) *Report {
+	t.Helper()
+	c := newChecker(t, opts)
+	must(t, c.Add(t.Context(), "f.yaml", strings.NewReader(text)))
 	return c.Report()
+}
+
+func newChecker(t *testing.T, opts Options) *Checker {
+	t.Helper()
+	opts.Driver, opts.Namespace = cmp.Or(opts.Driver, driver), "ns"
+	c, err := New(opts)
+	must(t, err)
+	return c
+}
+
+// written returns a report as text.
+func written(t *testing.T, r interface{ WriteText(w io.Writer) error }) string {
+	t.Helper()
+	var text strings.Builder
+	must(t, r.WriteText(&text))
+	return text.String()
 }
 
 // lines compares texts one by one.
@@ -111,70 +129,71 @@ func TestKinds(t *testing.T) {
 
 // Other programs read the formats of the report. UPDATE=1 writes the expected files.
 func TestReport(t *testing.T) {
-	for _, test := range []struct {
-		golden  string
-		cluster Cluster
-		write   func(*Report, *bytes.Buffer) error
-	}{
-		{"report.txt", nil, func(r *Report, b *bytes.Buffer) error { return r.WriteText(b) }},
-		{"report.json", nil, func(r *Report, b *bytes.Buffer) error { return writeJSON(r, b) }},
-		{"report-live.txt", shop(), func(r *Report, b *bytes.Buffer) error { return r.WriteText(b) }},
-		{"report-live.json", shop(), func(r *Report, b *bytes.Buffer) error { return writeJSON(r, b) }},
-	} {
-		t.Run(test.golden, func(t *testing.T) {
-			manifests, err := os.ReadFile("testdata/app.yaml")
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got bytes.Buffer
-			if err := test.write(add(t, test.cluster, string(manifests)), &got); err != nil {
-				t.Fatal(err)
-			}
-			path := "testdata/" + test.golden
+	manifests, err := os.ReadFile("testdata/app.yaml")
+	must(t, err)
+	for name, r := range map[string]*Report{"report": add(t, nil, string(manifests)), "report-live": add(t, shop(), string(manifests))} {
+		for golden, got := range map[string]string{name + ".txt": written(t, r), name + ".json": asJSON(t, r)} {
 			if os.Getenv("UPDATE") != "" {
-				if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile("testdata/"+golden, []byte(got), 0o644))
 			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
+			if want, err := os.ReadFile("testdata/" + golden); err != nil || got != string(want) {
+				t.Errorf("%s: %v; got\n%s\nwant\n%s", golden, err, got, want)
 			}
-			if !bytes.Equal(got.Bytes(), want) {
-				t.Errorf("got\n%s\nwant\n%s", got.Bytes(), want)
-			}
-		})
+		}
 	}
 }
 
 // No array is null, even in an empty report.
 func TestEmptyReportHasNoNull(t *testing.T) {
 	for _, text := range []string{"", "apiVersion: v1\nkind: Pod\n"} {
-		var b bytes.Buffer
-		if err := writeJSON(add(t, nil, text), &b); err != nil {
-			t.Fatal(err)
-		}
-		if strings.Contains(b.String(), "null") {
-			t.Errorf("%q: got %s", text, b.String())
+		if got := asJSON(t, add(t, nil, text)); strings.Contains(got, "null") {
+			t.Errorf("%q: got %s", text, got)
 		}
 	}
 }
 
 // Text of a manifest must not control a terminal or break the table.
 func TestTextIsPrintable(t *testing.T) {
-	r := add(t, nil, `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a\u001b[2J\nproblem: b"}, "spec": {"containers": [{"name": "c\tc", "envFrom": [{"secretRef": {"name": "x\ty\u0007"}}]}]}}`)
-	var b bytes.Buffer
-	if err := r.WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Trim(b.String(), "\n"); strings.ContainsAny(got, "\x1b\t\a") || strings.Count(got, "\n") != 3 {
+	got := strings.Trim(written(t, add(t, nil, `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a\u001b[2J\nproblem: b"}, "spec": {"containers": [{"name": "c\tc", "envFrom": [{"secretRef": {"name": "x\ty\u0007"}}]}]}}`)), "\n")
+	if strings.ContainsAny(got, "\x1b\t\a") || strings.Count(got, "\n") != 3 {
 		t.Errorf("got %q", got)
 	}
 }
 
-func writeJSON(r *Report, w io.Writer) error {
-	e := json.NewEncoder(w)
+func asJSON(t *testing.T, r *Report) string {
+	t.Helper()
+	var text strings.Builder
+	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
-	return e.Encode(r)
+	must(t, e.Encode(r))
+	return text.String()
+}
+
+// TestCharts compares the command's output for each manifest. The manifests imitate those of public charts and repositories.
+func TestCharts(t *testing.T) {
+	files, err := os.ReadDir("testdata/charts")
+	if err != nil || len(files) < 30 {
+		t.Fatalf("%d manifests, %v", len(files), err)
+	}
+	var got bytes.Buffer
+	for _, file := range files {
+		c := newChecker(t, Options{NodeIdentity: true})
+		text, err := os.ReadFile(filepath.Join("testdata/charts", file.Name()))
+		must(t, err)
+		must(t, c.Add(t.Context(), file.Name(), bytes.NewReader(text)))
+		got.WriteString("# " + file.Name() + "\n" + written(t, c.Report()) + "\n")
+	}
+	want, err := os.ReadFile("testdata/charts.txt")
+	if err != nil || got.String() != string(want) {
+		t.Errorf("%v; got, for testdata/charts.txt:\n%s", err, &got)
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	yamlv3 "go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -32,29 +32,9 @@ func (c *textCluster) Text(_ context.Context, ref volume.Ref, key string) ([]byt
 
 func (c *fakeCluster) Text(context.Context, volume.Ref, string) ([]byte, error) { return nil, nil }
 
-// expanding is a pod whose volume expands the key t of the ConfigMap app.
-const expanding = `
-apiVersion: v1
-kind: Pod
-metadata: {name: p}
-spec:
-  containers: [{name: c}]
-  volumes:
-  - name: v
-    csi:
-      driver: csi.refvol.dev
-      readOnly: true
-      volumeAttributes:
-        sources: |
-          - expand:
-              path: app.yaml
-              configMap: {name: app, key: t}
-              envFrom: [{prefix: DB_, secretRef: {name: db}}]
-              env:
-              - {name: A, value: x}
-              - {name: B, value: "$(A)", escape: json}
-              - {name: C, valueFrom: {secretKeyRef: {name: db, key: c}}}
-`
+// expanding are attributes that expand the key t of the ConfigMap app.
+const expanding = `{sources: "[{expand: {path: app.yaml, configMap: {name: app, key: t}, envFrom: [{prefix: DB_, secretRef: {name: db}}],
+  env: [{name: A, value: x}, {name: B, value: '$(A)', escape: json}, {name: C, valueFrom: {secretKeyRef: {name: db, key: c}}}]}}]"}`
 
 func TestLiveTexts(t *testing.T) {
 	const at = "f.yaml, document 1: Pod ns/p: spec.volumes[0].csi.volumeAttributes.sources[0].expand"
@@ -69,8 +49,8 @@ func TestLiveTexts(t *testing.T) {
 		"$(B)$(C)${DB_c}":      {at + ".envFrom[0].secretRef: the text has ${DB_c}, which stays as it is: write $(DB_c)"},
 		"$(B)$(C)${c}${other}": nil,
 	} {
-		cluster := &textCluster{fakeCluster{objects: map[string]Object{`ConfigMap "ns/app"`: having("t"), `Secret "ns/db"`: having("c", "d")}}, map[string]string{`ConfigMap "ns/app" t`: text}}
-		r := add(t, cluster, expanding)
+		cluster := &textCluster{fakeCluster{objects: map[string]Object{`ConfigMap "ns/app"`: having("t"), `Secret "ns/db"`: having("c", "d"), `Secret "ns/i"`: having("k")}}, map[string]string{`ConfigMap "ns/app" t`: text}}
+		r := add(t, cluster, podWith(expanding, "[{name: c}]"))
 		lines(t, text, texts(r.Warnings), want)
 		lines(t, "problems of "+text, texts(r.Problems), nil)
 	}
@@ -79,8 +59,8 @@ func TestLiveTexts(t *testing.T) {
 // A text that doesn't exist, or cannot be read, causes no warning. A missing object is a problem itself.
 func TestLiveTextsThatAreMissing(t *testing.T) {
 	for _, object := range []Object{{Exists: No}, {Exists: Unknown}, having("other"), having("t")} {
-		cluster := &textCluster{fakeCluster{objects: map[string]Object{`ConfigMap "ns/app"`: object, `Secret "ns/db"`: having("c")}}, nil}
-		lines(t, "warnings", texts(add(t, cluster, expanding).Warnings), nil)
+		cluster := &textCluster{fakeCluster{objects: map[string]Object{`ConfigMap "ns/app"`: object, `Secret "ns/db"`: having("c"), `Secret "ns/i"`: having("k")}}, nil}
+		lines(t, "warnings", texts(add(t, cluster, podWith(expanding, "[{name: c}]")).Warnings), nil)
 	}
 }
 
@@ -110,17 +90,13 @@ func TestSubPathsOfNewSources(t *testing.T) {
 
 // A text is a key of data or binaryData. A missing or unreadable one is nil.
 func TestTextOfAnAPIServer(t *testing.T) {
-	client := fake.NewClientset(
+	server, client := newServer(t,
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "app"}, Data: map[string]string{"text": "a", "empty": ""}, BinaryData: map[string][]byte{"raw": {0xff}}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db"}, Data: map[string][]byte{"text": []byte("b")}})
 	client.PrependReactor("get", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		name := action.(clienttesting.GetAction).GetName() //nolint:forcetypeassert // It is a get.
 		return name == "forbidden", nil, apierrors.NewForbidden(corev1.Resource("secrets"), name, nil)
 	})
-	server := &APIServer{
-		ConfigMaps: func(namespace string) ConfigMaps { return client.CoreV1().ConfigMaps(namespace) },
-		Secrets:    func(namespace string) Secrets { return client.CoreV1().Secrets(namespace) },
-	}
 	for _, test := range []struct {
 		kind      volume.Kind
 		name, key string
@@ -139,5 +115,82 @@ func TestTextOfAnAPIServer(t *testing.T) {
 		if err != nil || !bytes.Equal(got, test.want) || (got == nil) != (test.want == nil) {
 			t.Errorf("%s %s %s: got %q, %v", test.kind, test.name, test.key, got, err)
 		}
+	}
+}
+
+// TestDecimalModes: a mode without its leading zero is another mode.
+func TestDecimalModes(t *testing.T) {
+	const v = "f.yaml, document 1: Pod ns/p: spec.volumes[0].csi.volumeAttributes."
+	text := podWith(`{sources: "[{secret: {name: s, items: [{key: k, path: p, mode: 400}, {key: l, path: q, mode: 0400}, {key: m, path: r, mode: 256}]}}, {join: {path: j, mode: 444, sources: [{secret: {name: s, key: k}}]}}]"}`, "[{name: c}]") +
+		"  - {name: a, configMap: {name: a, defaultMode: 644, items: [{key: k, path: p, mode: 440}]}}\n" +
+		"  - {name: b, secret: {secretName: b, defaultMode: 0644}}\n" +
+		"  - {name: c, projected: {defaultMode: 600, sources: [{secret: {name: s, items: [{key: k, path: p, mode: 755}]}}, {configMap: {name: s, items: [{key: k, path: p, mode: 420}]}}]}}\n"
+	const own = "f.yaml, document 1: Pod ns/p: spec.volumes["
+	lines(t, "warnings", texts(add(t, nil, text).Warnings), []string{
+		v + "sources[0].secret.items[0].mode: 400 is decimal: the file gets mode 0620; write 0400 in YAML, with the zero",
+		v + "sources[1].join.mode: 444 is decimal: the file gets mode 0674; write 0444 in YAML, with the zero",
+		own + "1].configMap.defaultMode: 644 is decimal and not a mode: the API server refuses it; write 0644 in YAML, with the zero",
+		own + "1].configMap.items[0].mode: 440 is decimal: the file gets mode 0670; write 0440 in YAML, with the zero",
+		own + "3].projected.defaultMode: 600 is decimal and not a mode: the API server refuses it; write 0600 in YAML, with the zero",
+		own + "3].projected.sources[0].secret.items[0].mode: 755 is decimal and not a mode: the API server refuses it; write 0755 in YAML, with the zero",
+	})
+}
+
+// TestWithoutIdentity: what one mode would refuse is a warning that names the mode.
+func TestWithoutIdentity(t *testing.T) {
+	for attributes, want := range map[string]string{
+		"{secret: i}": "",
+		"{secret: s}": "the pod's spec does not name Secret \"ns/s\" itself, which --identity=node of the plugin needs: add a volume of the pod that names it, and show that by a volume source (no --identity was given: the chart installs node)",
+		`{sources: "[{configMap: {name: c, canary: true}}]"}`: "the pod's spec does not name ConfigMap \"ns/c\" itself, which --identity=node of the plugin needs: add a volume of the pod that names it and that nothing mounts or shows (no --identity was given: the chart installs node)",
+		"{secret: s, namespace: another}":                     "an object of another namespace: no volume shows it with --identity=node of the plugin (no --identity was given: the chart installs node)",
+	} {
+		r := checkedBy(t, Options{AnyIdentity: true}, podWith(attributes, "[{name: c}]"))
+		last := ""
+		if warnings := r.Warnings; len(warnings) > 0 {
+			last = warnings[len(warnings)-1].Message
+		}
+		if last != want || len(r.Problems) > 0 {
+			t.Errorf("%s: got %q, want %q; problems %v", attributes, last, want, r.Problems)
+		}
+	}
+}
+
+// TestOctalModes: a mode in octal, as text or as a number in YAML, is valid, even if its value equals a suspicious decimal one.
+func TestOctalModes(t *testing.T) {
+	text := podWith(`{sources: '[{secret: {name: s, items: [{key: k, path: p, mode: "0620"}, {key: l, path: q, mode: 0620}]}}, {join: {path: j, mode: "0674", sources: [{secret: {name: s, key: k}}]}}]'}`, "[{name: c}]") +
+		"  - {name: b, secret: {secretName: b, defaultMode: 0620, items: [{key: k, path: p, mode: 0670}]}}\n"
+	lines(t, "warnings", texts(add(t, nil, text).Warnings), nil)
+}
+
+// TestChild: what is not in a mapping or a sequence has no node.
+func TestChild(t *testing.T) {
+	var document yamlv3.Node
+	must(t, yamlv3.Unmarshal([]byte("{a: [x, y]}"), &document))
+	mapping := document.Content[0]
+	if list := child(mapping, "a"); list == nil || child(list, "1").Value != "y" || child(list, "2") != nil || child(list, "a") != nil {
+		t.Errorf("the list is %+v", list)
+	}
+	if got := child(mapping, "b"); got != nil {
+		t.Errorf("b is %+v", got)
+	}
+}
+
+// TestLiveSets: check --live says whether the objects of a set belong together now.
+func TestLiveSets(t *testing.T) {
+	manifest := podWith(`{sameRevision: "true", sources: "[{configMap: {name: app}}, {secret: {name: db}}, {secret: {name: late, optional: true}}]"}`, "[{name: c}]")
+	const at = "f.yaml, document 1: Pod ns/p: spec.volumes[0].csi.volumeAttributes.sameRevision: " +
+		"no new pod starts now, because the objects must carry the same refvol.dev/revision: "
+	for name, test := range map[string]struct {
+		app, db volume.Revision
+		want    []string
+	}{
+		"the same":  {"r1", "r1", nil},
+		"different": {"r1", "r2", []string{at + `ConfigMap "ns/app" carries r1, Secret "ns/db" carries r2`}},
+		"none":      {"", "r 2", []string{at + `ConfigMap "ns/app" carries none that counts, Secret "ns/db" carries none that counts`}},
+	} {
+		cluster := &fakeCluster{objects: map[string]Object{
+			`ConfigMap "ns/app"`: {Exists: Yes, Revision: test.app}, `Secret "ns/db"`: {Exists: Yes, Revision: test.db}, `Secret "ns/i"`: having("k"),
+		}}
+		lines(t, name, texts(add(t, cluster, manifest).Problems), test.want)
 	}
 }

@@ -1,13 +1,17 @@
 package check
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/yaml"
 )
@@ -15,9 +19,7 @@ import (
 func specOf(t *testing.T, text string) *corev1.PodSpec {
 	t.Helper()
 	spec := &corev1.PodSpec{}
-	if err := yaml.UnmarshalStrict([]byte(text), spec); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.UnmarshalStrict([]byte(text), spec))
 	return spec
 }
 
@@ -74,12 +76,8 @@ func TestLabelLive(t *testing.T) {
 		{name: "many objects", spec: manyLarge, live: manyNames, problems: []string{"the objects of its live volumes take 33811 KiB, more than a pod's share of --max-cached-size, by default 32768 KiB"}},
 		{name: "not to be read", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}]}]\nvolumes: [{name: v, secret: {secretName: hidden}}]", live: []string{"v"}, unread: []string{`Secret "ns/hidden"`}},
 	} {
-		p := corev1.Pod{Spec: *specOf(t, test.spec)}
-		p.Name, p.Namespace = "p", "ns"
-		report, err := newLabelChecker(t, objects).Label(t.Context(), (&fakeAdmission{t: t, admit: live}).options(LiveLabel, p))
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := podOf(t, "p", test.spec)
+		report := labelled(t, objects, (&fakeAdmission{t: t, admit: live}).options(LiveLabel, p))
 		got := report.Pods[0]
 		if !slices.Equal(got.Changed, test.live) || !slices.Equal(got.Stays, test.native) || !slices.Equal(got.Unread, test.unread) {
 			t.Errorf("%s: live %q, native %q, unread %q", test.name, got.Changed, got.Stays, got.Unread)
@@ -96,8 +94,7 @@ func TestLabelOwnVolumes(t *testing.T) {
 	for i := range 200 {
 		sources = append(sources, fmt.Sprintf("- configMap: {name: o%d}\n", i))
 	}
-	p := corev1.Pod{Spec: *specOf(t, volumesNamed(30, "small"))}
-	p.Name, p.Namespace = "p", "ns"
+	p := podOf(t, "p", volumesNamed(30, "small"))
 	for i := range 5 {
 		var own strings.Builder
 		for _, source := range sources {
@@ -105,20 +102,14 @@ func TestLabelOwnVolumes(t *testing.T) {
 		}
 		p.Spec.Volumes = append(p.Spec.Volumes, driven(fmt.Sprint("own", i), map[string]string{"sources": own.String()}))
 	}
-	report, err := newLabelChecker(t, nil).Label(t.Context(), (&fakeAdmission{t: t, admit: live}).options(LiveLabel, p))
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := labelled(t, nil, (&fakeAdmission{t: t, admit: live}).options(LiveLabel, p))
 	// A limit that the pod exceeds already is not because of the label.
 	for i := range 25 {
 		p.Spec.Volumes = append(p.Spec.Volumes, driven(fmt.Sprint("more", i), map[string]string{"configMap": "o"}))
 	}
 	p.Name = "before"
 	p.Spec.Containers[0].VolumeMounts = nil
-	over, err := newLabelChecker(t, nil).Label(t.Context(), (&fakeAdmission{t: t, admit: live}).options(LiveLabel, p))
-	if err != nil {
-		t.Fatal(err)
-	}
+	over := labelled(t, nil, (&fakeAdmission{t: t, admit: live}).options(LiveLabel, p))
 	if got := over.Pods[0].Problems; len(got) > 0 {
 		t.Errorf("problems %q", got)
 	}
@@ -131,24 +122,16 @@ func TestLabelOwnVolumes(t *testing.T) {
 func TestLabelText(t *testing.T) {
 	podOf := func(name, owner string, phase corev1.PodPhase) corev1.Pod {
 		var p corev1.Pod
-		if err := yaml.Unmarshal([]byte("spec: {"+strings.ReplaceAll(volumesNamed(1, "many"), "\n", ", ")+"}"), &p); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.Unmarshal([]byte("spec: {"+strings.ReplaceAll(volumesNamed(1, "many"), "\n", ", ")+"}"), &p))
 		p.Name, p.Namespace, p.Status.Phase = name, "ns", phase
 		if isController := true; owner != "" {
 			p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: owner, Controller: &isController}}
 		}
 		return p
 	}
-	report, err := newLabelChecker(t, map[string]Object{`ConfigMap "ns/many"`: sized(8193, 0)}).Label(t.Context(), (&fakeAdmission{t: t, admit: live}).options(LiveLabel,
+	report := labelled(t, map[string]Object{`ConfigMap "ns/many"`: sized(8193, 0)}, (&fakeAdmission{t: t, admit: live}).options(LiveLabel,
 		podOf("web-1", "web", corev1.PodRunning), podOf("web-2", "web", corev1.PodRunning), podOf("bare", "", corev1.PodRunning), podOf("done", "", corev1.PodSucceeded)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var text strings.Builder
-	if err := report.WriteText(&text); err != nil {
-		t.Fatal(err)
-	}
+	text := written(t, report)
 	const want = `POD    OWNER           PODS  CHANGES
 web-1  ReplicaSet/web  2     v0
 bare   -               1     v0
@@ -157,8 +140,8 @@ could not start: pod web-1: volume v0: has 8193 keys, more than 8192 (--max-volu
 could not start: pod bare: volume v0: has 8193 keys, more than 8192 (--max-volume-size)
 3 pods in namespace ns: 3 would change, 3 could not start, 0 not known
 `
-	if text.String() != want || report.CannotStart() != 3 {
-		t.Errorf("got\n%s\nwant\n%s", text.String(), want)
+	if text != want || report.CannotStart() != 3 {
+		t.Errorf("got\n%s\nwant\n%s", text, want)
 	}
 }
 
@@ -192,16 +175,100 @@ func TestLabelLimits(t *testing.T) {
 		if test.mount != "" {
 			mounts += ", {name: e, mountPath: /v/" + test.mount + "}"
 		}
-		p := corev1.Pod{Spec: *specOf(t, "containers: [{name: c, volumeMounts: ["+mounts+"]}]\nvolumes: [{name: e, emptyDir: {}}, {name: v, configMap: {name: o}}]")}
-		p.Name, p.Namespace = "p", "ns"
+		p := podOf(t, "p", "containers: [{name: c, volumeMounts: ["+mounts+"]}]\nvolumes: [{name: e, emptyDir: {}}, {name: v, configMap: {name: o}}]")
 		opts := (&fakeAdmission{t: t, admit: live}).options(LiveLabel, p)
 		opts.MaxVolumeSize = test.maxVolume
-		report, err := newLabelChecker(t, map[string]Object{`ConfigMap "ns/o"`: test.object}).Label(t.Context(), opts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		report := labelled(t, map[string]Object{`ConfigMap "ns/o"`: test.object}, opts)
 		if got := report.Pods[0].Problems; !slices.EqualFunc(got, test.problems, strings.HasPrefix) {
 			t.Errorf("%s: problems %q, want %q", test.name, got, test.problems)
 		}
 	}
+}
+
+// fakeAdmission is an API server with a test's policies, and keeps the pods that it was sent.
+type fakeAdmission struct {
+	t      *testing.T
+	admit  func(p *corev1.Pod) error // changes a pod, or refuses it
+	policy error                     // the answer to a question about a policy
+	sent   []*corev1.Pod
+	asked  []string // the names of policies
+}
+
+// Create refuses what would create a pod, and what is no new pod.
+func (a *fakeAdmission) Create(_ context.Context, p *corev1.Pod, opts metav1.CreateOptions) (*corev1.Pod, error) {
+	if !slices.Equal(opts.DryRun, []string{metav1.DryRunAll}) {
+		a.t.Errorf("pod %s is created, and not as a dry run", p.GenerateName)
+	}
+	a.sent = append(a.sent, p.DeepCopy())
+	p = p.DeepCopy()
+	if a.admit != nil {
+		if err := a.admit(p); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func (a *fakeAdmission) Get(_ context.Context, name string, _ metav1.GetOptions) (*admissionregistrationv1.MutatingAdmissionPolicy, error) {
+	a.asked = append(a.asked, name)
+	return &admissionregistrationv1.MutatingAdmissionPolicy{}, a.policy
+}
+
+func (a *fakeAdmission) options(label string, pods ...corev1.Pod) LabelOptions {
+	return LabelOptions{Label: label, Namespace: "ns", Pods: pods, Creator: a, Policies: a, MaxVolumeSize: MaxVolumeSize}
+}
+
+// live makes native volumes of a pod live that a container mounts as a whole, as deploy/components/live does.
+func live(p *corev1.Pod) error {
+	if p.Labels[LiveLabel] != isOn {
+		return nil
+	}
+	for _, v := range slices.Clone(p.Spec.Volumes) {
+		name, moves := "refvol-"+v.Name, false
+		for i := range p.Spec.Containers {
+			for j := range p.Spec.Containers[i].VolumeMounts {
+				if m := &p.Spec.Containers[i].VolumeMounts[j]; isNative(&v) && m.Name == v.Name && m.SubPath == "" {
+					m.Name, moves = name, true
+				}
+			}
+		}
+		if moves {
+			p.Spec.Volumes = append(p.Spec.Volumes, driven(name, map[string]string{"volume": v.Name}))
+		}
+	}
+	return nil
+}
+
+// restart adds a sidecar that follows some volumes.
+func restart(follows ...string) func(p *corev1.Pod) error {
+	return func(p *corev1.Pod) error {
+		if p.Labels[RestartLabel] != isOn {
+			return nil
+		}
+		sidecar := corev1.Container{Name: notifyProgram, VolumeMounts: []corev1.VolumeMount{{Name: notifyState}}}
+		for _, name := range follows {
+			sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: name})
+		}
+		p.Spec.InitContainers = append([]corev1.Container{sidecar}, p.Spec.InitContainers...)
+		return nil
+	}
+}
+
+func driven(name string, attributes map[string]string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
+		Driver: driver, ReadOnly: new(true), VolumeAttributes: attributes,
+	}}}
+}
+
+// forbidden is what admission answers.
+func forbidden(why error) error {
+	return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", why)
+}
+
+// labelled returns what is said about a label, if the namespace has these objects.
+func labelled(t *testing.T, objects map[string]Object, opts LabelOptions) *LabelReport {
+	t.Helper()
+	report, err := newChecker(t, Options{Cluster: &fakeCluster{objects: objects}}).Label(t.Context(), opts)
+	must(t, err)
+	return report
 }

@@ -79,9 +79,7 @@ func TestManifests(t *testing.T) {
 		{
 			name: "unknown and repeated fields", text: "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {volume: []}\nspec: {volumes: []}\n",
 			workloads: []string{"f.yaml, document 1: Pod ns/p"},
-			problems: []string{
-				`f.yaml, document 1: Pod ns/p: yaml: unmarshal errors: line 5: key "spec" already set in map`,
-			},
+			problems:  []string{`f.yaml, document 1: Pod ns/p: yaml: unmarshal errors: line 5: key "spec" already set in map`},
 		},
 		{
 			name: "a wrong type", text: "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {volumes: 5}\n",
@@ -114,14 +112,9 @@ func TestManifests(t *testing.T) {
 }
 
 func TestFilesAddUp(t *testing.T) {
-	c, err := New(Options{Driver: driver, Namespace: "ns"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := newChecker(t, Options{})
 	for _, name := range []string{"a", "b"} {
-		if err := c.Add(t.Context(), name, strings.NewReader("apiVersion: v1\nkind: Pod\n")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Add(t.Context(), name, strings.NewReader("apiVersion: v1\nkind: Pod\n")))
 	}
 	if r := c.Report(); len(r.Workloads) != 2 || r.Workloads[0].File != "a" || r.Workloads[1].File != "b" || r.Workloads[1].Document != 1 {
 		t.Errorf("got %+v", r.Workloads)
@@ -129,19 +122,16 @@ func TestFilesAddUp(t *testing.T) {
 }
 
 func TestFilesThatCannotBeRead(t *testing.T) {
-	c, err := New(Options{Driver: driver, Namespace: "ns"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = c.Add(t.Context(), "f", iotest.ErrReader(errors.New("broken disk")))
-	if err == nil || err.Error() != "read f: broken disk" {
+	c := newChecker(t, Options{})
+	if err := c.Add(t.Context(), "f", iotest.ErrReader(errors.New("broken disk"))); err == nil || err.Error() != "read f: broken disk" {
 		t.Errorf("got %v", err)
 	}
-	larger := strings.NewReader("#" + strings.Repeat("x", maxFileSize))
+	const separator = "--- x\n" // is wrong, so that the rest is not parsed
+	larger := strings.NewReader(separator + strings.Repeat("x", maxFileSize-len(separator)+1))
 	if err := c.Add(t.Context(), "f", larger); err == nil || err.Error() != "read f: has more than 32 MiB" {
 		t.Errorf("a larger file: %v", err)
 	}
-	largest := strings.NewReader("#" + strings.Repeat("x", maxFileSize-1))
+	largest := strings.NewReader(separator + strings.Repeat("x", maxFileSize-len(separator)))
 	if err := c.Add(t.Context(), "f", largest); err != nil {
 		t.Errorf("a file of the largest size: %v", err)
 	}
@@ -174,12 +164,8 @@ func TestNoValueIsRepeated(t *testing.T) {
 		"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Secret, data: {hunter2: a, hunter2: b}}\n",
 	} {
 		r := add(t, nil, text)
-		var b strings.Builder
-		if err := errors.Join(r.WriteText(&b), writeJSON(r, &b)); err != nil {
-			t.Fatal(err)
-		}
-		if strings.Contains(b.String(), "hunter2") || strings.Contains(b.String(), "48151623") {
-			t.Errorf("%q: got %s", text, b.String())
+		if got := written(t, r) + asJSON(t, r); strings.Contains(got, "hunter2") || strings.Contains(got, "48151623") {
+			t.Errorf("%q: got %s", text, got)
 		}
 	}
 }
@@ -201,7 +187,10 @@ func TestManifestsThatAreNotSeparated(t *testing.T) {
 			t.Errorf("%s: problems are %v", text, r.Problems)
 		}
 	}
-	for _, text := range []string{configMap + "\n...\n", "~\n...\n---\n" + pod, configMap + "\n---\n" + pod, "# c\n" + pod + "\n# d\n"} {
+	const foreign = "apiVersion: example.com/v1\nkind: Basket\nitems: " // its fields are not judged
+	for _, text := range []string{
+		"apiVersion: v1\nkind: List\n", foreign + "{a: 1}\n", foreign + "text\n", foreign + "[1]\n", foreign + "~\n", configMap + "\n...\n", "~\n...\n---\n" + pod, configMap + "\n---\n" + pod, "# c\n" + pod + "\n# d\n",
+	} {
 		if r := add(t, nil, text); len(r.Problems) != 0 {
 			t.Errorf("%s: problems are %v", text, r.Problems)
 		}
@@ -209,20 +198,4 @@ func TestManifestsThatAreNotSeparated(t *testing.T) {
 	// A rest that cannot be parsed is a rest too.
 	r := add(t, nil, configMap+"\n}'\n"+pod)
 	lines(t, "problems", texts(r.Problems), []string{"f.yaml, document 1: is not a manifest: not YAML or JSON in line 2"})
-}
-
-// TestListWithoutItems: a list may be empty.
-func TestListWithoutItems(t *testing.T) {
-	if r := add(t, nil, "apiVersion: v1\nkind: List\n"); len(r.Problems) != 0 {
-		t.Errorf("problems are %v", r.Problems)
-	}
-}
-
-// The fields of a foreign kind are not judged.
-func TestItemsOfAnotherKind(t *testing.T) {
-	for _, items := range []string{"{a: 1}", "text", "[1]", "~"} {
-		if r := add(t, nil, "apiVersion: example.com/v1\nkind: Basket\nitems: "+items+"\n"); len(r.Problems) != 0 {
-			t.Errorf("items %s: problems are %v", items, r.Problems)
-		}
-	}
 }

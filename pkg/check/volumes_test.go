@@ -142,16 +142,6 @@ func TestVolumes(t *testing.T) {
 				"spec.containers[1].volumeMounts[0].subPathExpr: a file that it mounts keeps its content, and a directory becomes empty a second after the volume's first update" + inPlace,
 			},
 		},
-		{
-			name: "subPath in place", attributes: "{secret: s, writeStrategy: InPlace}",
-			containers: "[{name: c, volumeMounts: [{name: v, mountPath: /b, subPath: b}]}]",
-			references: []string{v + "secret: Secret ns/s refvol"},
-		},
-		{
-			name: "subPath of what never changes", attributes: "{secret: s, updatePolicy: Pinned}",
-			containers: "[{name: c, volumeMounts: [{name: v, mountPath: /b, subPath: b}]}]",
-			references: []string{v + "secret: Secret ns/s refvol"},
-		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.containers == "" {
@@ -218,14 +208,7 @@ spec:
 	if r := add(t, nil, text); len(r.Problems)+len(r.Workloads[0].References) != 0 {
 		t.Errorf("got %+v", r)
 	}
-	c, err := New(Options{Driver: "other.example.com", Namespace: "ns"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Add(t.Context(), "f", strings.NewReader(text)); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(c.Report().Problems); n != 2 {
+	if n := len(checkedBy(t, Options{Driver: "other.example.com"}, text).Problems); n != 2 {
 		t.Errorf("as the driver of that name: %d problems, want 2", n)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -67,9 +68,13 @@ func options(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []Pod) Op
 	}
 }
 
-func survey(t *testing.T, o Options) (*Survey, error) {
+func survey(t *testing.T, o Options, objects ...Object) *Survey {
 	t.Helper()
-	return o.Collect(t.Context())
+	s, err := o.Collect(t.Context(), objects...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // describe returns a line for each node: its problem, the pod that answered, and its pods.
@@ -93,7 +98,7 @@ func describe(s *Survey) []string {
 
 // TestEachNodeIsThere that may have a volume. During a rollout, the better pod is asked.
 func TestEachNodeIsThere(t *testing.T) {
-	s, err := survey(t, options(
+	s := survey(t, options(
 		[]storagev1.CSINode{csiNode("listed", "other", driver), csiNode("foreign", "other"), csiNode("fine", driver)},
 		[]corev1.Pod{
 			pluginOn("fine", "p-fine"), pluginOn("extra", "p-extra"), pluginOn("", "p-unscheduled"),
@@ -111,9 +116,6 @@ func TestEachNodeIsThere(t *testing.T) {
 			{Name: "f", Node: "fine"},
 		},
 	))
-	if err != nil {
-		t.Fatal(err)
-	}
 	want := []string{
 		"extra by p-extra", "fine by p-fine +a +d", "listed NoPlugin", "rollout NotReady by new", "rollout2 by old2",
 		"starting NotReady", "stranded NoPlugin +b", "twice by young", "unready NotReady by p-unready",
@@ -135,7 +137,7 @@ func TestARefusalEndsTheSurvey(t *testing.T) {
 	o := options(nil, []corev1.Pod{pluginOn("a", "p-a"), pluginOn("b", "p-b")}, nil)
 	refusal := apierrors.NewForbidden(corev1.Resource("pods/proxy"), "p-a", errors.New("no right"))
 	o.Fetch = func(context.Context, string, []status.ObjectKey) (*status.Report, error) { return nil, refusal }
-	if s, err := survey(t, o); !apierrors.IsForbidden(err) || s != nil {
+	if s, err := o.Collect(t.Context()); !apierrors.IsForbidden(err) || s != nil {
 		t.Errorf("got %v, %v", s, err)
 	}
 }
@@ -168,10 +170,7 @@ func TestANodeThatIsNotReady(t *testing.T) {
 		}
 		return node == "ready", nil
 	}
-	s, err := survey(t, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := survey(t, o)
 	var got []string
 	for _, n := range s.Nodes {
 		line := fmt.Sprint(n.Name, " ", n.Report != nil)
@@ -208,10 +207,7 @@ func TestAtOnce(t *testing.T) {
 			return nil, errors.New("cut off")
 		}
 		began := time.Now()
-		s, err := o.Collect(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := survey(t, o)
 		if took := time.Since(began); most.Load() != 3 || took != 3*time.Second {
 			t.Errorf("%d at once, in %s; want 3, in 3s", most.Load(), took)
 		}
@@ -272,12 +268,86 @@ func TestWhyNot(t *testing.T) {
 		o.Fetch = func(context.Context, string, []status.ObjectKey) (*status.Report, error) {
 			return nil, syscall.ECONNREFUSED
 		}
-		s, err := survey(t, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := survey(t, o)
 		if got := s.Nodes[0].Problem; got == nil || *got != (Problem{NotReady, want}) {
 			t.Errorf("got  %+v\nwant %s", got, want)
+		}
+	}
+}
+
+// TestMissing: if a plugin does not report a volume of a pod, the pod is read again. A pod that has ended meanwhile has no volume.
+func TestMissing(t *testing.T) {
+	pod := func(name string, started bool) Pod {
+		return Pod{Namespace: "shop", Name: name, UID: types.UID("uid-" + name), Node: "n", Volumes: []string{"a", "b"}, Accepted: true, Started: started}
+	}
+	using := []Pod{pod("whole", true), pod("half", true), pod("gone", true), pod("again", true), pod("unclear", true), pod("late", false)}
+	o := options(nil, []corev1.Pod{pluginOn("n", "p")}, using)
+	o.Fetch = func(context.Context, string, []status.ObjectKey) (*status.Report, error) {
+		volume := func(pod, name string) status.Volume {
+			return status.Volume{Pod: status.Pod{UID: "uid-" + pod}, Name: name}
+		}
+		return &status.Report{Header: status.Header{Driver: driver, Node: "n"}, Volumes: []status.Volume{volume("whole", "a"), volume("whole", "b"), volume("half", "a"), volume("other", "b")}}, nil
+	}
+	o.Pod = func(_ context.Context, namespace, name string) (*Pod, error) {
+		found := pod(name, true)
+		switch {
+		case namespace != "shop" || name == "whole" || name == "late":
+			t.Errorf("asked for %s/%s", namespace, name)
+		case name == "gone":
+			return nil, nil //nolint:nilnil // As Options says.
+		case name == "again":
+			found.UID = "another"
+		case name == "unclear":
+			return nil, errors.New("no answer")
+		}
+		return &found, nil
+	}
+	s := survey(t, o)
+	var got []string
+	for _, pod := range s.Nodes[0].Missing() {
+		got = append(got, pod.Name+": "+strings.Join(pod.Volumes, ","))
+	}
+	if want := []string{"half: b", "unclear: a,b", "late: a,b"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if n := len(s.Nodes[0].Pods); n != 4 {
+		t.Errorf("%d pods, want 4", n)
+	}
+}
+
+// TestQuestionAboutObjects: plugins are asked about the objects only. A volume that such a report only names is not missing, and a plugin that
+// answers with everything gives the same result.
+func TestQuestionAboutObjects(t *testing.T) {
+	key := status.ObjectKey{Kind: "Secret", Namespace: "shop", Name: "db"}
+	mine := Pod{Namespace: "shop", Name: "a", UID: "uid-a", Node: "n", Volumes: []string{"settings", "other", "third"}, Accepted: true, Started: true}
+	other := volumeOf("a", "Current", &older)
+	other.Name, other.Objects = "other", other.Objects[:3]
+	named := volumeOf("a", "Current", &older)
+	filtered := named
+	filtered.Objects = named.Objects[3:]
+	for what, report := range map[string]*status.Report{
+		"of the object":  {Volumes: []status.Volume{filtered}, Others: []status.PodVolumes{{PodUID: "uid-b", Volumes: []string{"third"}}, {PodUID: "uid-a", Volumes: []string{"other"}}}},
+		"of all objects": {Volumes: []status.Volume{other, named}},
+	} {
+		o := options(nil, []corev1.Pod{pluginOn("n", "p")}, []Pod{mine})
+		report.Driver, report.Node = driver, "n"
+		var asked []status.ObjectKey
+		o.Fetch = func(_ context.Context, _ string, objects []status.ObjectKey) (*status.Report, error) {
+			asked = objects
+			return report, nil
+		}
+		o.Pod = func(context.Context, string, string) (*Pod, error) { return &mine, nil }
+		s := survey(t, o, Object(key))
+		var got []string
+		for _, l := range Evaluate(Object(key), false, &current, &current, s).Laggards {
+			got = append(got, l.Volume+" "+string(l.Reason))
+		}
+		slices.Sort(got)
+		if want := []string{"settings Outdated", "third NotReported"}; !slices.Equal(got, want) || !slices.Equal(asked, []status.ObjectKey{key}) {
+			t.Errorf("%s: asked about %v, got %q, want %q", what, asked, got, want)
+		}
+		if takers := s.Takers(map[Object]status.Version{Object(key): current}); len(takers) != 1 || takers[0].Current {
+			t.Errorf("%s: takers %+v", what, takers)
 		}
 	}
 }

@@ -308,9 +308,9 @@ func TestEvaluateCanary(t *testing.T) {
 	}
 }
 
-// TestJudgeOfAnotherVersion: success is only possible for the version that the object had all the time.
+// TestJudgeOfAnotherVersion: success is only possible for the version that the object had all the time. Without volumes, only such an object is
+// accepted with AcceptNone.
 func TestJudgeOfAnotherVersion(t *testing.T) {
-	survey := &Survey{Nodes: []Node{reports(volumeOf("a", "Current", &current))}, NotAccepted: []Pod{podOf("b", false)}}
 	for name, test := range map[string]struct {
 		before, after *status.Version
 		converged     bool
@@ -324,27 +324,16 @@ func TestJudgeOfAnotherVersion(t *testing.T) {
 		"recreated":                     {&current, &earlier, false, 1},
 		"never there":                   {nil, nil, false, 0},
 	} {
-		v := Evaluate(object, false, test.before, test.after, survey)
+		others := []Pod{podOf("b", false)}
+		v := Evaluate(object, false, test.before, test.after, &Survey{Nodes: []Node{reports(volumeOf("a", "Current", &current))}, NotAccepted: others})
 		if v.Converged != test.converged || len(v.Laggards) != test.laggards || v.Changed != (test.after != nil && !test.converged) {
 			t.Errorf("%s: converged %v, changed %v, %d laggards", name, v.Converged, v.Changed, len(v.Laggards))
 		}
-	}
-}
-
-// TestJudgeOfNothing: an object that changes or does not exist is neither converged nor accepted with AcceptNone.
-func TestJudgeOfNothing(t *testing.T) {
-	for name, test := range map[string]struct {
-		before, after *status.Version
-		none          bool
-	}{
-		"there": {&current, &current, true}, "changed": {&older, &current, false}, "created": {nil, &current, false},
-		"deleted": {&current, nil, false}, "never there": {nil, nil, false},
-	} {
-		v := Evaluate(object, false, test.before, test.after, &Survey{Nodes: []Node{reports()}, NotAccepted: []Pod{podOf("b", false)}})
-		if v.None != test.none || v.Converged {
-			t.Errorf("%s: none %v, converged %v", name, v.None, v.Converged)
+		v = Evaluate(object, false, test.before, test.after, &Survey{Nodes: []Node{reports()}, NotAccepted: others})
+		if v.None != test.converged || v.Converged {
+			t.Errorf("%s, without volumes: none %v, converged %v", name, v.None, v.Converged)
 		}
-		if v.AcceptNone(); v.None || v.Converged != test.none {
+		if v.AcceptNone(); v.None || v.Converged != test.converged {
 			t.Errorf("%s, accepted: none %v, converged %v", name, v.None, v.Converged)
 		}
 	}

@@ -224,26 +224,20 @@ func TestADoubtHoldsUp(t *testing.T) {
 	}
 }
 
-// TestAPodThatGoesMeanwhile needs no plugin any more.
-func TestAPodThatGoesMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newWaitingCluster()
-		l.later = func(l *waitingCluster) { l.pods = nil }
-		if v, err := l.evaluate(t.Context()); err != nil || !v.Converged || len(v.WithoutPlugin) > 0 {
-			t.Errorf("got %+v, %v", v, err)
-		}
-	})
-}
-
-// TestOthersAreNotPlacedHere: an unscheduled plugin's pod for another node does not count for this one.
-func TestOthersAreNotPlacedHere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newWaitingCluster()
-		l.plugins = append(l.plugins, unscheduled("elsewhere"))
-		if v, err := l.evaluate(t.Context()); err != nil || !v.Converged || len(v.WithoutPlugin) != 1 {
-			t.Errorf("got %+v, %v", v, err)
-		}
-	})
+// TestNoPluginIsNeeded: of a pod that goes meanwhile, and a plugin's pod that is to be placed on another node only.
+func TestNoPluginIsNeeded(t *testing.T) {
+	for waiting, change := range map[int]func(l *waitingCluster){
+		0: func(l *waitingCluster) { l.later = func(l *waitingCluster) { l.pods = nil } },
+		1: func(l *waitingCluster) { l.plugins = append(l.plugins, unscheduled("elsewhere")) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newWaitingCluster()
+			change(l)
+			if v, err := l.evaluate(t.Context()); err != nil || !v.Converged || len(v.WithoutPlugin) != waiting {
+				t.Errorf("got %+v, %v, want %d that wait", v, err, waiting)
+			}
+		})
+	}
 }
 
 // TestNoTimeForASecondLook: at the deadline the node is a laggard. After a cancellation there is an error.

@@ -108,9 +108,7 @@ func TestRenderFiles(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tree, err := Render(c.spec, c.objects, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got := show(tree.Payload); !slices.Equal(got, c.want) {
 				t.Errorf("\ngot  %q\nwant %q", got, c.want)
 			}
@@ -279,9 +277,7 @@ func TestRenderConflicts(t *testing.T) {
 	}
 	// Paths with the same start but different elements don't conflict.
 	tree, err := Render(spec(source(0, cm, "b"), source(1, cm, "a", "x:confx/x", "x:con/f")), objects(a, b), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, want := show(tree.Payload), []string{"con/f=a x/0644", "conf=b conf/0644", "conf.d=b conf.d/0644", "confx/x=a x/0644"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -311,9 +307,7 @@ func TestRenderNamesObjects(t *testing.T) {
 	render := func() map[string][]volume.Ref {
 		t.Helper()
 		shown, err := Render(s, objects(object(secret, "db", "x", "y"), object(cm, "ca", "x"), object(cm, "own", "x", "y")), opts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got := map[string][]volume.Ref{}
 		for _, f := range shown.Files {
 			got[f.Path] = f.Refs
@@ -327,5 +321,13 @@ func TestRenderNamesObjects(t *testing.T) {
 	want = map[string][]volume.Ref{"p": {own}, "own": {own}, "x": {ca}, "mixed.env": {ca, own}, "plain.env": {own}}
 	if got := render(); !reflect.DeepEqual(got, want) {
 		t.Errorf("refused: got %v, want %v", got, want)
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -59,34 +61,6 @@ func (m *meter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (w *world) size(t *testing.T) int {
-	t.Helper()
-	m := &meter{}
-	if err := w.reporter().Collect(nil).Write(m); err != nil {
-		t.Fatal(err)
-	}
-	return m.written
-}
-
-// TestNamesOnce: long names count once for each object, and not for each volume.
-func TestNamesOnce(t *testing.T) {
-	const volumes, objects, short, long = 128, 256, 13, 253
-	var sizes []int
-	for _, name := range []int{short, long} {
-		w := &world{}
-		w.large("web", "o", volumes, objects, name)
-		sizes = append(sizes, w.size(t))
-	}
-	t.Logf("%d volumes with %d objects: %d KiB with names of %d bytes, %d KiB with names of %d", volumes, objects, sizes[0]>>10, short, sizes[1]>>10, long)
-	const ofTime = 10 // observedAt has up to 9 digits after the seconds
-	if more := sizes[1] - sizes[0]; more > objects*(long-short)+ofTime {
-		t.Errorf("long names add %d bytes, want at most %d", more, objects*(long-short)+ofTime)
-	}
-	if limit := volumes*objects*112 + objects*512 + volumes*512; sizes[1] > limit {
-		t.Errorf("%d bytes, want at most %d", sizes[1], limit)
-	}
-}
-
 // TestMemory: a report of 10 pods (100 in the long form) with 1,024 pairs of volume and object is never held. What it is created from grows with the number of objects and volumes,
 // and not with their names.
 func TestMemory(t *testing.T) {
@@ -106,7 +80,14 @@ func TestMemory(t *testing.T) {
 				w.large(fmt.Sprint("pod-", pod), name(pod, volume), 1, objects, 253)
 			}
 		}
-		size := w.size(t)
+		whole := &meter{}
+		if err := w.reporter().Collect(nil).Write(whole); err != nil {
+			t.Fatal(err)
+		}
+		size := whole.written
+		if limit := pods*volumes*objects*112 + len(w.objects)*512 + len(w.volumes)*512; size > limit { // long names count once for each object
+			t.Errorf("of %s: %d bytes, want at most %d", what, size, limit)
+		}
 		var before, collected, half, end runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
@@ -176,5 +157,173 @@ func TestReportWhileItChanges(t *testing.T) {
 	}
 	if err := stream.Write(io.Discard); err != nil {
 		t.Error(err)
+	}
+}
+
+// shows returns volumes that show an object, one at each version, and the state of that object.
+func shows(shown string, o manager.ObjectStatus) *world {
+	o.Ref = configMap("app")
+	w := &world{objects: []manager.ObjectStatus{o}}
+	for version := range strings.SplitSeq(shown, " ") {
+		w.volumes = append(w.volumes, publisher.VolumeStatus{
+			Condition: "VolumeUpdateFailed", Refs: []volume.Ref{o.Ref},
+			Record: record.Record{Shown: map[volume.Ref]volume.Version{o.Ref: {UID: "u", ResourceVersion: version}}},
+		})
+	}
+	return w
+}
+
+// TestOlderAnswer: an answer is older than what the manager knows, or than what an earlier process has written.
+func TestOlderAnswer(t *testing.T) {
+	at := func(version string) volume.Version { return volume.Version{UID: "u", ResourceVersion: version} }
+	for name, test := range map[string]struct {
+		shown string
+		known manager.ObjectStatus
+		want  string
+	}{
+		"refused": {
+			"12",
+			manager.ObjectStatus{Version: at("12"), OlderAnswer: &manager.OlderAnswer{Object: at("9"), ResourceVersion: "11", Known: "20"}},
+			`"olderAnswer":{"object":{"uid":"u","resourceVersion":"9"},"resourceVersion":"11","known":"20"}`,
+		},
+		"refused, and without the object": {
+			"12",
+			manager.ObjectStatus{Version: at("12"), OlderAnswer: &manager.OlderAnswer{ResourceVersion: "11", Known: "20"}},
+			`"olderAnswer":{"resourceVersion":"11","known":"20"}`,
+		},
+		"older than the files": {
+			"12",
+			manager.ObjectStatus{Version: at("9")},
+			`"olderAnswer":{"object":{"uid":"u","resourceVersion":"9"},"resourceVersion":"9","known":"12"}`,
+		},
+		"older than the files of two volumes": {
+			"12 9 13 11",
+			manager.ObjectStatus{Version: at("9")},
+			`"olderAnswer":{"object":{"uid":"u","resourceVersion":"9"},"resourceVersion":"9","known":"13"}`,
+		},
+		"current":                {"12", manager.ObjectStatus{Version: at("12")}, ""},
+		"newer":                  {"9", manager.ObjectStatus{Version: at("12")}, ""},
+		"absent":                 {"12", manager.ObjectStatus{}, ""},
+		"nothing is shown of it": {"", manager.ObjectStatus{Version: at("12")}, ""},
+	} {
+		got := volumeAsJSON(t, &shows(test.shown, test.known).report(t, 0).Volumes[0])
+		if strings.Contains(got, "olderAnswer") != (test.want != "") || !strings.Contains(got, test.want) {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// TestAnUpdateDuringTheReportIsNoOlderAnswer: what the files show is read before the objects, because it may only become newer.
+func TestAnUpdateDuringTheReportIsNoOlderAnswer(t *testing.T) {
+	w := shows("9", manager.ObjectStatus{Version: volume.Version{UID: "u", ResourceVersion: "9"}})
+	r := w.reporter()
+	r.Objects = func(yield func(manager.ObjectStatus) bool) {
+		yield(w.objects[0])
+		w.volumes = shows("12", w.objects[0]).volumes
+	}
+	if got := read(t, r.Collect(nil)).Volumes[0].Objects[0]; got.OlderAnswer != nil {
+		t.Errorf("got %+v", got.OlderAnswer)
+	}
+}
+
+// TestRevisions: the revision of a version is known if a volume that shows it knows it. A volume for which the version says that a canary does
+// not exist knows nothing of it.
+func TestRevisions(t *testing.T) {
+	ref, version := configMap("app"), volume.Version{UID: "u1", ResourceVersion: "812"}
+	shows := func(revisions map[volume.Ref]volume.Revision) publisher.VolumeStatus {
+		return publisher.VolumeStatus{Record: record.Record{Shown: record.Versions{ref: version}}, Revisions: revisions}
+	}
+	known, unknown, none := shows(map[volume.Ref]volume.Revision{ref: "r1"}), shows(map[volume.Ref]volume.Revision{}), shows(nil)
+	absent := publisher.VolumeStatus{Record: record.Record{Absent: record.Versions{ref: version}}}
+	for name, test := range map[string]struct {
+		volumes []publisher.VolumeStatus
+		want    volume.Revision
+	}{
+		"known":              {[]publisher.VolumeStatus{unknown, known}, "r1"},
+		"and again":          {[]publisher.VolumeStatus{known, unknown}, "r1"},
+		"none":               {[]publisher.VolumeStatus{unknown, none, unknown}, ""},
+		"unknown":            {[]publisher.VolumeStatus{unknown}, unknownRevision},
+		"absent, unknown":    {[]publisher.VolumeStatus{absent, unknown, absent}, unknownRevision},
+		"absent for all":     {[]publisher.VolumeStatus{absent, absent}, ""},
+		"absent, then known": {[]publisher.VolumeStatus{absent, known}, "r1"},
+	} {
+		shared := &object{}
+		shared.Ref = ref
+		var volumes []*reportedVolume
+		for _, v := range test.volumes {
+			volumes = append(volumes, &reportedVolume{VolumeStatus: v, objects: []namedObject{{object: shared}}})
+		}
+		if all := number(volumes); len(all) != 1 || len(all[0].versions) != 1 || all[0].versions[0].revision != test.want {
+			t.Errorf("%s: %+v, want %q", name, all[0].versions, test.want)
+		}
+	}
+}
+
+// TestFilter: a report of some objects has the volumes that name one of them or may name it, and only the names of the others. What it says
+// of these volumes is the same as in the whole report.
+func TestFilter(t *testing.T) {
+	at := func(version string) volume.Version { return volume.Version{UID: "u", ResourceVersion: version} }
+	v := func(pod, name string, bytes int64, refs ...volume.Ref) publisher.VolumeStatus {
+		v := publisher.VolumeStatus{
+			VolumeID: pod + name, Target: "/k/pods/x/volumes/kubernetes.io~csi/" + name + "/mount", Pod: volume.Pod{Namespace: "shop", Name: pod, UID: types.UID(pod)},
+			Condition: publisher.ConditionCurrent, Refs: refs, Bytes: bytes, Record: record.Record{Shown: record.Versions{}},
+		}
+		for _, ref := range refs {
+			v.Shown[ref] = at("8")
+		}
+		return v
+	}
+	app, db, other := configMap("app"), configMap("db"), configMap("other")
+	secret := volume.Ref{Kind: volume.Secret, Namespace: "shop", Name: "app"}
+	w := &world{
+		volumes: []publisher.VolumeStatus{
+			v("web", "one", 1, other, app), v("web", "two", 1, other), v("web", "three", 1, secret), v("old", "unknown", 1), v("job", "db", 1, db, other), v("job", "other", 1, other),
+			v("new", "not-mounted", 0, app, other),
+		},
+		objects: []manager.ObjectStatus{
+			{Ref: app, State: manager.Present, Version: at("8")},
+			{Ref: db, State: manager.Present, Version: at("8")},
+			{Ref: other, State: manager.Present, Version: at("8"), Stale: true, Since: time.Now().Add(-time.Hour)},
+		},
+	}
+	whole := map[string]status.Volume{}
+	for _, v := range w.report(t, 0).Volumes {
+		v.Objects = nil
+		whole[v.VolumeID] = v
+	}
+	for _, test := range []struct {
+		asked   []volume.Ref
+		want    []string
+		objects int
+		others  string
+	}{
+		{[]volume.Ref{app}, []string{"new/not-mounted app other", "old/unknown", "web/one app"}, 2, "[{web [two three]} {job [db other]}]"},
+		{[]volume.Ref{db, app}, []string{"job/db db", "new/not-mounted app other", "old/unknown", "web/one app"}, 3, "[{web [two three]} {job [other]}]"},
+		{[]volume.Ref{configMap("nobody")}, []string{"old/unknown"}, 0, "[{web [one two three]} {job [db other]} {new [not-mounted]}]"},
+	} {
+		var keys []status.ObjectKey
+		for _, ref := range test.asked {
+			keys = append(keys, status.ObjectKey{Kind: string(ref.Kind), Namespace: ref.Namespace, Name: ref.Name})
+		}
+		report := w.report(t, 0, keys...)
+		var got []string
+		for _, v := range report.Volumes {
+			line := v.Pod.Name + "/" + v.Name
+			for _, o := range v.Objects {
+				line += " " + o.Name
+			}
+			got = append(got, line)
+			v.Objects = nil
+			if all := whole[v.VolumeID]; fmt.Sprint(v) != fmt.Sprint(all) {
+				t.Errorf("got  %+v\nwant %+v", v, all)
+			}
+		}
+		slices.Sort(got)
+		if others := fmt.Sprint(report.Others); !slices.Equal(got, test.want) || len(report.Objects) != test.objects || others != test.others {
+			t.Errorf("%v: got %q, %d objects, others %s; want %q, %d, %s", test.asked, got, len(report.Objects), others, test.want, test.objects, test.others)
+		}
+	}
+	if others := w.report(t, 0).Others; others != nil {
+		t.Errorf("the whole report has others: %v", others)
 	}
 }

@@ -41,9 +41,7 @@ func (t Table) text(tt *testing.T, reports ...*Report) string {
 	for _, r := range reports {
 		counts.Add(r)
 	}
-	if err := t.Write(&out, counts, reports...); err != nil {
-		tt.Fatal(err)
-	}
+	must(tt, t.Write(&out, counts, reports...))
 	return out.String()
 }
 
@@ -236,13 +234,9 @@ func TestEncode(t *testing.T) {
 		OutputJSON: func(text []byte) ([]byte, error) { return text, nil }, OutputYAML: yaml.YAMLToJSON,
 	} {
 		var out bytes.Buffer
-		if err := Encode(&out, output, want); err != nil {
-			t.Fatal(err)
-		}
+		must(t, Encode(&out, output, want))
 		text, err := toJSON(out.Bytes())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, err := Read(bytes.NewReader(text)); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v\n%s", output, err, out.String())
 		}
@@ -264,3 +258,52 @@ func TestEncode(t *testing.T) {
 }
 
 func (failing) Write([]byte) (int, error) { return 0, errFault }
+
+// TestReasonsInTheTable: for the environment volume, the reason says that no container has started with what it shows. For an older answer, it
+// names the versions of one object and says what to do.
+func TestReasonsInTheTable(t *testing.T) {
+	at, shown := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), &Version{UID: "u", ResourceVersion: "2"}
+	object := func(opened string) VolumeObject {
+		o := VolumeObject{Object: &Object{Kind: "Secret", Namespace: "shop", Name: "db"}, Shown: shown, Opened: opened, ShownSince: &at}
+		if opened == "" {
+			o.OpenedAt = &at
+		}
+		return o
+	}
+	notShown := object("no")
+	notShown.Shown = nil
+	app, db := VolumeObject{Object: &Object{Kind: "ConfigMap", Namespace: "shop", Name: "app"}}, VolumeObject{Object: &Object{Kind: "Secret", Namespace: "shop", Name: "db", OlderAnswer: &OlderAnswer{ResourceVersion: "11", Known: "20"}}}
+	canary := VolumeObject{Object: &Object{Kind: "ConfigMap", Namespace: "shop", Name: "app", Canary: "10%"}, Absent: &Version{UID: "u", ResourceVersion: "1"}}
+	const (
+		variables = "the containers run with older variables, or have not started, since 2026-01-01T00:00:00Z"
+		answer    = `Secret "shop/db": the API server answers with resourceVersion 11, older than 20: if etcd was restored with a bumped revision, write the object again, otherwise restart all plugins and then replace the pods`
+	)
+	for _, test := range []struct {
+		name, reason string
+		objects      []VolumeObject
+		want         string
+	}{
+		{EnvironmentVolume, "", []VolumeObject{object(""), object("no")}, variables},
+		{EnvironmentVolume, "stale", []VolumeObject{object("no")}, "stale"},
+		{EnvironmentVolume, "", []VolumeObject{object(""), object("unknown"), object("unsupported"), notShown}, "-"},
+		{"settings", "", []VolumeObject{object("no")}, "-"},
+		{"settings", "stale", []VolumeObject{app, db}, "stale; " + answer},
+		{"settings", "", []VolumeObject{db}, answer},
+		{"settings", "", []VolumeObject{db, app, db, db}, answer + " (the same of 2 more objects)"},
+		{"settings", "stale", []VolumeObject{app, canary}, "stale"},
+		{"settings", "", []VolumeObject{app, canary}, `ConfigMap "shop/app": canary 10%: not for this pod`},
+	} {
+		got := (Table{NoHeaders: true}).text(t, sample(Volume{Name: test.name, Reason: test.reason, Objects: test.objects}))
+		if !strings.HasSuffix(got, "  "+test.want+"\n") {
+			t.Errorf("got\n%s\nwant the end %q", got, test.want)
+		}
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

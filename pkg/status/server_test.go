@@ -47,18 +47,12 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 func do(t *testing.T, method, url string) (status int, header http.Header, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return response.StatusCode, response.Header, string(text)
 }
 
@@ -105,9 +99,7 @@ func TestWhoReadsNothing(t *testing.T) {
 		return sample()
 	}))
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	if _, err := conn.Write([]byte("GET " + Path + " HTTP/1.1\r\nHost: test\r\n\r\n")); err != nil {
 		t.Fatal(err)
@@ -178,6 +170,45 @@ func TestOneAnswerAtATime(t *testing.T) {
 	for range 2 {
 		if err := <-answers; err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestQuery: the plugin learns of which objects a client wants to know.
+func TestQuery(t *testing.T) {
+	var asked [][]ObjectKey
+	address := serve(t, Handler(func(objects []ObjectKey) *Stream {
+		asked = append(asked, objects)
+		return stream(sample())
+	}))
+	transport := &http.Transport{DisableKeepAlives: true}
+	few := []ObjectKey{{"Secret", "shop", "db"}, {"ConfigMap", "shop", "a.b&object=c"}}
+	many := make([]ObjectKey, 1000)
+	for i := range many {
+		many[i] = ObjectKey{"Secret", "shop", strings.Repeat("x", 253)}
+	}
+	for _, objects := range [][]ObjectKey{few, nil, many} {
+		if _, err := Fetch(t.Context(), transport, address, objects...); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(asked) != 3 || !slices.Equal(asked[0], few) || asked[1] != nil || asked[2] != nil {
+		t.Errorf("got %.1000v", asked)
+	}
+	for query, want := range map[string]int{
+		"object=Secret/shop/db&object=ConfigMap/shop/app&later=1": http.StatusOK,
+		"object=":                             http.StatusBadRequest,
+		"object=db":                           http.StatusBadRequest,
+		"object=%zz":                          http.StatusBadRequest,
+		"object=Secret/shop/":                 http.StatusBadRequest,
+		"object=Secret//db":                   http.StatusBadRequest,
+		"object=secret/shop/db":               http.StatusBadRequest,
+		"object=Secret/shop/db/x":             http.StatusBadRequest,
+		"object=Secret/shop/db&object=%1b/b/": http.StatusBadRequest,
+	} {
+		code, _, body := do(t, http.MethodGet, "http://"+address+Path+"?"+query)
+		if code != want || code != http.StatusOK && (!strings.Contains(body, "object: Invalid value: ") && !strings.Contains(body, "parse the query: ") || strings.Contains(body, "\x1b")) {
+			t.Errorf("%s: %d, %s", query, code, body)
 		}
 	}
 }

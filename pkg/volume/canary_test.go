@@ -1,8 +1,14 @@
 package volume
 
 import (
+	"encoding/json"
+	"fmt"
+	"maps"
 	"strings"
 	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func TestCanaryShare(t *testing.T) {
@@ -19,9 +25,6 @@ func TestCanaryShare(t *testing.T) {
 		{"100%", false, 100, ""},
 		{"10", false, 0, `"10", which is not a percentage such as 10%`},
 		{"ten", false, 0, `"ten", which is not`},
-		{"-1%", false, 0, "which is not"},
-		{"101%", false, 0, "which is not"},
-		{"010%", false, 0, "which is not"},
 		{"10%", true, 0, "immutable"},
 	} {
 		o := Object{Canary: test.annotation, Immutable: test.isImmutable}
@@ -86,6 +89,180 @@ func TestRefusedCanaries(t *testing.T) {
 		}
 		if _, err := Parse(attributes, Pod{Namespace: "ns"}); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s %s: %v, want %s", test.sources, test.more, err, test.want)
+		}
+	}
+}
+
+func TestParseShare(t *testing.T) {
+	for text, want := range map[string]int{"": 100, "0%": 0, "7%": 7, "10%": 10, "100%": 100} {
+		if got, ok := ParseShare(text); got != want || !ok {
+			t.Errorf("%q: %d, %t", text, got, ok)
+		}
+	}
+	for _, text := range []string{"10", "%", "101%", "-1%", "1.5%", " 1%", "1%\n", "00%", "010%", "ten", "100%" + strings.Repeat("0", 1<<18)} {
+		if got, ok := ParseShare(text); got != 0 || ok {
+			t.Errorf("%.20q: %d, %t", text, got, ok)
+		}
+	}
+}
+
+// knownPlace was computed by another program.
+const knownPlace = 98
+
+// TestRolloutPlace: places are spread over all percents, and a known pod has the place that it always had. With another place, a held
+// version would reach pods that had not taken it.
+func TestRolloutPlace(t *testing.T) {
+	if got := RolloutPlace("5f1c3a52-6d3e-4c1b-9f0a-5b2c7d000001"); got != knownPlace {
+		t.Errorf("the place is %d, want %d", got, knownPlace)
+	}
+	const pods = 20_000
+	var counts [101]int
+	for i := range pods {
+		counts[RolloutPlace(types.UID(fmt.Sprintf("%08x-6d3e-4c1b-9f0a-5b2c7d%06x", i*2654435761, i)))]++
+	}
+	for i, n := range counts[1:] {
+		if n < pods/100*7/10 || n > pods/100*13/10 {
+			t.Errorf("%d of %d pods have the place %d", n, pods, i+1)
+		}
+	}
+}
+
+// TestRevisions: a revision has a form that can be printed anywhere.
+func TestRevisions(t *testing.T) {
+	for text, want := range map[string]bool{
+		"4f2a91c": true, "refs/heads/main@sha1:4f2a91c+dirty_1.2-3": true, "1": true, strings.Repeat("r", 128): true,
+		"": false, strings.Repeat("r", 129): false, "a b": false, "a\n": false, "ä": false, "a;b": false, "a=b": false,
+	} {
+		if Revision(text).IsValid() != want {
+			t.Errorf("%q: %t", text, !want)
+		}
+	}
+}
+
+// TestPodFromContext: a pod is known by all of its names, as the kubelet gives them. Each one must be fit for a path and a log.
+func TestPodFromContext(t *testing.T) {
+	kubelets := map[string]string{
+		kubeletPrefix + "pod.namespace": "ns", kubeletPrefix + "pod.name": "web-0", kubeletPrefix + "pod.uid": "8f7e",
+		kubeletPrefix + "serviceAccount.name": "web", "secret": "db",
+	}
+	if pod, err := PodFromContext(kubelets); err != nil || pod != testPod() {
+		t.Errorf("got %+v, %v", pod, err)
+	}
+	const (
+		required    = "Required value: the CSIDriver object must have podInfoOnMount: true"
+		noElement   = "must be a single path element"
+		unprintable = "must not contain characters that can't be printed"
+	)
+	for name, test := range map[string]struct{ key, value, want string }{
+		"no namespace":  {"pod.namespace", "", required},
+		"no name":       {"pod.name", "", required},
+		"no UID":        {"pod.uid", "", required},
+		"no account":    {"serviceAccount.name", "", required},
+		"a path":        {"pod.uid", "a/b", `Invalid value: "a/b": ` + noElement},
+		"a NUL":         {"pod.uid", "a\x00", `Invalid value: "a\x00": ` + noElement},
+		"the directory": {"pod.name", ".", `Invalid value: ".": ` + noElement},
+		"the one above": {"pod.name", "..", `Invalid value: "..": ` + noElement},
+		"a line":        {"pod.name", "web\n", `Invalid value: "web\n": ` + unprintable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			changed := maps.Clone(kubelets)
+			changed[kubeletPrefix+test.key] = test.value
+			pod, err := PodFromContext(changed)
+			checkError(t, err, "volume_context["+kubeletPrefix+test.key+"]: "+test.want)
+			if pod != (Pod{}) {
+				t.Errorf("got the pod %+v", pod)
+			}
+		})
+	}
+	for _, name := range []string{"...", ".a", "a..b", "web.0"} {
+		changed := maps.Clone(kubelets)
+		changed[kubeletPrefix+"pod.name"] = name
+		if pod, err := PodFromContext(changed); err != nil || pod.Name != name {
+			t.Errorf("got %+v, %v", pod, err)
+		}
+	}
+	if _, err := PodFromContext(nil); err == nil || strings.Count(err.Error(), required) != 4 {
+		t.Errorf("an empty context: %v", err)
+	}
+}
+
+// TestRemoveDeleted: files of deleted objects are removed only if the author asks for it.
+func TestRemoveDeleted(t *testing.T) {
+	for onDelete, want := range map[string]bool{"": false, "Keep": false, "Remove": true} {
+		attributes := map[string]string{"secret": "db", "onDelete": onDelete}
+		if onDelete == "" {
+			delete(attributes, "onDelete")
+		}
+		spec, err := Parse(attributes, testPod())
+		if err != nil || spec.RemoveDeleted() != want {
+			t.Errorf("%q: got %+v, %v", onDelete, spec, err)
+		}
+	}
+}
+
+const (
+	canaryToken = "eyJhbGciOi.CANARY.c2ln"
+	expiry      = "2030-01-02T03:04:05Z"
+)
+
+func tokens(audience, token, expires string) map[string]string {
+	return map[string]string{tokensKey: fmt.Sprintf(`{%q:{"token":%q,"expirationTimestamp":%q}}`, audience, token, expires)}
+}
+
+func TestTokenFromRequestRefuses(t *testing.T) {
+	const fix = `the CSIDriver object must have tokenRequests: [{audience: ""}] and requiresRepublish: true`
+	for want, test := range map[string]struct{ secrets, context map[string]string }{
+		`volume_context[csi.storage.k8s.io/serviceAccount.tokens]: Required value: ` + fix:                                                      {},
+		`secrets[csi.storage.k8s.io/serviceAccount.tokens]: Invalid value: "a string of 22 bytes": must be a JSON object of tokens by audience`: {map[string]string{tokensKey: canaryToken}, tokens("", canaryToken, expiry)},
+		`volume_context[csi.storage.k8s.io/serviceAccount.tokens][]: Required value: ` + fix:                                                    {nil, tokens("vault", canaryToken, expiry)},
+		`volume_context[csi.storage.k8s.io/serviceAccount.tokens][]: Invalid value: "an object": must have token and expirationTimestamp`:       {nil, map[string]string{tokensKey: `{"":{"token":"` + canaryToken + `"}}`}},
+		`secrets[csi.storage.k8s.io/serviceAccount.tokens][]: Invalid value: "an object": must have token and expirationTimestamp`:              {tokens("", "", expiry), nil},
+		`secrets[csi.storage.k8s.io/serviceAccount.tokens]: Invalid value: "a string of 68 bytes": must be a JSON object of tokens by audience`: {tokens("", canaryToken, "soon"), nil},
+	} {
+		got, err := TokenFromRequest(test.secrets, test.context)
+		if err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "CANARY") || got.Reveal() != "" {
+			t.Errorf("%s: the error or what came with it holds the token", want)
+		}
+	}
+}
+
+// A value that holds a token never shows it when it is formatted or marshalled.
+func TestTokenIsNeverShown(t *testing.T) {
+	token := NewToken(canaryToken, time.Now())
+	type hidden struct{ token Token }
+	for _, held := range []any{token, &token, hidden{token}, struct{ Token Token }{token}, []Token{token}, map[string]*Token{"a": &token}} {
+		asJSON, err := json.Marshal(held)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+			if text := fmt.Sprintf(verb, held); strings.Contains(text, "CANARY") || strings.Contains(text, fmt.Sprintf("%x", "CANARY")) {
+				t.Errorf("%s of %T shows the token", verb, held)
+			}
+		}
+		if strings.Contains(string(asJSON), "CANARY") {
+			t.Errorf("JSON of %T shows the token", held)
+		}
+	}
+}
+
+// A token that the kubelet provides again is the same one, whenever it expires.
+func TestSameToken(t *testing.T) {
+	now := time.Now()
+	token := NewToken(canaryToken, now)
+	for name, test := range map[string]struct {
+		other Token
+		want  bool
+	}{
+		"provided again": {NewToken(canaryToken, now.Add(time.Hour)), true},
+		"the next one":   {NewToken(canaryToken+"2", now), false},
+		"none":           {Token{}, false},
+	} {
+		if token.Same(test.other) != test.want || test.other.Same(token) != test.want {
+			t.Errorf("%s: want %t", name, test.want)
 		}
 	}
 }

@@ -116,9 +116,11 @@ func checkSpec(t *testing.T, spec *Spec) {
 		if s.Field == "" {
 			t.Errorf("source %+v has no field", s)
 		}
-		things := 0
+		isFile := s.Env != nil || s.PodEnv != nil || s.Join != nil || s.Expand != nil || s.Versions
+		if isFile {
+			file(s.Path, s.Mode)
+		}
 		if s.Projection != nil {
-			things++
 			for _, item := range s.Projection.Items {
 				file(item.Path, item.Mode)
 				if item.Key == "" {
@@ -127,27 +129,15 @@ func checkSpec(t *testing.T, spec *Spec) {
 			}
 		}
 		if s.Env != nil {
-			things++
-			file(s.Path, s.Mode)
 			checkEnv(t, &s)
 		}
-		if s.PodEnv != nil {
-			things++
-			file(s.Path, s.Mode)
-			if s.PodEnv.Container == "" || !isFormat(s.Format) {
-				t.Errorf("podEnv %+v", *s.PodEnv)
-			}
+		if s.PodEnv != nil && (s.PodEnv.Container == "" || !isFormat(s.Format)) {
+			t.Errorf("podEnv %+v", *s.PodEnv)
 		}
-		if s.Join != nil {
-			things++
-			file(s.Path, s.Mode)
-			if len(s.Join) == 0 {
-				t.Error("a joined file of nothing")
-			}
+		if s.Join != nil && len(s.Join) == 0 {
+			t.Error("a joined file of nothing")
 		}
 		if s.Expand != nil {
-			things++
-			file(s.Path, s.Mode)
 			checkExpand(t, &s)
 		}
 		if s.Below.Path != "" {
@@ -155,16 +145,15 @@ func checkSpec(t *testing.T, spec *Spec) {
 				t.Errorf("directory %+v of %+v: %v", s.Below, s, err)
 			}
 		}
-		if s.Versions {
-			things++
-			file(s.Path, s.Mode)
+		if s.Volume != "" && shown[s.Volume] {
+			t.Errorf("volume %q is shown twice", s.Volume)
 		}
-		if s.Volume != "" {
-			things++
-			if shown[s.Volume] {
-				t.Errorf("volume %q is shown twice", s.Volume)
+		shown[s.Volume] = true
+		things := 0
+		for _, is := range []bool{s.Projection != nil, s.Env != nil, s.PodEnv != nil, s.Join != nil, s.Expand != nil, s.Versions, s.Volume != ""} {
+			if is {
+				things++
 			}
-			shown[s.Volume] = true
 		}
 		if things != 1 {
 			t.Errorf("source %+v is not just one thing", s)

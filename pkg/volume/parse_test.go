@@ -21,6 +21,16 @@ type accepted struct {
 	want       Spec
 }
 
+func liveSpec(sources ...Source) Spec {
+	return Spec{Sources: sources, UpdatePolicy: UpdateLive, WriteStrategy: WriteAtomic, OnDelete: DeleteKeep}
+}
+
+// listing returns attributes that list sources.
+func listing(text string) map[string]string { return map[string]string{"sources": text} }
+
+func configMapRef(name string) Ref { return Ref{Kind: ConfigMap, Namespace: "ns", Name: name} }
+func secretRef(name string) Ref    { return Ref{Kind: Secret, Namespace: "ns", Name: name} }
+
 // acceptedCases returns every form that a pod's author may write, with its meaning.
 func acceptedCases() []accepted {
 	mode := func(m fs.FileMode) *fs.FileMode { return &m }
@@ -37,11 +47,8 @@ func acceptedCases() []accepted {
 		s.Projection.Items = items
 		return s
 	}
-	spec := func(sources ...Source) Spec {
-		return Spec{Sources: sources, UpdatePolicy: UpdateLive, WriteStrategy: WriteAtomic, OnDelete: DeleteKeep}
-	}
 	with := func(change func(*Spec)) Spec {
-		s := spec(short(Secret, "db"))
+		s := liveSpec(short(Secret, "db"))
 		change(&s)
 		return s
 	}
@@ -54,130 +61,115 @@ func acceptedCases() []accepted {
 		s.Projection.Optional = true
 		return s
 	}
-	twoSources := spec(
+	twoSources := liveSpec(
 		listed(0, ConfigMap, "app", Item{Key: "app.yaml", Path: "conf/app.yaml", Mode: mode(0o440)}, Item{Key: "b", Path: "b"}),
 		optional(listed(1, Secret, "db")),
 	)
-	sources := func(text string) map[string]string { return map[string]string{"sources": text} }
-	oneItem := func(item Item) Spec { return spec(listed(0, Secret, "s", item)) }
+	oneItem := func(item Item) Spec { return liveSpec(listed(0, Secret, "s", item)) }
 	oneMode := func(m *fs.FileMode) Spec { return oneItem(Item{Key: "k", Path: "k", Mode: m}) }
 
 	return []accepted{
-		{"short ConfigMap", map[string]string{"configMap": "app"}, spec(short(ConfigMap, "app"))},
-		{"short Secret", map[string]string{"secret": "db"}, spec(short(Secret, "db"))},
-		{"name with dots", map[string]string{"secret": "a.b-c.0"}, spec(short(Secret, "a.b-c.0"))},
-		{"longest name", map[string]string{"secret": strings.Repeat("n", 253)}, spec(short(Secret, strings.Repeat("n", 253)))},
+		{"short ConfigMap", map[string]string{"configMap": "app"}, liveSpec(short(ConfigMap, "app"))},
+		{"short Secret", map[string]string{"secret": "db"}, liveSpec(short(Secret, "db"))},
+		{"longest name", map[string]string{"secret": strings.Repeat("n", 253)}, liveSpec(short(Secret, strings.Repeat("n", 253)))},
 		{"owner and group", map[string]string{"secret": "db", "uid": "0", "gid": "2147483647"}, with(func(s *Spec) { s.UID, s.GID = id(0), id(2147483647) })},
-		{"owner alone", map[string]string{"secret": "db", "uid": "1000"}, with(func(s *Spec) { s.UID = id(1000) })},
-		{"live", map[string]string{"secret": "db", "updatePolicy": "Live"}, spec(short(Secret, "db"))},
+		{"live", map[string]string{"secret": "db", "updatePolicy": "Live"}, liveSpec(short(Secret, "db"))},
 		{"spread that opts out", map[string]string{"secret": "db", "spread": "0s"}, with(func(s *Spec) { s.Spread = 0 })},
 		{"spread", map[string]string{"secret": "db", "spread": "1m30s"}, with(func(s *Spec) { s.Spread = 90 * time.Second })},
 		{"the shortest spread", map[string]string{"secret": "db", "spread": "1s"}, with(func(s *Spec) { s.Spread = time.Second })},
 		{"the longest spread", map[string]string{"secret": "db", "spread": "1h"}, with(func(s *Spec) { s.Spread = time.Hour })},
 		{"pinned", map[string]string{"secret": "db", "updatePolicy": "Pinned"}, with(func(s *Spec) { s.UpdatePolicy = UpdatePinned })},
-		{"keep what is deleted", map[string]string{"secret": "db", "onDelete": "Keep"}, spec(short(Secret, "db"))},
 		{"remove what is deleted", map[string]string{"secret": "db", "onDelete": "Remove"}, with(func(s *Spec) { s.OnDelete = DeleteRemove })},
-		{"written atomically", map[string]string{"secret": "db", "writeStrategy": "Atomic"}, spec(short(Secret, "db"))},
 		{"written in place", map[string]string{"secret": "db", "writeStrategy": "InPlace"}, with(func(s *Spec) { s.WriteStrategy = WriteInPlace })},
-		{"own namespace", map[string]string{"secret": "db", "namespace": "ns"}, spec(short(Secret, "db"))},
+		{"own namespace", map[string]string{"secret": "db", "namespace": "ns"}, liveSpec(short(Secret, "db"))},
 		{"short volume", map[string]string{"volume": "settings", "uid": "0"}, with(func(s *Spec) { s.Sources, s.UID = []Source{{Volume: "settings", Field: "volume"}}, id(0) })},
 		{
 			"volumes in sources",
-			sources("[{volume: {name: a}}, {secret: {name: s}}, {volume: {name: b-0}}]"),
-			spec(Source{Volume: "a", Field: "sources[0].volume"}, listed(1, Secret, "s"), Source{Volume: "b-0", Field: "sources[2].volume"}),
+			listing("[{volume: {name: a}}, {secret: {name: s}}, {volume: {name: b-0}}]"),
+			liveSpec(Source{Volume: "a", Field: "sources[0].volume"}, listed(1, Secret, "s"), Source{Volume: "b-0", Field: "sources[2].volume"}),
 		},
-		{"optional", map[string]string{"secret": "db", "optional": "true"}, spec(optional(short(Secret, "db")))},
-		{"not optional", map[string]string{"secret": "db", "optional": "false"}, spec(short(Secret, "db"))},
-		{"default mode", map[string]string{"secret": "db", "defaultMode": "0400"}, withDefaultMode(0o400, spec(short(Secret, "db")))},
-		{"widest default mode", map[string]string{"secret": "db", "defaultMode": "0777"}, withDefaultMode(0o777, spec(short(Secret, "db")))},
-		{"default mode of nothing", map[string]string{"secret": "db", "defaultMode": "0000"}, withDefaultMode(0, spec(short(Secret, "db")))},
-		{"short default mode", map[string]string{"secret": "db", "defaultMode": "07"}, withDefaultMode(7, spec(short(Secret, "db")))},
+		{"optional", map[string]string{"secret": "db", "optional": "true"}, liveSpec(optional(short(Secret, "db")))},
+		{"not optional", map[string]string{"secret": "db", "optional": "false"}, liveSpec(short(Secret, "db"))},
+		{"default mode", map[string]string{"secret": "db", "defaultMode": "0400"}, withDefaultMode(0o400, liveSpec(short(Secret, "db")))},
+		{"widest default mode", map[string]string{"secret": "db", "defaultMode": "0777"}, withDefaultMode(0o777, liveSpec(short(Secret, "db")))},
+		{"default mode of nothing", map[string]string{"secret": "db", "defaultMode": "0000"}, withDefaultMode(0, liveSpec(short(Secret, "db")))},
 		{
 			"the kubelet's keys are passed over",
 			map[string]string{
 				"secret": "db", "csi.storage.k8s.io/pod.name": "web-0", "csi.storage.k8s.io/ephemeral": "true",
 				"csi.storage.k8s.io/serviceAccount.tokens": strings.Repeat("t", MaxAttributesSize),
 			},
-			spec(short(Secret, "db")),
+			liveSpec(short(Secret, "db")),
 		},
 		{
 			"short form with items",
 			map[string]string{"configMap": "app", "items": "- {key: a, path: x/a, mode: 0400}\n- {key: b, path: b}\n"},
-			spec(Source{Field: "configMap", Projection: &Projection{
-				Ref:   Ref{Kind: ConfigMap, Namespace: "ns", Name: "app"},
+			liveSpec(Source{Field: "configMap", Projection: &Projection{
+				Ref:   configMapRef("app"),
 				Items: []Item{{Key: "a", Path: "x/a", Mode: mode(0o400)}, {Key: "b", Path: "b"}},
 			}}),
 		},
 		{
 			"users of items",
 			map[string]string{"configMap": "app", "items": "[{key: a, path: a, user: 0}, {key: b, path: b, user: 2147483647}, {key: c, path: c, user: null}]"},
-			spec(Source{Field: "configMap", Projection: &Projection{
-				Ref:   Ref{Kind: ConfigMap, Namespace: "ns", Name: "app"},
+			liveSpec(Source{Field: "configMap", Projection: &Projection{
+				Ref:   configMapRef("app"),
 				Items: []Item{{Key: "a", Path: "a", User: id(0)}, {Key: "b", Path: "b", User: id(2147483647)}, {Key: "c", Path: "c"}},
 			}}),
 		},
-		{"short form with items in JSON", map[string]string{"secret": "s", "items": `[{"key":"k","path":"k"}]`}, spec(Source{
-			Projection: &Projection{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "s"}, Items: []Item{{Key: "k", Path: "k"}}}, Field: "secret",
+		{"short form with items in JSON", map[string]string{"secret": "s", "items": `[{"key":"k","path":"k"}]`}, liveSpec(Source{
+			Projection: &Projection{Ref: secretRef("s"), Items: []Item{{Key: "k", Path: "k"}}}, Field: "secret",
 		})},
-		{"empty items mean every key", map[string]string{"secret": "s", "items": "[]"}, spec(short(Secret, "s"))},
+		{"empty items mean every key", map[string]string{"secret": "s", "items": "[]"}, liveSpec(short(Secret, "s"))},
 		{
 			"sources in block YAML",
-			sources("- configMap:\n    name: app\n    items:\n    - key: app.yaml\n      path: conf/app.yaml\n      mode: 0440\n    - key: b\n      path: b\n- secret:\n    name: db\n    optional: true\n"),
+			listing("- configMap:\n    name: app\n    items:\n    - key: app.yaml\n      path: conf/app.yaml\n      mode: 0440\n    - key: b\n      path: b\n- secret:\n    name: db\n    optional: true\n"),
 			twoSources,
 		},
-		{"sources in flow YAML", sources(`[{configMap: {name: app, items: [{key: app.yaml, path: conf/app.yaml, mode: 0440}, {key: b, path: b}]}}, {secret: {name: db, optional: true}}]`), twoSources},
+		{"sources in flow YAML", listing(`[{configMap: {name: app, items: [{key: app.yaml, path: conf/app.yaml, mode: 0440}, {key: b, path: b}]}}, {secret: {name: db, optional: true}}]`), twoSources},
 		{
 			"sources in JSON",
-			sources(`[{"configMap":{"name":"app","items":[{"key":"app.yaml","path":"conf/app.yaml","mode":288},{"key":"b","path":"b"}]}},{"secret":{"name":"db","optional":true}}]`),
+			listing(`[{"configMap":{"name":"app","items":[{"key":"app.yaml","path":"conf/app.yaml","mode":288},{"key":"b","path":"b"}]}},{"secret":{"name":"db","optional":true}}]`),
 			twoSources,
 		},
 		{
 			"sources in JSON indented by tabs",
-			sources("[\n\t{\n\t\t\"configMap\": {\n\t\t\t\"name\": \"app\",\n\t\t\t\"items\": [{\"key\": \"app.yaml\", \"path\": \"conf/app.yaml\", \"mode\": 288},\n\t\t\t\t{\"key\": \"b\", \"path\": \"b\"}]\n\t\t}\n\t},\n\t{\"secret\": {\"name\": \"db\", \"optional\": true}}\n]\n"),
+			listing("[\n\t{\n\t\t\"configMap\": {\n\t\t\t\"name\": \"app\",\n\t\t\t\"items\": [{\"key\": \"app.yaml\", \"path\": \"conf/app.yaml\", \"mode\": 288},\n\t\t\t\t{\"key\": \"b\", \"path\": \"b\"}]\n\t\t}\n\t},\n\t{\"secret\": {\"name\": \"db\", \"optional\": true}}\n]\n"),
 			twoSources,
 		},
-		{"with comments, a document start and an end", sources("# both\n---\n- secret: {name: s} # a secret\n...\n"), spec(listed(0, Secret, "s"))},
-		{"with Windows line ends", sources("- secret:\r\n    name: s\r\n"), spec(listed(0, Secret, "s"))},
-		{"own namespace in sources", sources(`[{secret: {name: s, namespace: ns}}]`), spec(listed(0, Secret, "s"))},
-		{"not optional in sources", sources(`[{secret: {name: s, optional: false}}]`), spec(listed(0, Secret, "s"))},
-		{"null is not given", sources("- secret: {name: s, namespace: ~, optional: null, items: }\n  configMap:\n"), spec(listed(0, Secret, "s"))},
-		{"null mode is not given", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: null}]}}]`), oneMode(nil)},
-		{"empty items in sources", sources(`[{secret: {name: s, items: []}}]`), spec(listed(0, Secret, "s"))},
-		{"quoted number as a name", sources(`[{secret: {name: "123"}}]`), spec(listed(0, Secret, "123"))},
-		{"date as a name", sources(`[{secret: {name: 2026-01-31}}]`), spec(listed(0, Secret, "2026-01-31"))},
-		{"as kubectl reads YAML 1.1's words", sources(`[{secret: {name: s, optional: yes}}]`), spec(optional(listed(0, Secret, "s")))},
-		{"with tags", sources(`!mine [!!map {secret: {name: !!str 7}}]`), spec(listed(0, Secret, "7"))},
-		{"with a merged mapping", sources(`[{secret: {name: s, <<: {optional: true}}}]`), spec(optional(listed(0, Secret, "s")))},
-		{"mode with a fraction of zero", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 288.0}]}}]`), oneMode(mode(0o440))},
-		{"mode with a plus and an underscore", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: +0_440}]}}]`), oneMode(mode(0o440))},
-		{"an anchor that nothing uses", sources(`[&a {secret: {name: s}}]`), spec(listed(0, Secret, "s"))},
+		{"with comments, a document start and an end", listing("# both\n---\n- secret: {name: s} # a secret\n...\n"), liveSpec(listed(0, Secret, "s"))},
+		{"own namespace in sources", listing(`[{secret: {name: s, namespace: ns}}]`), liveSpec(listed(0, Secret, "s"))},
+		{"null is not given", listing("- secret: {name: s, namespace: ~, optional: null, items: }\n  configMap:\n"), liveSpec(listed(0, Secret, "s"))},
+		{"empty items in sources", listing(`[{secret: {name: s, items: []}}]`), liveSpec(listed(0, Secret, "s"))},
+		{"quoted number as a name", listing(`[{secret: {name: "123"}}]`), liveSpec(listed(0, Secret, "123"))},
+		{"as kubectl reads YAML 1.1's words", listing(`[{secret: {name: s, optional: yes}}]`), liveSpec(optional(listed(0, Secret, "s")))},
+		{"with tags", listing(`!mine [!!map {secret: {name: !!str 7}}]`), liveSpec(listed(0, Secret, "7"))},
+		{"with a merged mapping", listing(`[{secret: {name: s, <<: {optional: true}}}]`), liveSpec(optional(listed(0, Secret, "s")))},
+		{"mode with a fraction of zero", listing(`[{secret: {name: s, items: [{key: k, path: k, mode: 288.0}]}}]`), oneMode(mode(0o440))},
+		{"an anchor that nothing uses", listing(`[&a {secret: {name: s}}]`), liveSpec(listed(0, Secret, "s"))},
 		{
 			"one object twice",
-			sources(`[{secret: {name: s}}, {configMap: {name: s}}, {secret: {name: s, items: [{key: k, path: other}]}}]`),
-			spec(listed(0, Secret, "s"), listed(1, ConfigMap, "s"), listed(2, Secret, "s", Item{Key: "k", Path: "other"})),
+			listing(`[{secret: {name: s}}, {configMap: {name: s}}, {secret: {name: s, items: [{key: k, path: other}]}}]`),
+			liveSpec(listed(0, Secret, "s"), listed(1, ConfigMap, "s"), listed(2, Secret, "s", Item{Key: "k", Path: "other"})),
 		},
-		{"one key at two paths", sources(`[{secret: {name: s, items: [{key: k, path: a}, {key: k, path: b}]}}]`), spec(listed(0, Secret, "s", Item{Key: "k", Path: "a"}, Item{Key: "k", Path: "b"}))},
+		{"one key at two paths", listing(`[{secret: {name: s, items: [{key: k, path: a}, {key: k, path: b}]}}]`), liveSpec(listed(0, Secret, "s", Item{Key: "k", Path: "a"}, Item{Key: "k", Path: "b"}))},
 		{
 			"paths that share directories",
-			sources(`[{secret: {name: s, items: [{key: k, path: d/e/a}, {key: k, path: d/e/b}, {key: k, path: d/c}, {key: k, path: d.x}]}}]`),
-			spec(listed(0, Secret, "s", Item{Key: "k", Path: "d/e/a"}, Item{Key: "k", Path: "d/e/b"}, Item{Key: "k", Path: "d/c"}, Item{Key: "k", Path: "d.x"})),
+			listing(`[{secret: {name: s, items: [{key: k, path: d/e/a}, {key: k, path: d/e/b}, {key: k, path: d/c}, {key: k, path: d.x}, {key: k, path: a}, {key: k, path: a-b}, {key: k, path: ab}, {key: k, path: b/a}]}}]`),
+			liveSpec(listed(0, Secret, "s", Item{Key: "k", Path: "d/e/a"}, Item{Key: "k", Path: "d/e/b"}, Item{Key: "k", Path: "d/c"}, Item{Key: "k", Path: "d.x"},
+				Item{Key: "k", Path: "a"}, Item{Key: "k", Path: "a-b"}, Item{Key: "k", Path: "ab"}, Item{Key: "k", Path: "b/a"})),
 		},
-		{"nested path", sources(`[{secret: {name: s, items: [{key: k, path: a/b/c/d}]}}]`), oneItem(Item{Key: "k", Path: "a/b/c/d"})},
-		{"unclean path", sources(`[{secret: {name: s, items: [{key: k, path: ".//a/./b//c"}]}}]`), oneItem(Item{Key: "k", Path: "a/b/c"})},
-		{"path with a slash at its end", sources(`[{secret: {name: s, items: [{key: k, path: "a/b/"}]}}]`), oneItem(Item{Key: "k", Path: "a/b"})},
-		{"path with blanks and beyond ASCII", sources(`[{secret: {name: s, items: [{key: k, path: "größe 1/ü"}]}}]`), oneItem(Item{Key: "k", Path: "größe 1/ü"})},
-		{"key with every sort of character", sources(`[{secret: {name: s, items: [{key: .A-z_0.9, path: k}]}}]`), oneItem(Item{Key: ".A-z_0.9", Path: "k"})},
-		{"mode in decimal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 288}]}}]`), oneMode(mode(0o440))},
-		{"mode in YAML's octal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 0440}]}}]`), oneMode(mode(0o440))},
-		{"mode in YAML 1.2's octal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 0o440}]}}]`), oneMode(mode(0o440))},
-		{"mode in hexadecimal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 0x120}]}}]`), oneMode(mode(0o440))},
-		{"mode as an octal string", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: "0440"}]}}]`), oneMode(mode(0o440))},
-		{"mode as an octal string in single quotes", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: '0440'}]}}]`), oneMode(mode(0o440))},
-		{"mode as an octal string in JSON", sources(`[{"secret": {"name": "s", "items": [{"key": "k", "path": "k", "mode": "0440"}]}}]`), oneMode(mode(0o440))},
-		{"mode 0", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 0}]}}]`), oneMode(mode(0))},
-		{"widest mode in decimal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: 511}]}}]`), oneMode(mode(0o777))},
-		{"widest mode in octal", sources(`[{secret: {name: s, items: [{key: k, path: k, mode: "0777"}]}}]`), oneMode(mode(0o777))},
-		{"default mode beside sources", map[string]string{"sources": `[{secret: {name: s}}]`, "defaultMode": "0440"}, withDefaultMode(0o440, spec(listed(0, Secret, "s")))},
+		{"unclean path", listing(`[{secret: {name: s, items: [{key: k, path: ".//a/./b//c"}]}}]`), oneItem(Item{Key: "k", Path: "a/b/c"})},
+		{"path with blanks and beyond ASCII", listing(`[{secret: {name: s, items: [{key: k, path: "größe 1/ü"}]}}]`), oneItem(Item{Key: "k", Path: "größe 1/ü"})},
+		{"key with every sort of character", listing(`[{secret: {name: s, items: [{key: .A-z_0.9, path: k}]}}]`), oneItem(Item{Key: ".A-z_0.9", Path: "k"})},
+		{"mode in decimal", listing(`[{secret: {name: s, items: [{key: k, path: k, mode: 288}]}}]`), oneMode(mode(0o440))},
+		{"mode in YAML's octal", listing(`[{secret: {name: s, items: [{key: k, path: k, mode: 0440}]}}]`), oneMode(mode(0o440))},
+		{"mode in YAML 1.2's octal", listing(`[{secret: {name: s, items: [{key: k, path: k, mode: 0o440}]}}]`), oneMode(mode(0o440))},
+		{"mode as an octal string", listing(`[{secret: {name: s, items: [{key: k, path: k, mode: "0440"}]}}]`), oneMode(mode(0o440))},
+		{"mode as an octal string in JSON", listing(`[{"secret": {"name": "s", "items": [{"key": "k", "path": "k", "mode": "0440"}]}}]`), oneMode(mode(0o440))},
+		{"mode 0", listing(`[{secret: {name: s, items: [{key: k, path: k, mode: 0}]}}]`), oneMode(mode(0))},
+		{"widest mode in octal", listing(`[{secret: {name: s, items: [{key: k, path: k, mode: "0777"}]}}]`), oneMode(mode(0o777))},
+		{"default mode beside sources", map[string]string{"sources": `[{secret: {name: s}}]`, "defaultMode": "0440"}, withDefaultMode(0o440, liveSpec(listed(0, Secret, "s")))},
 	}
 }
 

@@ -1,6 +1,9 @@
 package volume
 
 import (
+	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -16,42 +19,28 @@ func pathCases() []pathCase {
 		{name: "file", path: "a", want: "a"},
 		{name: "nested", path: "a/b/c", want: "a/b/c"},
 		{name: "leading dot", path: "./a", want: "a"},
-		{name: "dots inside", path: "a/./b", want: "a/b"},
-		{name: "dot at the end", path: "a/.", want: "a"},
 		{name: "double slash", path: "a//b", want: "a/b"},
 		{name: "hidden file", path: ".a", want: ".a"},
 		{name: "dots in a name", path: "a..b/c..", want: "a..b/c.."},
 		{name: "names of the writer below a directory", path: "a/..data", want: "a/..data"},
-		{name: "three dots below a directory", path: "a/...", want: "a/..."},
-		{name: "blank", path: " ", want: " "},
-		{name: "backslash", path: `a\b`, want: `a\b`},
-		{name: "line end", path: "a\nb", want: "a\nb"},
 		{name: "longest element", path: "a/" + element, want: "a/" + element},
 		{name: "longest path", path: long[:4095] + "f", want: long[:4095] + "f"},
 
 		{name: "empty", path: "", wantErr: "must not be empty"},
 		{name: "absolute", path: "/etc/passwd", wantErr: "must be relative"},
-		{name: "root", path: "/", wantErr: "must be relative"},
-		{name: "two leading slashes", path: "//a", wantErr: "must be relative"},
 		{name: "parent", path: "..", wantErr: `must not contain ".."`},
-		{name: "below the parent", path: "../x", wantErr: `must not contain ".."`},
 		{name: "parent inside", path: "a/../b", wantErr: `must not contain ".."`},
-		{name: "parent inside that leads out", path: "a/../../b", wantErr: `must not contain ".."`},
 		{name: "parent at the end", path: "a/..", wantErr: `must not contain ".."`},
 		{name: "name of the writer", path: "..data", wantErr: `must not start with ".."`},
-		{name: "below a name of the writer", path: "..data/a", wantErr: `must not start with ".."`},
 		{name: "name of the writer after a dot", path: "./..data", wantErr: `must not start with ".."`},
-		{name: "generation of the writer", path: "..2026_01_31.1", wantErr: `must not start with ".."`},
 		{name: "three dots", path: "...", wantErr: `must not start with ".."`},
 		{name: "element of 256 bytes", path: "a/e" + element + "/b", wantErr: "each element must have at most 255 bytes"},
 		{name: "bytes count, not characters", path: strings.Repeat("ü", 128), wantErr: "each element must have at most 255 bytes"},
 		{name: "path of 4097 bytes", path: long + "f", wantErr: "must have at most 4096 bytes"},
 		{name: "NUL", path: "a\x00b", wantErr: "must not contain a NUL byte"},
 		{name: "trailing slash", path: "a/b/", want: "a/b"},
-		{name: "two trailing slashes", path: "a//", want: "a"},
 		{name: "dot", path: ".", wantErr: "must name a file, not the volume itself"},
 		{name: "dot and slash", path: "./", wantErr: "must name a file, not the volume itself"},
-		{name: "dots", path: "././.", wantErr: "must name a file, not the volume itself"},
 	}
 }
 
@@ -88,5 +77,238 @@ func TestParseMode(t *testing.T) {
 			t.Errorf("ParseMode(%q) = %o beside an error", s, uint32(got))
 		}
 		checkError(t, err, `must be an octal number with a leading zero, from "0000" to "0777"`)
+	}
+}
+
+// TestTargets: a path that no kubelet uses is refused with its form, and a long one isn't repeated.
+func TestTargets(t *testing.T) {
+	const form = "must be /k/pods/uid-1/volumes/kubernetes.io~csi/<volume name>/mount"
+	longest := "/k/" + strings.Repeat("x", maxQuoted-len("/k/"))
+	for target, want := range map[string]string{
+		"/k/pods/uid-1/volumes/kubernetes.io~csi/v/mount":       "",
+		"/k/pods/uid-2/volumes/kubernetes.io~csi/v/mount":       `Invalid value: "/k/pods/uid-2/volumes/kubernetes.io~csi/v/mount": ` + form,
+		"/k/pods/uid-1/volumes/kubernetes.io~empty-dir/v/mount": `Invalid value: "/k/pods/uid-1/volumes/kubernetes.io~empty-dir/v/mount": ` + form,
+		"/k/pods/uid-1/volumes/kubernetes.io~csi/../mount":      `Invalid value: "/k/pods/uid-1/volumes/kubernetes.io~csi/../mount": ` + form,
+		longest:       `Invalid value: "` + longest + `": ` + form,
+		longest + "x": "Invalid value: a path of 257 bytes: " + form,
+	} {
+		got := ""
+		if err := (Pod{UID: "uid-1"}).CheckTarget("/k", target); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", target, got, want)
+		}
+	}
+}
+
+// The longest name of a file may be the name of a volume.
+func TestElements(t *testing.T) {
+	for name, want := range map[string]bool{
+		"a": true, strings.Repeat("n", 255): true, strings.Repeat("n", 256): false,
+		"": false, ".": false, "..": false, "a/b": false, "a\nb": false,
+	} {
+		if isElement(name) != want {
+			t.Errorf("%q: %t", name, !want)
+		}
+	}
+}
+
+// Each object is in one of the two lists, once, at its first use.
+func TestRefsByNamespace(t *testing.T) {
+	spec, err := Parse(map[string]string{"sources": "[{secret: {name: own}}, {secret: {name: s, namespace: other}}, {configMap: {name: own}}, {secret: {name: own}}, {secret: {name: s, namespace: other}}]"}, testPod(), AcrossNamespaces())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := []Reference{
+		{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "own"}, Field: "sources[0].secret"},
+		{Ref: Ref{Kind: ConfigMap, Namespace: "ns", Name: "own"}, Field: "sources[2].configMap"},
+	}
+	others := []Reference{{Ref: Ref{Kind: Secret, Namespace: "other", Name: "s"}, Field: "sources[1].secret.namespace"}}
+	if got := spec.LocalRefs(testPod()); !slices.Equal(got, own) {
+		t.Errorf("of the pod's namespace: got %+v, want %+v", got, own)
+	}
+	if got := spec.CrossNamespaceRefs(testPod()); !slices.Equal(got, others) {
+		t.Errorf("of others: got %+v, want %+v", got, others)
+	}
+}
+
+// NeedsPod names the author's field that needs the pod's own spec, until the source is resolved.
+func TestNeedsPod(t *testing.T) {
+	for name, test := range map[string]struct {
+		attributes map[string]string
+		want       string
+	}{
+		"objects":         {map[string]string{"secret": "db"}, ""},
+		"other sources":   {map[string]string{"sources": "[{env: {path: e, envFrom: [{secretRef: {name: db}}]}}, {versions: {path: v}}]"}, ""},
+		"the short form":  {map[string]string{"volume": "conf"}, "volume"},
+		"a listed volume": {map[string]string{"sources": "[{secret: {name: db}}, {volume: {name: conf}}, {volume: {name: more}}]"}, "sources[1].volume.name"},
+		"a container":     {map[string]string{"sources": "[{podEnv: {path: e, container: app}}]"}, "sources[0].podEnv.container"},
+	} {
+		spec, err := Parse(test.attributes, testPod())
+		if err != nil || spec.NeedsPod() != test.want {
+			t.Errorf("%s: got %+v, %v, want %q", name, spec, err, test.want)
+		}
+	}
+	resolved := Source{Volume: "conf", Field: "volume", Projection: &Projection{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "s"}}}
+	if at := (&Spec{Sources: []Source{resolved}}).NeedsPod(); at != "" {
+		t.Errorf("resolved: got %q", at)
+	}
+}
+
+// The kubelet lets a later path of a projected volume win. Between two volumes equal paths are a mistake.
+func TestPathsOfPodVolumes(t *testing.T) {
+	source := func(i int, volume string) Source {
+		return Source{Volume: volume, Field: fmt.Sprintf("sources[%d].volume", i), Projection: &Projection{
+			Ref: Ref{Kind: Secret, Namespace: "ns", Name: "s"}, Items: []Item{{Key: "k", Path: "k"}},
+		}}
+	}
+	if err := (&Spec{Sources: []Source{source(0, "a"), source(1, "a")}}).Validate(); err != nil {
+		t.Errorf("one path twice in a volume is refused: %v", err)
+	}
+	const want = `sources[1].volume.items[0].path: Invalid value: "k": conflicting duplicate paths: also the path of sources[0].volume.items[0].path`
+	if err := (&Spec{Sources: []Source{source(0, "a"), source(1, "b")}}).Validate(); err == nil || err.Error() != want {
+		t.Errorf("one path in two volumes: got %v\nwant %s", err, want)
+	}
+}
+
+// An error shows a value of up to 64 bytes whole.
+func TestShorten(t *testing.T) {
+	const most = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	for value, want := range map[string]string{
+		"":         "",
+		most:       most,
+		most + "g": most + "... (65 bytes)",
+		// A character is not cut.
+		most[:63] + "ü": most[:63] + "... (65 bytes)",
+	} {
+		if got := shorten(value); got != want {
+			t.Errorf("%q: got %q, want %q", value, got, want)
+		}
+	}
+}
+
+func TestDirectories(t *testing.T) {
+	const app = "[{configMap: {name: app, items: [{key: k, path: conf/app.yaml}]}}, {secret: {name: db}}]"
+	with := func(directories string, more ...string) map[string]string {
+		attributes := map[string]string{"sources": app, "directories": directories}
+		for i := 0; i < len(more); i += 2 {
+			attributes[more[i]] = more[i+1]
+		}
+		return attributes
+	}
+	below := func(directories, strategy string) map[string]string {
+		return map[string]string{"sources": "[{configMap: {name: c, path: rules.d}}]", "directories": directories, "writeStrategy": strategy}
+	}
+	const taken = `must not be "conf" or below it, as the file "conf/app.yaml" of sources[0].configMap.items[0].path is: mount elsewhere, or map the key to another path`
+	for _, test := range []struct {
+		name        string
+		attributes  map[string]string
+		root, inner []string
+		refused     string
+	}{
+		{name: "none", attributes: with("[]")},
+		// Mounts conflict with the directories of sources, also if their keys are not known.
+		{name: "beside a source's directory", attributes: below("[tls]", "Atomic"), root: []string{"tls"}},
+		{name: "below a source's directory in place", attributes: below("[rules.d/x, tls]", "InPlace"), root: []string{"tls"}, inner: []string{"rules.d/x"}},
+		{
+			name: "below a source's directory", attributes: below("[rules.d/x]", "Atomic"),
+			refused: `directories[0]: Invalid value: "rules.d/x": must not be "rules.d" or below it, as the directory "rules.d" of sources[0].configMap.path is: mount elsewhere, or map the key to another path`,
+		},
+		{
+			name: "at a source's directory in place", attributes: below("[rules.d]", "InPlace"),
+			refused: `directories[0]: Invalid value: "rules.d": must not hide the directory "rules.d" of sources[0].configMap.path: mount elsewhere, or map the key to another path`,
+		},
+		{name: "YAML", attributes: with("- tls\n- a/b/c\n"), root: []string{"a/b/c", "tls"}},
+		{name: "JSON", attributes: with(`["tls", "a/b/"]`), root: []string{"a/b", "tls"}},
+		{name: "twice, and one below the other", attributes: with("[a, a/b, a]"), root: []string{"a", "a/b"}},
+		{name: "a name that begins as a file's", attributes: with("[conf-d, con]"), root: []string{"con", "conf-d"}},
+		{name: "short form", attributes: map[string]string{"secret": "db", "directories": "[tls]"}, root: []string{"tls"}},
+		{name: "no list", attributes: with("tls"), refused: `directories: Invalid value: "string": must be a list`},
+		{name: "no text", attributes: with("[5]"), refused: `directories[0]: Invalid value: "number": must be a string (quote it)`},
+		{name: "empty", attributes: with(`[""]`), refused: "directories[0]: Required value: must be a relative path"},
+		{name: "absolute", attributes: with("[/tls]"), refused: `directories[0]: Invalid value: "/tls": must be relative`},
+		{name: "out of the volume", attributes: with("[a, ../x]"), refused: `directories[1]: Invalid value: "../x": must not contain ".."`},
+		{name: "the writer's own", attributes: with("[..data]"), refused: `directories[0]: Invalid value: "..data": must not start with ".."`},
+		{name: "below a directory of files", attributes: with("[conf/tls]"), refused: `directories[0]: Invalid value: "conf/tls": ` + taken},
+		{name: "at a directory of files", attributes: with("[conf]"), refused: `directories[0]: Invalid value: "conf": ` + taken},
+		{name: "at a file", attributes: with("[conf/app.yaml]"), refused: `directories[0]: Invalid value: "conf/app.yaml": ` + taken},
+		{name: "in place", attributes: with("[conf/tls, tls]", "writeStrategy", "InPlace"), root: []string{"tls"}, inner: []string{"conf/tls"}},
+		{
+			name: "at a directory of files in place", attributes: with("[conf]", "writeStrategy", "InPlace"),
+			refused: `directories[0]: Invalid value: "conf": must not hide the file "conf/app.yaml" of sources[0].configMap.items[0].path: mount elsewhere, or map the key to another path`,
+		},
+		{
+			name: "at a directory of directories in place", attributes: map[string]string{"sources": "[{secret: {name: db, items: [{key: k, path: a/b/c/d}]}}]", "directories": "[a/b]", "writeStrategy": "InPlace"},
+			refused: `directories[0]: Invalid value: "a/b": must not hide the file "a/b/c/d" of sources[0].secret.items[0].path: mount elsewhere, or map the key to another path`,
+		},
+		{
+			name: "below a file in place", attributes: with("[conf/app.yaml/x]", "writeStrategy", "InPlace"),
+			refused: `directories[0]: Invalid value: "conf/app.yaml/x": must not be below the file "conf/app.yaml" of sources[0].configMap.items[0].path: mount elsewhere, or map the key to another path`,
+		},
+		{
+			name: "at a file in place", attributes: with("[conf/app.yaml]", "writeStrategy", "InPlace"),
+			refused: `directories[0]: Invalid value: "conf/app.yaml": must not hide the file "conf/app.yaml" of sources[0].configMap.items[0].path: mount elsewhere, or map the key to another path`,
+		},
+	} {
+		spec, err := Parse(test.attributes, testPod())
+		if got := fmt.Sprint(err); test.refused != "" || err != nil {
+			if got != test.refused {
+				t.Errorf("%s: got  %s\nwant %s", test.name, got, test.refused)
+			}
+			continue
+		}
+		if root, inner := spec.MountPoints(); !reflect.DeepEqual(root, test.root) || !reflect.DeepEqual(inner, test.inner) {
+			t.Errorf("%s: got %q and %q, want %q and %q", test.name, root, inner, test.root, test.inner)
+		}
+	}
+}
+
+// TestAnyJSON tests JSON that YAML's parser refuses or reads differently.
+func TestAnyJSON(t *testing.T) {
+	value := func(s string) string {
+		return `[{"env":{"path":"e","env":[{"name":"A","value":` + s + `}]}}]`
+	}
+	for name, test := range map[string]struct{ text, want string }{
+		"escaped slash, as PHP writes it":          {`"a\/b"`, "a/b"},
+		"surrogate pair, as Python writes it":      {`"\ud83d\ude00"`, "\U0001f600"},
+		"surrogate pair in capitals":               {`"\uD83D\uDE00"`, "\U0001f600"},
+		"pair after an escaped backslash":          {`"\\\ud83d\ude00\\"`, "\\\U0001f600\\"},
+		"what looks like half of a pair":           {`"\\ud83d"`, `\ud83d`},
+		"every other escape":                       {`"\"\\\b\f\n\r\t\u0041\u00e9\u20ac"`, "\"\\\b\f\n\r\tA\u00e9\u20ac"},
+		"characters that YAML doesn't allow":       {"\"\x7f\ufeff\ufffe\"", "\x7f\ufeff\ufffe"},
+		"line ends of YAML that JSON doesn't know": {"\"a\u0085b\u2028c\u2029d\"", "a\u0085b\u2028c\u2029d"},
+		"halves of surrogate pairs":                {`"a\ud83db\ude00"`, "a\ufffdb\ufffd"},
+		"empty":                                    {`""`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec, err := Parse(map[string]string{"sources": value(test.text)}, testPod())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := spec.Sources[0].Env.Vars[0].Value; got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// TestRefusedJSON: JSON is refused as YAML is, with the field's path.
+func TestRefusedJSON(t *testing.T) {
+	for _, test := range []struct{ name, sources, want string }{
+		{"unknown field", `[{"secret":{"name":"a\/b","nam\u0065s":1}}]`, `sources[0].secret.names: Forbidden: unknown field; known are canary, items, name, namespace, optional, path`},
+		{"field twice", "[\n{\"secret\":{\"name\":\"s\",\n\"items\":[{\"key\":\"a\",\"path\":\"a\\/b\"}],\n\"name\":\"t\"}}]", `sources[0].secret.name: Forbidden: must not be set twice`},
+		{"field twice, once escaped", `[{"secret":{"name":"s","n\u0061me":"s"}}]`, `sources[0].secret.name: Forbidden: must not be set twice`},
+		{"null and a value", `[{"secret":{"name":null,"name":"s"}}]`, `sources[0].secret.name: Forbidden: must not be set twice`},
+		{"number too large for one", `[{"secret":{"name":1e999}}]`, `sources[0].secret.name: Invalid value: "number": must be a string (quote it)`},
+		{"huge mode", `[{"secret":{"name":"s","items":[{"key":"k","path":"k","mode":99999999999999999999}]}}]`, `sources[0].secret.items[0].mode: Invalid value: "number": must be an integer`},
+		{"nested beyond reason", strings.Repeat("[", 20000) + strings.Repeat("]", 20000), `sources: Invalid value: "a string of 40000 bytes": must be YAML or JSON`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := Parse(map[string]string{"sources": test.sources}, testPod())
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v\nwant %s", err, test.want)
+			}
+		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,21 +35,15 @@ func canaryFile() File { return File{Path: "conf/password", Data: []byte(canary)
 // shown returns the form in which a text shows the canary, or "".
 func shown(text string) string {
 	decimals := strings.Trim(fmt.Sprint([]byte(canary)), "[]")
-	forms := map[string]string{
-		"text":          canary,
-		"decimals":      decimals,
-		"decimals in C": strings.ReplaceAll(decimals, " ", ","),
-		"hexadecimal":   hex.EncodeToString([]byte(canary)),
-		"spaced hex":    fmt.Sprintf("% x", canary),
-		"hex in Go":     strings.TrimSuffix(strings.TrimPrefix(fmt.Sprintf("%#v", []byte(canary)), "[]byte{"), "}"),
-		"binary":        strings.Trim(fmt.Sprintf("%b", []byte(canary)), "[]"),
-		"characters":    strings.Trim(fmt.Sprintf("%c", []byte(canary)), "[]"),
-		"code points":   strings.Trim(fmt.Sprintf("%U", []byte(canary)), "[]"),
-		"octal":         strings.Trim(fmt.Sprintf("%o", []byte(canary)), "[]"),
+	for form, bytes := range map[string]string{
+		"text": canary, "decimals": decimals, "decimals in C": strings.ReplaceAll(decimals, " ", ","),
+		"hexadecimal": hex.EncodeToString([]byte(canary)), "spaced hex": fmt.Sprintf("% x", canary),
+		"hex in Go": strings.TrimSuffix(strings.TrimPrefix(fmt.Sprintf("%#v", []byte(canary)), "[]byte{"), "}"),
+		"binary":    strings.Trim(fmt.Sprintf("%b", []byte(canary)), "[]"), "characters": strings.Trim(fmt.Sprintf("%c", []byte(canary)), "[]"),
+		"code points": strings.Trim(fmt.Sprintf("%U", []byte(canary)), "[]"), "octal": strings.Trim(fmt.Sprintf("%o", []byte(canary)), "[]"),
 		// Without its end, which depends on what follows.
 		"base64": base64.StdEncoding.EncodeToString([]byte(canary))[:12],
-	}
-	for form, bytes := range forms {
+	} {
 		if strings.Contains(strings.ToLower(text), strings.ToLower(bytes)) {
 			return form
 		}
@@ -57,14 +52,9 @@ func shown(text string) string {
 }
 
 type (
-	holder struct {
-		Name   string
-		Object *Object
-		File   *File
-	}
 	valueHolder struct {
 		Object  Object
-		File    File
+		File    *File
 		Payload Payload
 	}
 	// hiddenHolder has unexported fields, on whose values fmt calls no methods. Their pointers print as addresses with the verbs that go
@@ -73,7 +63,6 @@ type (
 		object *Object
 		file   *File
 		tree   *Payload
-		list   []*Object
 		byRef  map[Ref]*Object
 	}
 	embedder    struct{ Object }
@@ -92,27 +81,11 @@ func canaryHolders() map[string]any {
 	o, f := canaryObject(), canaryFile()
 	tree := Payload{Files: []File{f}, DirMode: 0o755}
 	return map[string]any{
-		"Object":             *o,
-		"*Object":            o,
-		"**Object":           &o,
-		"[]Object":           []Object{*o},
-		"[]*Object":          []*Object{o},
-		"map of Object":      map[string]Object{"k": *o},
-		"map of *Object":     map[string]*Object{"k": o},
-		"any of Object":      []any{*o, o},
-		"File":               f,
-		"*File":              &f,
-		"[]File":             []File{f},
-		"Payload":            tree,
-		"*Payload":           &tree,
-		"holder":             holder{Object: o, File: &f},
-		"*holder":            &holder{Object: o, File: &f},
-		"holder of values":   valueHolder{Object: *o, File: f, Payload: tree},
-		"[]holder of values": []valueHolder{{Object: *o, File: f, Payload: tree}},
-		"embedded":           embedder{*o},
-		"embedded pointer":   ptrEmbedder{o},
-		"embedded twice":     doubleEmbedder{*o, f},
-		hiddenName:           hiddenHolder{object: o, file: &f, tree: &tree, list: []*Object{o}, byRef: map[Ref]*Object{o.Ref: o}},
+		"Object": *o, "*Object": o, "**Object": &o, "[]Object": []Object{*o}, "map of *Object": map[string]*Object{"k": o}, "any of Object": []any{*o, o},
+		"File": f, "*File": &f, "[]File": []File{f}, "Payload": tree, "*Payload": &tree,
+		"holder": valueHolder{Object: *o, File: &f, Payload: tree}, "*holder": &valueHolder{Object: *o, File: &f, Payload: tree},
+		"embedded": embedder{*o}, "embedded pointer": ptrEmbedder{o}, "embedded twice": doubleEmbedder{*o, f},
+		hiddenName: hiddenHolder{object: o, file: &f, tree: &tree, byRef: map[Ref]*Object{o.Ref: o}},
 	}
 }
 
@@ -126,29 +99,35 @@ func TestObjectString(t *testing.T) {
 	}
 }
 
-func TestFormattingShowsNoValue(t *testing.T) {
+// TestNoOutputShowsAValue: neither fmt, whatever the verb, nor JSON, nor a logger shows a value.
+func TestNoOutputShowsAValue(t *testing.T) {
 	verbs := []string{
 		"%v", "%+v", "%#v", "%s", "%+s", "%#s", "%q", "%+q", "%#q", "%x", "%X", "%#x", "% x", "% X", "%d", "%o", "%O", "%b", "%c", "%U",
 		"%e", "%g", "%f", "%t", "%20v", "%-.3v", "%08d", "%z", "%!", "%[1]*[1]v",
 	}
 	noVerb := "text"
 	for name, value := range canaryHolders() {
-		verbs := verbs
-		if name == hiddenName {
-			verbs = []string{"%v", "%+v", "%#v", "%x", "%d"}
+		asJSON, err := json.Marshal(value) // not every holder can be marshalled
+		var inText, inJSON bytes.Buffer
+		logTo(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&inText), textlogger.Verbosity(10))), value)
+		out := logsjson.AddNopSync(&inJSON)
+		log, control := logsjson.NewJSONLogger(logsapi.VerbosityLevel(10), out, out, nil)
+		logTo(log, value)
+		control.Flush()
+		if inText.Len() == 0 || inJSON.Len() == 0 {
+			t.Errorf("a logger wrote nothing of %s", name)
+		}
+		outputs := map[string]string{
+			"Sprint": fmt.Sprint(value), "Sprintln": fmt.Sprintln("a", value), "an error": fmt.Errorf("reading %v: %w", value, io.EOF).Error(),
+			"surplus arguments": fmt.Sprintf(noVerb, []any{value}...), "JSON": fmt.Sprint(string(asJSON), err),
+			"klog's text logger": inText.String(), "component-base's JSON logger": inJSON.String(),
 		}
 		for _, verb := range verbs {
-			text := fmt.Sprintf(verb, value)
-			if form := shown(text); form != "" {
-				t.Errorf("%s by %s shows the value as %s: %s", name, verb, form, text)
+			if name != hiddenName || slices.Contains([]string{"%v", "%+v", "%#v", "%x", "%d"}, verb) {
+				outputs[verb] = fmt.Sprintf(verb, value)
 			}
 		}
-		for what, text := range map[string]string{
-			"Sprint":            fmt.Sprint(value),
-			"Sprintln":          fmt.Sprintln("a", value),
-			"an error":          fmt.Errorf("reading %v: %w", value, io.EOF).Error(),
-			"surplus arguments": fmt.Sprintf(noVerb, []any{value}...),
-		} {
+		for what, text := range outputs {
 			if form := shown(text); form != "" {
 				t.Errorf("%s in %s shows the value as %s: %s", name, what, form, text)
 			}
@@ -156,48 +135,10 @@ func TestFormattingShowsNoValue(t *testing.T) {
 	}
 }
 
-func TestMarshallingShowsNoValue(t *testing.T) {
-	for name, value := range canaryHolders() {
-		// Not every holder can be marshalled. Only the output matters.
-		text, err := json.Marshal(value)
-		if form := shown(string(text) + fmt.Sprint(err)); form != "" {
-			t.Errorf("%s in JSON shows the value as %s: %s %v", name, form, text, err)
-		}
-	}
-}
-
-func TestLoggingShowsNoValue(t *testing.T) {
-	for logger, log := range loggers() {
-		for name, value := range canaryHolders() {
-			var b bytes.Buffer
-			log(&b, value)
-			if b.Len() == 0 {
-				t.Errorf("%s wrote nothing of %s", logger, name)
-			}
-			if form := shown(b.String()); form != "" {
-				t.Errorf("%s in %s shows the value as %s: %s", name, logger, form, b.String())
-			}
-		}
-	}
-}
-
-// loggers returns each way in which a value can get into a log.
-func loggers() map[string]func(w io.Writer, value any) {
-	viaLogr := func(log klog.Logger, value any) {
-		log = log.WithValues("with", value)
-		log.Info("message", "value", value)
-		log.V(0).Error(fmt.Errorf("of %v", value), "message", "value", value)
-		klog.FromContext(klog.NewContext(context.Background(), log)).Info("message", "value", value)
-	}
-	return map[string]func(w io.Writer, value any){
-		"klog's text logger": func(w io.Writer, value any) {
-			viaLogr(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(w), textlogger.Verbosity(10))), value)
-		},
-		"component-base's JSON logger": func(w io.Writer, value any) {
-			out := logsjson.AddNopSync(w)
-			log, control := logsjson.NewJSONLogger(logsapi.VerbosityLevel(10), out, out, nil)
-			viaLogr(log, value)
-			control.Flush()
-		},
-	}
+// logTo logs a value in each way.
+func logTo(log klog.Logger, value any) {
+	log = log.WithValues("with", value)
+	log.Info("message", "value", value)
+	log.V(0).Error(fmt.Errorf("of %v", value), "message", "value", value)
+	klog.FromContext(klog.NewContext(context.Background(), log)).Info("message", "value", value)
 }
