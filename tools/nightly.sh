@@ -63,8 +63,8 @@ suites() {
 
 # A mutant that loops, links or removes does so in the sandbox. A survivor without a reason in survivors.txt fails the part. The time of the
 # first run of the tests is the measure of the limit, so it neither compiles them nor comes from the cache. A package has hundreds of mutants,
-# so their tests are not vetted, and two random tests of the publisher have fewer schedules (-short). The files of the two largest packages
-# are in two parts. gremlins gives the name of the module for a package main, which has no tests, so its go is a script that tests the directory.
+# so their tests are not vetted. The files of the two largest packages are in two parts. gremlins gives the name of the module for a package
+# main, which has no tests, so its go is a script that tests the directory.
 mutants() {
   local package=${1%-[ab]} other='^$' dir gremlins=$PWD/bin/nightly/gremlins times=10
   dir=pkg/$package
@@ -76,6 +76,7 @@ mutants() {
   printf '#!/bin/bash\nargs=("$@")\n[ "${args[-1]}" = github.com/refvol/refvol ] && args[-1]=.\nexec %q "${args[@]}"\n' "$(command -v go)" >"$gremlins/go" &&
     chmod +x "$gremlins/go" || return
   go test -vet=off -cover -c -o /dev/null "./$dir" || return
+  go test -vet=off -c -o /dev/null ./internal/simulation || return
   if [ "$package" = mount ]; then go -C e2e test -vet=off -c -o /dev/null ./suites/mount || return; fi
   GOFLAGS="${GOFLAGS:-} -count=1 -vet=off -short -exec=$PWD/tools/mutant-test.sh" PATH=$gremlins:$PATH tools/sandbox.sh "$gremlins/gremlins" unleash --workers 2 --timeout-coefficient $times --exclude-files "$other" "./$dir" |
     go -C tools run ./survivors "../$dir" survivors.txt
