@@ -41,22 +41,25 @@ func TestAnObjectIsOpened(t *testing.T) {
 	})
 }
 
-// TestLost: opens of files without a receipt may have been missed, and others stay known.
+// TestLost: opens of files without a receipt may have been missed, and others stay known. A write leaves the other files unknown.
 func TestLost(t *testing.T) {
-	inBubble(t, writer.Options{}, func(v *testVolume) {
-		v.write("a/x", "1", "b/x", "1")
-		v.open("a/x")
-		v.Lost()
-		v.wantDue(0)
-		if at := v.wakes[len(v.wakes)-1]; !at.Equal(time.Now()) {
-			t.Errorf("woken for %s", at)
-		}
-		v.Save(v.Context(), v.root)
-		v.want("a", Yes)
-		v.want("b", Unknown, "b/x")
-		v.write("a/x", "1", "b/x", "2")
-		v.want("b", No, "b/x")
-	})
+	for _, inPlace := range []bool{false, true} {
+		inBubble(t, writer.Options{InPlace: inPlace}, func(v *testVolume) {
+			v.write("a/x", "1", "b/x", "1", "c/x", "1")
+			v.open("a/x")
+			v.Lost()
+			v.wantDue(0)
+			if at := v.wakes[len(v.wakes)-1]; !at.Equal(time.Now()) {
+				t.Errorf("woken for %s", at)
+			}
+			v.Save(v.Context(), v.root)
+			v.want("a", Yes)
+			v.want("b", Unknown, "b/x")
+			v.write("a/x", "1", "b/x", "2", "c/x", "1")
+			v.want("b", No, "b/x")
+			v.want("c", Unknown, "c/x")
+		})
+	}
 }
 
 // TestLostBesideClose is for the race detector.

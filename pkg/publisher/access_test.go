@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +17,7 @@ import (
 
 // fakeAccess is an API server that refuses every right that was not granted. Its methods are safe for concurrent use.
 type fakeAccess struct {
-	mu      sync.Mutex
+	guard
 	granted map[volume.Ref]bool
 	err     error
 	// delay is how long an answer takes. more is added to it for an object. The answer is the one that is true when the question
@@ -52,14 +51,8 @@ func (f *fakeAccess) ask(ctx context.Context, account volume.ServiceAccount, ref
 	return allowed && err == nil, err
 }
 
-func (f *fakeAccess) set(change func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	change()
-}
-
 func (f *fakeAccess) grant(refs ...volume.Ref) {
-	f.set(func() {
+	f.locked(func() {
 		f.granted = map[volume.Ref]bool{}
 		for _, ref := range refs {
 			f.granted[ref] = true
@@ -67,12 +60,12 @@ func (f *fakeAccess) grant(refs ...volume.Ref) {
 	})
 }
 
-func (f *fakeAccess) failWith(err error) { f.set(func() { f.err = err }) }
+func (f *fakeAccess) failWith(err error) { f.locked(func() { f.err = err }) }
 
 // takeAsked returns the questions so far, sorted, and forgets them.
 func (f *fakeAccess) takeAsked() []string {
 	var asked []string
-	f.set(func() { asked, f.asked = f.asked, nil })
+	f.locked(func() { asked, f.asked = f.asked, nil })
 	slices.Sort(asked)
 	return asked
 }
@@ -105,6 +98,19 @@ func acrossInBubble(t *testing.T, test func(e *env, access *fakeAccess, r bindin
 	})
 }
 
+// acrossInBubbleOf is acrossInBubble in a subtest.
+func acrossInBubbleOf(t *testing.T, name string, test func(e *env, access *fakeAccess, r binding.Request)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { acrossInBubble(t, test) })
+}
+
+// grant grants these rights and no other, and waits until that has had its effect.
+func (e *env) grant(access *fakeAccess, refs ...volume.Ref) {
+	e.Helper()
+	access.grant(refs...)
+	e.wait(reviewTime)
+}
+
 const (
 	secretRefused = `sources[1].secret.namespace: Forbidden: service account "default" of the pod may not get Secret "platform/db"; the owner of namespace "platform" can allow it with a Role and a RoleBinding there`
 	configRefused = `sources[2].env.envFrom[0].configMapRef.namespace: Forbidden: service account "default" of the pod may not get ConfigMap "platform/ca"; the owner of namespace "platform" can allow it with a Role and a RoleBinding there`
@@ -114,17 +120,12 @@ const (
 func TestPublishWaitsForAReview(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		access.failWith(errReview)
-		waiting := e.publishing(r)
-		e.wantWaiting(waiting)
+		waiting := e.waiting(r)
 		after(30 * time.Second)
 		e.wantWaiting(waiting)
-		if n := len(access.takeAsked()); n > 2*12 {
-			t.Errorf("%d questions in 30 s", n)
-		}
+		e.wantBetween("%d questions in 30 s", len(access.takeAsked()), 0, 2*12)
 		access.failWith(nil)
-		if err := <-waiting; err != nil {
-			t.Fatal(err)
-		}
+		e.wantDone(waiting)
 		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
 		e.unpublish(r)
 
@@ -136,12 +137,10 @@ func TestPublishWaitsForAReview(t *testing.T) {
 		if took := time.Since(begin); took != testWait {
 			t.Errorf("it gave up after %s", took)
 		}
-		waiting = e.publishing(r)
-		e.wantWaiting(waiting)
+		waiting = e.waiting(r)
 		e.unpublish(r)
 		e.wantReason(<-waiting, failure.ReasonBusy, "")
-		waiting = e.publishing(r)
-		e.wantWaiting(waiting)
+		waiting = e.waiting(r)
 		e.p.StopWaiting()
 		e.wantReason(<-waiting, failure.ReasonUnavailable, "")
 		e.wantNothing()
@@ -154,17 +153,14 @@ func TestReviewAfterARestart(t *testing.T) {
 		e.publish(r)
 		access.failWith(errReview)
 		e.restart()
-		e.objects.put(sharedSecret, "password", "p2")
-		e.settle()
+		e.update(sharedSecret, "password", "p2")
 		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
 		access.failWith(nil)
 		access.grant(sharedConfig)
-		after(5*time.Second + 2*refusalTime)
-		e.settle()
+		e.wait(5*time.Second + 2*refusalTime)
 		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
 		e.restart()
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle() // an object that does not exist needs no confirmation
+		e.update(configMap("app"), "a", "2") // an object that does not exist needs no confirmation
 		e.wantFiles(r, "a", "2", "app.env", "CA=c1\nOWN=1\n")
 		e.wantProblem(r, secretRefused)
 
@@ -174,8 +170,7 @@ func TestReviewAfterARestart(t *testing.T) {
 		e.wantFiles(r, "a", "2", "app.env", "OWN=1\n")
 		e.wantProblem(r, "sources[1].secret.namespace: Forbidden: this node shows no objects of other namespaces (its plugin runs without --cross-namespace)")
 		e.publish(r)
-		e.unpublish(r)
-		e.wantNothing()
+		e.end(r)
 	})
 }
 

@@ -3,6 +3,7 @@ package publisher
 import (
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,8 +26,7 @@ func TestTheRequestIsDerived(t *testing.T) {
 			inline.Attributes = map[string]string{"configMap": "app", "defaultMode": "0400", "csi.storage.k8s.io/pod.uid": "of the author"}
 			says.Inline["settings"] = inline
 		})
-		e.restart()
-		e.settle()
+		e.resume()
 		derived := *e.lookup("v1").wanted.request
 		if what := derived.Differs(&r); what != "" || derived.Pod != r.Pod || *derived.FSGroup != group || derived.VolumeID != r.VolumeID {
 			t.Errorf("the derived request is %+v (another %s), want %+v", derived, what, r)
@@ -36,11 +36,8 @@ func TestTheRequestIsDerived(t *testing.T) {
 		for i, again := range []binding.Request{r, other} {
 			e.publish(again)
 			e.settle()
-			if lines := e.logs.With("not the one that was derived"); len(lines) != i {
-				t.Errorf("%d of %+v: %q", i, again, lines)
-			}
-			e.restart()
-			e.settle()
+			e.wantLines(i, "not the one that was derived")
+			e.resume()
 		}
 	})
 }
@@ -68,28 +65,22 @@ func TestNothingElseIsDerived(t *testing.T) {
 		"it may be written to":    {inline(func(v *pod.InlineVolume) { v.ReadOnly = false }), "VolumeUpdateFailed: readOnly: "},
 		"the volume names no pod": {func(e *env, r binding.Request) { e.mounts.setAttribute(r.Target, "user.refvol.pod", "../x") }, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(e *env) {
-				e.objects.put(configMap("app"), "a", "1")
-				r := e.request("v1")
-				e.publish(r)
-				test.change(e, r)
-				e.restart()
-				e.objects.put(configMap("app"), "a", "2")
-				after(10 * time.Minute)
-				e.settle()
-				e.wantFiles(r, "a", "1")
-				if reads := strings.Fields(e.pods.takeReads()); len(reads) > 2 {
-					t.Errorf("asked %d times", len(reads))
-				}
-				if test.event == "" {
-					e.wantEvents()
-				} else {
-					e.wantEvents(test.event)
-				}
-				e.unpublish(r)
-				e.wantNothing()
-			})
+		inBubbleOf(t, name, func(e *env) {
+			r := e.publishApp()
+			test.change(e, r)
+			e.restart()
+			e.objects.put(configMap("app"), "a", "2")
+			e.wait(10 * time.Minute)
+			e.wantFiles(r, "a", "1")
+			if reads := strings.Fields(e.pods.takeReads()); len(reads) > 2 {
+				e.Errorf("asked %d times", len(reads))
+			}
+			if test.event == "" {
+				e.wantEvents()
+			} else {
+				e.wantEvents(test.event)
+			}
+			e.end(r)
 		})
 	}
 }
@@ -100,69 +91,57 @@ func TestOneVolumeHoldsUpNoOther(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "1")
 		var all []binding.Request
 		for i := range 40 {
-			r := e.request(fmt.Sprint("v", i))
-			e.publish(r)
+			r := e.publishNew(fmt.Sprint("v", i))
 			all = append(all, r)
 		}
 		bad, unread := all[:3], all[3:6]
 		for _, r := range unread {
 			e.pods.refuse(r)
 		}
-		e.mounts.on("Open", nil)
-		e.mounts.failOpen(bad)
+		e.mounts.setOnOpen(func(target string) error {
+			if slices.ContainsFunc(bad, func(r binding.Request) bool { return r.Target == target }) {
+				return errFault
+			}
+			return nil
+		})
 		e.restart()
 		after(time.Minute)
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		for _, r := range all[6:] {
-			e.wantFiles(r, "a", "2")
-		}
-		e.mounts.failOpen(nil)
-		after(3 * testResync)
-		e.settle()
-		for _, r := range bad {
-			e.wantFiles(r, "a", "2")
-		}
-		for _, r := range unread {
-			e.wantFiles(r, "a", "1")
-		}
+		e.update(configMap("app"), "a", "2")
+		e.wantFilesOf(all[6:], "a", "2")
+		e.mounts.setOnOpen(func(string) error { return nil })
+		e.wait(3 * testResync)
+		e.wantFilesOf(bad, "a", "2")
+		e.wantFilesOf(unread, "a", "1")
 	})
 }
 
 // TestAMountElsewhere: the ID of a mounted volume stands for that volume.
 func TestAMountElsewhere(t *testing.T) {
 	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
+		r := e.publishApp()
 		e.restartUnread()
 		elsewhere := r
 		elsewhere.Target = strings.Replace(r.Target, "/settings/", "/other/", 1)
 		e.makeTarget(elsewhere)
 		e.wantReason(e.p.Publish(e.ctx, elsewhere), failure.ReasonExists, "volume v1 is published already, with another target path")
-		e.unpublish(r)
-		e.wantNothing()
+		e.end(r)
 	})
 }
 
 // TestAPublishComesFirst: the kubelet's own request decides, even if it comes while the API server is asked.
 func TestAPublishComesFirst(t *testing.T) {
 	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		e.pods.setHang(true)
-		e.restart()
-		e.settle()
+		r := e.publishApp()
+		e.pods.setSlow(endless)
+		e.resume()
 		e.publish(r)
 		v := e.lookup("v1")
-		e.pods.setHang(false)
+		e.pods.setSlow(0)
 		after(time.Minute)
 		if v == nil || e.lookup("v1") != v || v.wanted.request.Derived {
 			t.Error("the volume was taken over once more")
 		}
-		e.unpublish(r)
-		e.wantNothing()
+		e.end(r)
 	})
 }
 
@@ -170,24 +149,20 @@ func TestAPublishComesFirst(t *testing.T) {
 // Another volume's mount there stays as it is.
 func TestTheIDNamesTheTarget(t *testing.T) {
 	for name, shown := range map[string]string{"settings": "2", "other": "1"} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(e *env) {
-				e.objects.put(configMap("app"), "a", "1")
-				r := e.request("v1")
-				r.VolumeID = fmt.Sprintf("csi-%x", sha256.Sum256([]byte(string(r.Pod.UID)+name)))
-				e.publish(r)
-				e.restart()
-				e.objects.put(configMap("app"), "a", "2")
-				e.settle()
-				e.wantFiles(r, "a", shown)
-				if name == "settings" {
-					e.wantEvents()
-				} else {
-					e.wantEvents("VolumeUpdateFailed: the volume mounted at ")
-				}
-				e.unpublish(r)
-				e.wantNothing()
-			})
+		inBubbleOf(t, name, func(e *env) {
+			e.objects.put(configMap("app"), "a", "1")
+			r := e.request("v1")
+			r.VolumeID = fmt.Sprintf("csi-%x", sha256.Sum256([]byte(string(r.Pod.UID)+name)))
+			e.publish(r)
+			e.restart()
+			e.update(configMap("app"), "a", "2")
+			e.wantFiles(r, "a", shown)
+			if name == "settings" {
+				e.wantEvents()
+			} else {
+				e.wantEvents("VolumeUpdateFailed: the volume mounted at ")
+			}
+			e.end(r)
 		})
 	}
 }

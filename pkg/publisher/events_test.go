@@ -3,7 +3,6 @@ package publisher
 import (
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -14,7 +13,7 @@ import (
 
 // fakeEvents keeps the events for a pod's author.
 type fakeEvents struct {
-	mu     sync.Mutex
+	guard
 	told   []string
 	leaked error
 }
@@ -54,8 +53,7 @@ func (e *env) wantEvents(texts ...string) {
 func TestEventsOfAPublishThatWaits(t *testing.T) {
 	inBubble(t, func(e *env) {
 		r := e.request("v1", "sources", "[{configMap: {name: app, items: [{key: a, path: a}]}}, {secret: {name: db}}]")
-		waiting := e.publishing(r)
-		e.wantWaiting(waiting)
+		waiting := e.waiting(r)
 		e.wantEvents(r.Pod.String() + `: RefNotFound: sources[0].configMap: ConfigMap "shop/app" not found; sources[1].secret: Secret "shop/db" not found`)
 		e.p.table.objectChanged(volume.ServiceAccount{}, configMap("app")) // nothing new
 		e.wantEvents()
@@ -64,9 +62,7 @@ func TestEventsOfAPublishThatWaits(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "1")
 		e.wantEvents(`RefNotFound: sources[1].secret: Secret "shop/db" not found`)
 		e.objects.put(secret("db"), "password", canary)
-		if err := <-waiting; err != nil {
-			t.Fatal(err)
-		}
+		e.wantDone(waiting)
 		e.settle()
 		e.wantProblem(r, "")
 		e.wantEvents()
@@ -77,16 +73,14 @@ func TestEventsOfAPublishThatWaits(t *testing.T) {
 func TestEventsOfALiveVolume(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(secret("db"), "password", canary)
-		r := e.request("v1", "secret", "db", "items", "[{key: password, path: p}]")
-		e.publish(r)
+		r := e.publishNew("v1", "secret", "db", "items", "[{key: password, path: p}]")
 		e.objects.remove(secret("db"))
 		e.wantEvents(`RefDeleted: secret: Secret "shop/db" not found`)
 		after(3 * testResync)
 		e.wantEvents()
 		e.objects.put(secret("db"), "other", canary)
 		e.wantEvents("RefKeyNotFound: secret: Secret \"shop/db\": references non-existent secret key: password")
-		e.objects.put(secret("db"), "password", canary+"2")
-		e.settle()
+		e.update(secret("db"), "password", canary+"2")
 		e.wantFiles(r, "p", canary+"2")
 		e.wantEvents()
 

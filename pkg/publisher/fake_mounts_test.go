@@ -10,12 +10,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/mount"
 )
 
@@ -24,12 +22,11 @@ import (
 type fakeMounts struct {
 	t   testing.TB
 	dir string
-	mu  sync.Mutex
+	guard
 	// attached is the file system at each target.
 	attached map[string]*fakeTmpfs
-	// notOpened has targets at which Open fails. hanging has targets at which it waits until the channel is closed.
-	notOpened map[string]bool
-	hanging   map[string]chan struct{}
+	// onOpen is called with the target of each Open. Its error becomes that of Open.
+	onOpen func(target string) error
 	// unreadable makes Open return a root from which nothing can be read.
 	unreadable bool
 	// hooks are called at the start of a method. Their error becomes the method's.
@@ -54,6 +51,7 @@ func newFakeMounts(t testing.TB) *fakeMounts {
 		t:        t,
 		dir:      tmpfsDir(t),
 		attached: map[string]*fakeTmpfs{},
+		onOpen:   func(string) error { return nil },
 		hooks:    map[string]func() error{},
 		calls:    map[string]int{},
 	}
@@ -75,9 +73,7 @@ func tmpfsDir(t testing.TB) string {
 
 // on sets what happens at the start of a method, or nothing for nil.
 func (m *fakeMounts) on(method string, hook func() error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.hooks[method] = hook
+	m.locked(func() { m.hooks[method] = hook })
 }
 
 // failAt makes a method fail with err until err is nil.
@@ -139,13 +135,10 @@ func (m *fakeMounts) Open(_ context.Context, volumeID, target string) (*os.Root,
 		return nil, mount.Usage{}, err
 	}
 	m.mu.Lock()
-	fails, hanging := m.notOpened[target], m.hanging[target]
+	onOpen := m.onOpen
 	m.mu.Unlock()
-	if hanging != nil {
-		<-hanging
-	}
-	if fails {
-		return nil, mount.Usage{}, errFault
+	if err := onOpen(target); err != nil {
+		return nil, mount.Usage{}, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -252,47 +245,21 @@ func usedBelow(t testing.TB, dir string) (used, inodes int64) {
 	return used, inodes
 }
 
-// vanish unmounts without the Publisher's knowledge. It returns the directory, which stays like a target that is not mounted.
-func (m *fakeMounts) vanish(target string) string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	dir := m.attached[target].dir
-	delete(m.attached, target)
-	return dir
-}
+// vanish unmounts without the Publisher's knowledge.
+func (m *fakeMounts) vanish(target string) { m.locked(func() { delete(m.attached, target) }) }
 
 // hold makes readers of a volume hold so many bytes of deleted files.
 func (m *fakeMounts) hold(target string, bytes int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.attached[target].held = bytes
+	m.locked(func() { m.attached[target].held = bytes })
 }
 
-// failOpen makes Open fail at the targets of these requests only.
-func (m *fakeMounts) failOpen(requests []binding.Request) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.notOpened = map[string]bool{}
-	for _, r := range requests {
-		m.notOpened[r.Target] = true
-	}
+// setOnOpen sets what Open calls.
+func (m *fakeMounts) setOnOpen(onOpen func(target string) error) {
+	m.locked(func() { m.onOpen = onOpen })
 }
 
 // setUnreadable makes mounted volumes unreadable, or readable again.
-func (m *fakeMounts) setUnreadable(unreadable bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.unreadable = unreadable
-}
-
-// hangs makes Open at a target hang until release is called.
-func (m *fakeMounts) hangs(target string) (release func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	hanging := make(chan struct{})
-	m.hanging = map[string]chan struct{}{target: hanging}
-	return func() { close(hanging) }
-}
+func (m *fakeMounts) setUnreadable(unreadable bool) { m.locked(func() { m.unreadable = unreadable }) }
 
 // setAttribute sets an attribute of the file at a path, which starts with a target.
 func (m *fakeMounts) setAttribute(path, name, value string) {
@@ -304,6 +271,154 @@ func (m *fakeMounts) setAttribute(path, name, value string) {
 			if err := unix.Setxattr(fsys.dir+rest, name, []byte(value), 0); err != nil {
 				m.t.Fatal(err)
 			}
+		}
+	}
+}
+
+// fakeMount is a handle on a file system.
+type fakeMount struct {
+	mounts   *fakeMounts
+	fsys     *fakeTmpfs
+	root     *os.Root
+	reopened bool
+}
+
+func (h *fakeMount) Root() *os.Root { return h.root }
+
+func (h *fakeMount) Attach(ctx context.Context, target string) error {
+	if err := h.mounts.begin("Attach"); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := h.attach(target); err != nil {
+		return err
+	}
+	return h.mounts.begin("Attached")
+}
+
+func (h *fakeMount) attach(target string) error {
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	if h.mounts.attached[target] != nil {
+		return mount.ErrForeign
+	}
+	h.mounts.attached[target] = h.fsys
+	return nil
+}
+
+func (h *fakeMount) IsMountedAt(target string) bool {
+	if h.mounts.begin("IsMountedAt") != nil {
+		return false
+	}
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	return h.mounts.attached[target] == h.fsys
+}
+
+// Close closes the handle, and with it a file system that was never attached.
+func (h *fakeMount) Close() error {
+	fault := h.mounts.begin("Close")
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	h.fsys.open--
+	if !h.reopened && !slices.Contains(slices.Collect(maps.Values(h.mounts.attached)), h.fsys) {
+		if err := os.RemoveAll(h.fsys.dir); err != nil {
+			h.mounts.t.Error(err)
+		}
+	}
+	if err := h.root.Close(); err != nil {
+		return err
+	}
+	return fault
+}
+
+func (h *fakeMount) Usage() (mount.Usage, error) {
+	if err := h.mounts.begin("Usage"); err != nil {
+		return mount.Usage{}, err
+	}
+	h.mounts.mu.Lock()
+	defer h.mounts.mu.Unlock()
+	return h.mounts.usageLocked(h.fsys), nil
+}
+
+// targets returns the targets with a mount.
+func (m *fakeMounts) targets() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.attached))
+}
+
+// leftovers returns the directories of file systems that are not attached.
+func (m *fakeMounts) leftovers() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	entries, err := os.ReadDir(m.dir)
+	if err != nil {
+		m.t.Error(err)
+	}
+	var left []string
+	for _, entry := range entries {
+		dir := filepath.Join(m.dir, entry.Name())
+		if !slices.ContainsFunc(slices.Collect(maps.Values(m.attached)), func(f *fakeTmpfs) bool { return f.dir == dir }) {
+			left = append(left, entry.Name())
+		}
+	}
+	return left
+}
+
+// files returns the content of each file that a reader of the mount at target finds under the names that users see. It returns nil if
+// nothing is mounted.
+func (m *fakeMounts) files(target string) map[string]string {
+	dir := m.directory(target)
+	if dir == "" {
+		return nil
+	}
+	return readFiles(m.t, dir)
+}
+
+// directory returns where the files of the mount at target are, or "".
+func (m *fakeMounts) directory(target string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if fsys := m.attached[target]; fsys != nil {
+		return fsys.dir
+	}
+	return ""
+}
+
+// readFiles reads what a volume in dir shows, as a container would.
+func readFiles(t testing.TB, dir string) map[string]string {
+	shown := map[string]string{}
+	data := filepath.Join(dir, "..data")
+	if _, err := os.Stat(data); err != nil {
+		return shown
+	}
+	err := fs.WalkDir(os.DirFS(data), ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(filepath.Join(dir, path)) // by the link that users see
+		shown[path] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return shown
+}
+
+// check fails the test for misuse.
+func (m *fakeMounts) check() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, misuse := range m.misuse {
+		m.t.Error(misuse)
+	}
+	for target, fsys := range m.attached {
+		if fsys.open != 0 {
+			m.t.Errorf("%d handles left open on the mount at %s", fsys.open, target)
 		}
 	}
 }

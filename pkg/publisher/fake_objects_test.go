@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,8 +19,7 @@ import (
 // fakeObjects is a manager that knows everything at once. All its methods are safe for concurrent use. The subscriber is called without the
 // lock.
 type fakeObjects struct {
-	t  testing.TB
-	mu sync.Mutex
+	guard
 	// subscriber is called after changes.
 	subscriber func(volume.ServiceAccount, volume.Ref)
 	objects    map[volume.Ref]*volume.Object
@@ -43,15 +40,12 @@ type fakeObjects struct {
 	rollouts  map[volume.Ref]string
 	canaries  map[volume.Ref]string
 	revisions map[volume.Ref]volume.Revision
-	// known has what a manager without watches has read of each object. It learns about a change at a refresh. nil means watches.
-	known map[volume.Ref]*volume.Object
 	// onRegister and onUnregister are called at the start of RegisterPod and UnregisterPod, without the lock.
 	onRegister, onUnregister func()
 }
 
-func newFakeObjects(t testing.TB) *fakeObjects {
+func newFakeObjects() *fakeObjects {
 	return &fakeObjects{
-		t:          t,
 		subscriber: func(volume.ServiceAccount, volume.Ref) {},
 		objects:    map[volume.Ref]*volume.Object{},
 		failures:   map[volume.Ref]error{},
@@ -80,9 +74,7 @@ func secret(name string) volume.Ref {
 }
 
 func (o *fakeObjects) Subscribe(fn func(volume.ServiceAccount, volume.Ref)) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.subscriber = fn
+	o.locked(func() { o.subscriber = fn })
 }
 
 func registrationKey(pod volume.Pod, volumeID string) string { return string(pod.UID) + "/" + volumeID }
@@ -104,9 +96,7 @@ func (o *fakeObjects) UnregisterPod(pod volume.Pod, volumeID string) {
 }
 
 func (o *fakeObjects) MarkMounted(pod volume.Pod, volumeID string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.kept[registrationKey(pod, volumeID)] = true
+	o.locked(func() { o.kept[registrationKey(pod, volumeID)] = true })
 }
 
 // isKept reports whether a volume counts as mounted.
@@ -126,24 +116,10 @@ func (o *fakeObjects) GetObject(_ volume.Pod, ref volume.Ref) (*volume.Object, e
 	case o.failures[ref] != nil:
 		return nil, o.failures[ref]
 	}
-	object, isKnown := o.known[ref]
-	if !isKnown {
-		object = o.objects[ref]
+	if object := o.objects[ref]; object != nil {
+		return object, nil
 	}
-	if o.known != nil {
-		o.known[ref] = object
-	}
-	if object == nil {
-		return nil, apierrors.NewNotFound(resourceOf(ref), ref.Name)
-	}
-	return object, nil
-}
-
-// poll makes changes known at refreshes only.
-func (o *fakeObjects) poll() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.known = map[volume.Ref]*volume.Object{}
+	return nil, apierrors.NewNotFound(resourceOf(ref), ref.Name)
 }
 
 func (o *fakeObjects) DenialErr(_ volume.Pod, ref volume.Ref) error {
@@ -161,18 +137,9 @@ func (o *fakeObjects) OnNewCredential(volume.ServiceAccount) {}
 
 func (o *fakeObjects) Refresh(_ volume.Pod, refs []volume.Ref) {
 	o.mu.Lock()
-	var news []volume.Ref
+	defer o.mu.Unlock()
 	for _, ref := range refs {
 		o.refreshes[ref] = append(o.refreshes[ref], time.Now())
-		if o.known != nil && o.known[ref] != o.objects[ref] {
-			o.known[ref] = o.objects[ref]
-			news = append(news, ref)
-		}
-	}
-	tell := o.subscriber
-	o.mu.Unlock()
-	for _, ref := range news {
-		tell(volume.ServiceAccount{}, ref)
 	}
 }
 
@@ -221,17 +188,12 @@ func (o *fakeObjects) put(ref volume.Ref, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		data[pairs[i]] = []byte(pairs[i+1])
 	}
-	o.putWith(ref, func(string) map[string][]byte { return data })
-}
-
-// putWith is put with data that may hold the object's new version.
-func (o *fakeObjects) putWith(ref volume.Ref, data func(version string) map[string][]byte) {
 	o.set(ref, func() {
 		version := volume.Version{UID: types.UID(fmt.Sprintf("uid-of-%s-%d", ref.Name, o.version)), ResourceVersion: strconv.Itoa(o.version)}
 		if old := o.objects[ref]; old != nil {
 			version.UID = old.UID
 		}
-		o.objects[ref] = &volume.Object{Ref: ref, Version: version, Rollout: o.rollouts[ref], Revision: o.revisions[ref], Canary: o.canaries[ref], Data: data(version.ResourceVersion)}
+		o.objects[ref] = &volume.Object{Ref: ref, Version: version, Rollout: o.rollouts[ref], Revision: o.revisions[ref], Canary: o.canaries[ref], Data: data}
 	})
 }
 
@@ -253,9 +215,6 @@ func (o *fakeObjects) set(ref volume.Ref, change func()) {
 	o.version++
 	change()
 	tell := o.subscriber
-	if o.known != nil {
-		tell = func(volume.ServiceAccount, volume.Ref) {}
-	}
 	o.mu.Unlock()
 	tell(volume.ServiceAccount{}, ref)
 }
@@ -282,5 +241,4 @@ func (o *fakeObjects) forgetPods() {
 	defer o.mu.Unlock()
 	clear(o.registered)
 	clear(o.kept)
-	clear(o.known)
 }

@@ -2,7 +2,6 @@ package publisher
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,14 +12,10 @@ import (
 // fakeOpens replaces the kernel, which needs root to watch files. Its volumes are directories of one file system, so a watch receives the
 // opens of all files whose IDs were requested through it. It is safe for concurrent use.
 type fakeOpens struct {
-	mu      sync.Mutex
+	guard
 	watches map[*fakeWatch]bool
 	ignored map[string]bool
 	pending []func()
-	refuses bool
-	// reads is the number of drains, because nothing else reads. slow makes the next ones fail.
-	reads receipts.Position
-	slow  bool
 	// onID is called at the end of ID.
 	onID func() error
 }
@@ -38,9 +33,6 @@ func (o *fakeOpens) Unmark(int) error { return nil }
 func (o *fakeOpens) Watch(_ int, _ string, opened func([]string), _ func(error)) (stop func(), err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.refuses {
-		return nil, errFault
-	}
 	w := &fakeWatch{opened}
 	o.watches[w] = true
 	return func() {
@@ -70,13 +62,7 @@ func identity(dir int, path string) (string, error) {
 	return fmt.Sprint(st.Ino, st.Btime.Sec, st.Btime.Nsec), nil
 }
 
-// Ignore returns the position that receipts.Group returns after so many reads.
-func (o *fakeOpens) Ignore(file int) (receipts.Position, error) {
-	err := o.setIgnored(file, true)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.reads + 2, err
-}
+func (o *fakeOpens) Ignore(file int) (receipts.Position, error) { return 0, o.setIgnored(file, true) }
 
 func (o *fakeOpens) Listen(file int) error { return o.setIgnored(file, false) }
 
@@ -88,22 +74,13 @@ func (o *fakeOpens) setIgnored(file int, to bool) error {
 	return err
 }
 
-func (o *fakeOpens) HasReported(before receipts.Position) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return before != 0 && o.reads >= before
-}
+func (o *fakeOpens) HasReported(receipts.Position) bool { return false }
 
 // Drain reports the queued opens.
 func (o *fakeOpens) Drain(time.Duration) error {
 	o.mu.Lock()
-	if o.slow {
-		o.mu.Unlock()
-		return errFault
-	}
 	pending := o.pending
 	o.pending = nil
-	o.reads++
 	o.mu.Unlock()
 	for _, tell := range pending {
 		tell()
@@ -136,25 +113,14 @@ func (o *fakeOpens) forget() {
 	o.pending = nil
 }
 
-// lose simulates an overflow of the queue.
-func (o *fakeOpens) lose() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.pending = nil
-}
-
 func (o *fakeOpens) watched() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.watches)
 }
 
-// set changes the behaviour.
-func (o *fakeOpens) set(change func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	change()
-}
+// setOnID sets what is called at the end of ID.
+func (o *fakeOpens) setOnID(onID func() error) { o.locked(func() { o.onID = onID }) }
 
 // isIgnored reports whether a file at a path of the host is ignored.
 func (o *fakeOpens) isIgnored(file string) bool {

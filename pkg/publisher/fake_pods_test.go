@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,10 +15,13 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
+// endless is a time in which a read of a pod gets no answer.
+const endless = 1000 * time.Hour
+
 // fakePods is an API server with the pods whose volumes were published, and the environment of every container. Its methods are safe for
 // concurrent use.
 type fakePods struct {
-	mu      sync.Mutex
+	guard
 	pods    map[types.UID]*pod.Spec
 	removed map[types.UID]bool
 	// refused has the pods that may not be read.
@@ -33,8 +35,6 @@ type fakePods struct {
 	// err is the error of a read, unusable that of a pod that was read.
 	err, unusable error
 	reads         []string
-	// hang makes reads wait for the end of their context.
-	hang bool
 	// slow is how long a read takes.
 	slow time.Duration
 }
@@ -81,20 +81,14 @@ func (f *fakePods) removeAll() {
 
 // change changes what a pod's spec says.
 func (f *fakePods) change(r binding.Request, change func(*pod.Spec)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	change(f.pods[r.Pod.UID])
+	f.locked(func() { change(f.pods[r.Pod.UID]) })
 }
 
 func (f *fakePods) Get(ctx context.Context, asked volume.Pod) (*pod.Spec, error) {
 	f.mu.Lock()
 	f.reads = append(f.reads, asked.Name)
-	hang, slow := f.hang, f.slow
+	slow := f.slow
 	f.mu.Unlock()
-	if hang {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
 	select {
 	case <-time.After(slow):
 	case <-ctx.Done():
@@ -126,22 +120,10 @@ func (f *fakePods) Get(ctx context.Context, asked volume.Pod) (*pod.Spec, error)
 	return got, nil
 }
 
-func (f *fakePods) setHang(hang bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.hang = hang
-}
-
-func (f *fakePods) setSlow(slow time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.slow = slow
-}
+func (f *fakePods) setSlow(slow time.Duration) { f.locked(func() { f.slow = slow }) }
 
 func (f *fakePods) set(env volume.Env, err error, leftOut ...string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.env, f.err, f.leftOut = env, err, leftOut
+	f.locked(func() { f.env, f.err, f.leftOut = env, err, leftOut })
 }
 
 // show sets what a volume of every pod shows.
@@ -152,18 +134,10 @@ func (f *fakePods) show(name string, sources ...volume.Source) {
 }
 
 // name adds objects that every pod's spec names.
-func (f *fakePods) name(refs ...volume.Ref) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.named = refs
-}
+func (f *fakePods) name(refs ...volume.Ref) { f.locked(func() { f.named = refs }) }
 
 // spoil makes the pods that were read unusable.
-func (f *fakePods) spoil(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.unusable = err
-}
+func (f *fakePods) spoil(err error) { f.locked(func() { f.unusable = err }) }
 
 // takeReads returns which pods were requested, and forgets that.
 func (f *fakePods) takeReads() string {

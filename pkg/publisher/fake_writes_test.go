@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"sync"
-	"time"
 
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
@@ -16,19 +14,16 @@ var errFault = errors.New("injected fault")
 
 // faultyWrites decides which writes of a test fail. It is safe for concurrent use.
 type faultyWrites struct {
-	mu sync.Mutex
+	guard
 	// fault is called before each write, late after it.
 	fault, late func() error
-	at          []time.Time
 	// hangs has, by the content of a file, what its write waits for. hanging counts the writes that wait.
 	hangs   map[string]chan struct{}
 	hanging int
 }
 
 func (f *faultyWrites) set(fault, late func() error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.fault, f.late = fault, late
+	f.locked(func() { f.fault, f.late = fault, late })
 }
 
 // hangAt makes each write of a file with this content hang, until the returned function is called.
@@ -68,19 +63,9 @@ func (f *faultyWrites) howManyHang() int {
 	return f.hanging
 }
 
-// times returns when each write was tried since the last call.
-func (f *faultyWrites) times() []time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at := f.at
-	f.at = nil
-	return at
-}
-
 func (f *faultyWrites) begin() (fault, late func() error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.at = append(f.at, time.Now())
 	return f.fault, f.late
 }
 

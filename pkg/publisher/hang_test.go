@@ -17,9 +17,7 @@ func (e *env) volumesFor(pod string, volumes int) []binding.Request {
 	e.Helper()
 	e.objects.put(configMap(pod), "a", "1")
 	all := e.inOnePod(pod, volumes, "configMap", pod)
-	for _, r := range all {
-		e.publish(r)
-	}
+	e.publish(all...)
 	return all
 }
 
@@ -36,9 +34,7 @@ func (e *env) wantWorkers(want int) {
 // A write that hangs delays the volumes of its pod, and no other pod.
 func TestHangingWrites(t *testing.T) {
 	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
+		r := e.publishApp()
 		const pods, volumes = 40, 3
 		var all []binding.Request
 		for pod := range pods {
@@ -49,19 +45,13 @@ func TestHangingWrites(t *testing.T) {
 			e.objects.put(configMap(fmt.Sprint("hostile-", pod)), "a", "this hangs")
 		}
 		for _, value := range []string{"2", "3"} {
-			e.objects.put(configMap("app"), "a", value)
-			e.settle()
-			e.wantFiles(r, "a", value)
-			if n := e.writes.howManyHang(); n != pods {
-				t.Errorf("%d writes hang, want one of each pod", n)
-			}
+			e.updateApp(r, "a", value)
+			e.wantBetween("%d writes hang, want one of each pod", e.writes.howManyHang(), pods, pods)
 			after(30 * time.Second)
 		}
 		release()
 		after(retryMax + time.Second)
-		for _, r := range all {
-			e.wantFiles(r, "a", "this hangs")
-		}
+		e.wantFilesOf(all, "a", "this hangs")
 		e.wantWorkers(pods + 1)
 	})
 }
@@ -75,9 +65,7 @@ func TestAHangWithoutEnd(t *testing.T) {
 		after(time.Hour)
 		release()
 		after(2 * retryMin)
-		if lines := e.logs.With(errHangs.Error()); len(lines) != 1 {
-			t.Errorf("logged %q", lines)
-		}
+		e.wantLines(1, errHangs.Error())
 		e.wantProblem(r, "")
 		e.wantFiles(r, "a", "this hangs")
 	})
@@ -105,9 +93,7 @@ func TestCallsBesideAHang(t *testing.T) {
 		go func() { unpublished <- e.p.Unpublish(e.ctx, all[1].VolumeID, all[1].Target) }()
 		e.wantWaiting(unpublished)
 		release()
-		if err := <-unpublished; err != nil {
-			t.Error(err)
-		}
+		e.wantDone(unpublished)
 		after(retryMax)
 		e.wantFiles(all[0], "a", "this hangs")
 		e.unpublish(all[0])

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,6 +43,15 @@ const (
 	resyncSlots = 60
 )
 
+// guard is the lock of a fake.
+type guard struct{ mu sync.Mutex }
+
+func (g *guard) locked(do func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	do()
+}
+
 // canary stands for a value that may only get into the volume's files.
 const canary = leak.Value
 
@@ -67,13 +77,26 @@ type env struct {
 // inBubble runs a test with fake time and a running Publisher.
 func inBubble(t *testing.T, test func(e *env)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t, nil)
-		e.bubble = true
+	inBubbleWith(t, nil, test)
+}
+
+// inBubbleOf is inBubble in a subtest.
+func inBubbleOf(t *testing.T, name string, test func(e *env)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { inBubble(t, test) })
+}
+
+// inBubbleWith is like inBubble, with other options.
+func inBubbleWith(t *testing.T, change func(*Options), test func(e *env)) {
+	t.Helper()
+	inStoppedBubble(t, change, func(e *env) {
 		e.run()
 		test(e)
 	})
 }
+
+// strategies are the values of writeStrategy.
+var strategies = []string{"Atomic", "InPlace"}
 
 // inStoppedBubble is like inBubble, with other options and without Run.
 func inStoppedBubble(t *testing.T, change func(*Options), test func(e *env)) {
@@ -93,7 +116,7 @@ func newEnv(t *testing.T, change func(*Options)) *env {
 	e := &env{
 		T:       t,
 		ctx:     klog.NewContext(context.WithoutCancel(t.Context()), logger), // the clean-up needs it too
-		objects: newFakeObjects(t),
+		objects: newFakeObjects(),
 		mounts:  newFakeMounts(t),
 		writes:  &faultyWrites{},
 		events:  &fakeEvents{},
@@ -185,6 +208,13 @@ func (e *env) restart() {
 	e.run()
 }
 
+// resume is restart, and waits until nothing happens any more.
+func (e *env) resume() {
+	e.Helper()
+	e.restart()
+	e.settle()
+}
+
 // lookup returns a known volume, or nil.
 func (e *env) lookup(volumeID string) *entry {
 	e.p.table.mu.Lock()
@@ -204,11 +234,8 @@ func (e *env) request(id string, attributes ...string) binding.Request {
 		VolumeID:   id,
 		Target:     filepath.Join(e.opts.KubeletDir, "pods", uid, "volumes/kubernetes.io~csi/settings/mount"),
 		Pod:        volume.Pod{Namespace: testNamespace, Name: "pod-" + id, UID: types.UID(uid), ServiceAccount: "default"},
-		Attributes: map[string]string{},
+		Attributes: mapOf(attributes),
 		ReadOnly:   true,
-	}
-	for i := 0; i < len(attributes); i += 2 {
-		r.Attributes[attributes[i]] = attributes[i+1]
 	}
 	e.makeTarget(r)
 	return r
@@ -241,16 +268,71 @@ func (e *env) encoded(r binding.Request) string {
 	return record.Record{Shown: e.recorded(r)}.Encode()
 }
 
-// publish publishes and expects success.
-func (e *env) publish(r binding.Request) {
+// publish publishes one after another, and expects success.
+func (e *env) publish(all ...binding.Request) {
 	e.Helper()
-	e.pods.add(r)
-	if err := e.p.Publish(e.ctx, r); err != nil {
-		e.Fatalf("Publish %s: %v", r.VolumeID, err)
+	for _, r := range all {
+		e.pods.add(r)
+		if err := e.p.Publish(e.ctx, r); err != nil {
+			e.Fatalf("Publish %s: %v", r.VolumeID, err)
+		}
+		if e.bubble {
+			synctest.Wait() // its reconcile ends a moment later
+		}
 	}
-	if e.bubble {
-		synctest.Wait() // its reconcile ends a moment later
+}
+
+// publishNew publishes a new request.
+func (e *env) publishNew(id string, attributes ...string) binding.Request {
+	e.Helper()
+	r := e.request(id, attributes...)
+	e.publish(r)
+	return r
+}
+
+// publishApp publishes the volume v1 when the ConfigMap "app" has a value for the key a, which is 1.
+func (e *env) publishApp(attributes ...string) binding.Request {
+	e.Helper()
+	e.objects.put(configMap("app"), "a", "1")
+	return e.publishNew("v1", attributes...)
+}
+
+// update creates or changes an object, and waits until nothing happens any more.
+func (e *env) update(ref volume.Ref, pairs ...string) {
+	e.Helper()
+	e.objects.put(ref, pairs...)
+	e.settle()
+}
+
+// updateApp is update for the ConfigMap "app", whose keys and values must be all that a volume shows then.
+func (e *env) updateApp(r binding.Request, pairs ...string) {
+	e.Helper()
+	e.update(configMap("app"), pairs...)
+	e.wantFiles(r, pairs...)
+}
+
+// remove is update for a deletion.
+func (e *env) remove(ref volume.Ref) {
+	e.Helper()
+	e.objects.remove(ref)
+	e.settle()
+}
+
+// removeFile removes a file of a volume, by a path below its mount.
+func (e *env) removeFile(r binding.Request, path ...string) {
+	e.Helper()
+	if err := os.Remove(filepath.Join(append([]string{e.mounts.directory(r.Target)}, path...)...)); err != nil {
+		e.Fatal(err)
 	}
+}
+
+// end unpublishes the last volumes, of which nothing may remain.
+func (e *env) end(all ...binding.Request) {
+	e.Helper()
+	for _, r := range all {
+		e.unpublish(r)
+	}
+	e.wantNothing()
 }
 
 // unpublish unpublishes and expects success.
@@ -267,6 +349,24 @@ func (e *env) publishing(r binding.Request) <-chan error {
 	result := make(chan error, 1)
 	go func() { result <- e.p.Publish(e.ctx, r) }()
 	return result
+}
+
+// waiting starts a publish that waits.
+func (e *env) waiting(r binding.Request) <-chan error {
+	e.Helper()
+	result := e.publishing(r)
+	e.wantWaiting(result)
+	return result
+}
+
+// wantDone waits for the ends of calls, and expects success.
+func (e *env) wantDone(results ...<-chan error) {
+	e.Helper()
+	for _, result := range results {
+		if err := <-result; err != nil {
+			e.Fatal(err)
+		}
+	}
 }
 
 // wantReason fails the test unless err has the reason and, if text is not "", that text.
@@ -296,15 +396,28 @@ func (e *env) wantWaiting(result <-chan error) {
 	}
 }
 
+func mapOf(pairs []string) map[string]string {
+	m := map[string]string{}
+	for pair := range slices.Chunk(pairs, 2) {
+		m[pair[0]] = pair[1]
+	}
+	return m
+}
+
 // wantFiles compares what the mount at the request's target shows. pairs are paths and contents.
 func (e *env) wantFiles(r binding.Request, pairs ...string) {
 	e.Helper()
-	want := map[string]string{}
-	for i := 0; i < len(pairs); i += 2 {
-		want[pairs[i]] = pairs[i+1]
-	}
+	want := mapOf(pairs)
 	if got := e.mounts.files(r.Target); !maps.Equal(got, want) {
 		e.Errorf("volume %s shows %v, want %v", r.VolumeID, got, want)
+	}
+}
+
+// wantFilesOf is wantFiles for many volumes.
+func (e *env) wantFilesOf(all []binding.Request, pairs ...string) {
+	e.Helper()
+	for _, r := range all {
+		e.wantFiles(r, pairs...)
 	}
 }
 
@@ -355,6 +468,29 @@ func (e *env) wantNothing() {
 // used returns the counted memory of all volumes.
 func (e *env) used() int64 { return e.p.table.room.Total() }
 
+func (e *env) wantUsed(want int64) {
+	e.Helper()
+	if got := e.used(); got != want {
+		e.Errorf("%d bytes counted, want %d", got, want)
+	}
+}
+
+// wantBetween fails the test unless a number is in a range. format says what it counts.
+func (e *env) wantBetween(format string, got, least, most int) {
+	e.Helper()
+	if got < least || got > most {
+		e.Errorf(format+", want %d to %d", got, least, most)
+	}
+}
+
+// wantLines fails the test unless the log has so many lines with all parts.
+func (e *env) wantLines(want int, parts ...string) {
+	e.Helper()
+	if lines := e.logs.With(parts...); len(lines) != want {
+		e.Errorf("%d lines with %q, want %d: %q", len(lines), parts, want, lines)
+	}
+}
+
 // settle waits until nothing happens any more, including a change that was delayed for readers.
 func (e *env) settle() {
 	synctest.Wait()
@@ -362,10 +498,16 @@ func (e *env) settle() {
 	synctest.Wait()
 }
 
+// wait is after, and waits until nothing happens any more.
+func (e *env) wait(d time.Duration) {
+	e.Helper()
+	after(d)
+	e.settle()
+}
+
 // rest waits until readers have had their time, and nothing happens any more.
 func (e *env) rest() {
-	after(3 * pruneTime)
-	e.settle()
+	e.wait(3 * pruneTime)
 }
 
 // after waits on the bubble's clock.
@@ -406,6 +548,5 @@ func (e *env) recordIn(dir string, r binding.Request) record.Record {
 func (e *env) restartUnread() {
 	e.Helper()
 	e.pods.removeAll()
-	e.restart()
-	e.settle()
+	e.resume()
 }

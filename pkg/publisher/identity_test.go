@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +17,7 @@ import (
 
 // fakeIdentity accepts every token as the pod's own, unless it has an error. Its methods are safe for concurrent use.
 type fakeIdentity struct {
-	mu     sync.Mutex
+	guard
 	err    error
 	proofs int
 	// held has the token of each volume that was put and not dropped.
@@ -60,16 +59,10 @@ func (f *fakeIdentity) Ready(volume.ServiceAccount) error {
 }
 
 func (f *fakeIdentity) Drop(pod volume.Pod, volumeID string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.held, string(pod.UID)+"/"+volumeID)
+	f.locked(func() { delete(f.held, string(pod.UID)+"/"+volumeID) })
 }
 
-func (f *fakeIdentity) failWith(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.err = err
-}
+func (f *fakeIdentity) failWith(err error) { f.locked(func() { f.err = err }) }
 
 // want compares the held tokens, and how often one was proven since the last call.
 func (f *fakeIdentity) want(t *testing.T, proofs int, held ...string) {
@@ -89,11 +82,7 @@ func (f *fakeIdentity) want(t *testing.T, proofs int, held ...string) {
 }
 
 // restart simulates the end of the process.
-func (f *fakeIdentity) restart() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	clear(f.held)
-}
+func (f *fakeIdentity) restart() { f.locked(func() { clear(f.held) }) }
 
 // asPods runs a test with a Publisher that reads with pods' tokens. The accounts may read the ConfigMap app and the Secret db.
 func asPods(t *testing.T, test func(e *env, identity *fakeIdentity, access *fakeAccess)) {
@@ -142,12 +131,9 @@ func TestPodIdentityRefuses(t *testing.T) {
 		identity.want(e.T, 0)
 
 		identity.failWith(errReview)
-		waiting := e.publishing(forged)
-		e.wantWaiting(waiting)
+		waiting := e.waiting(forged)
 		identity.failWith(nil)
-		if err := <-waiting; err != nil {
-			t.Fatal(err)
-		}
+		e.wantDone(waiting)
 		e.unpublish(forged)
 
 		identity.want(e.T, 2)
@@ -157,9 +143,7 @@ func TestPodIdentityRefuses(t *testing.T) {
 		after(2 * consentAge)
 		e.wantWaiting(waiting)
 		e.objects.put(configMap("app"), "a", "1")
-		if err := <-waiting; err != nil {
-			t.Fatal(err)
-		}
+		e.wantDone(waiting)
 		identity.want(e.T, 1, "t4")
 		e.unpublish(late)
 
@@ -213,8 +197,7 @@ func TestTokensOfRepublishes(t *testing.T) {
 		e.settle()
 		e.wantProblem(r, "")
 		identity.want(e.T, 1, "t3")
-		e.unpublish(r)
-		e.wantNothing()
+		e.end(r)
 	})
 }
 
@@ -227,37 +210,27 @@ func TestTokensComeAfterARestart(t *testing.T) {
 		access.failWith(fmt.Errorf("service account %s: %w", r.Pod.Account(), authz.ErrNoToken))
 		e.restart()
 		after(2 * time.Minute)
-		if s := e.status(); s.Condition != ConditionUnknown || !strings.Contains(s.Reason, authz.ErrNoToken.Error()) {
-			t.Errorf("before the next republish it is %s: %s", s.Condition, s.Reason)
-		}
+		e.wantCondition(ConditionUnknown, authz.ErrNoToken.Error())
 		e.wantEvents()
 		after(3 * time.Minute)
-		if s := e.status(); s.Condition != failure.VolumeUpdateFailed || !strings.Contains(s.Reason, authz.ErrNoToken.Error()) {
-			t.Errorf("without a republish it is %s: %s", s.Condition, s.Reason)
-		}
+		e.wantCondition(failure.VolumeUpdateFailed, authz.ErrNoToken.Error())
 		e.wantEvents("VolumeUpdateFailed: access could not be reviewed: ")
 		e.wantFiles(r, "a", "1", "pw", "p1")
 		access.failWith(nil)
 		e.publish(e.tokened("v1", "t2"))
 		after(3 * time.Minute)
-		if s := e.status(); s.Condition != ConditionCurrent {
-			t.Errorf("with a token it is %s: %s", s.Condition, s.Reason)
-		}
-		e.unpublish(r)
-		e.wantNothing()
+		e.wantCondition(ConditionCurrent)
+		e.end(r)
 	})
 }
 
 // A publish whose question is in flight when the plugin stops waits for the answer.
 func TestAStopWaitsForAnAnswer(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
-		access.set(func() { access.delay = graceTime / 2 })
-		waiting := e.publishing(r)
-		e.wantWaiting(waiting)
+		access.locked(func() { access.delay = graceTime / 2 })
+		waiting := e.waiting(r)
 		e.p.StopWaiting()
-		if err := <-waiting; err != nil {
-			t.Fatal(err)
-		}
+		e.wantDone(waiting)
 	})
 }
 
@@ -269,8 +242,7 @@ func TestPinnedVolumesHoldNoToken(t *testing.T) {
 		identity.want(e.T, 1)
 		e.publish(e.tokened("v1", "t2", "configMap", "app", "updatePolicy", "Pinned"))
 		identity.want(e.T, 0)
-		e.unpublish(r)
-		e.wantNothing()
+		e.end(r)
 	})
 }
 
@@ -280,8 +252,7 @@ func TestChangesOfOtherAccounts(t *testing.T) {
 		r := e.tokened("v1", "t1", "configMap", "app")
 		other := e.tokened("v2", "t2", "configMap", "app")
 		other.Pod.ServiceAccount = "other"
-		e.publish(r)
-		e.publish(other)
+		e.publish(r, other)
 		e.objects.Subscribe(func(volume.ServiceAccount, volume.Ref) {})
 		e.objects.put(configMap("app"), "a", "2")
 		e.p.table.objectChanged(other.Pod.Account(), configMap("app"))
@@ -314,7 +285,60 @@ func TestPodIdentityOfAPodEnv(t *testing.T) {
 		e.restart()
 		e.confirm()
 		e.wantProblem(r, at)
-		e.unpublish(r)
-		e.wantNothing()
+		e.end(r)
+	})
+}
+
+var errForeign = fmt.Errorf("%w: shop/default", authz.ErrNotThePods)
+
+// What the API server says about a pod needs no token as a proof: after a restart, another pod's token of the same account is enough.
+func TestADerivedRequestIsProven(t *testing.T) {
+	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
+		r, other := e.tokened("v1", "t1"), e.tokened("v2", "t1")
+		e.publish(r, other)
+		identity.restart()
+		e.resume()
+		e.objects.put(secret("db"), "password", "p2")
+		e.publish(e.tokened("v2", "t2"))
+		e.settle()
+		e.wantFiles(other, "a", "1", "pw", "p2")
+		e.wantFiles(r, "a", "1", "pw", "p2")
+		e.end(r, other)
+	})
+}
+
+// A republish may bring a foreign token, for example if the CSIDriver object lost its tokenRequests and the pod's author wrote one. It is
+// never used.
+func TestARepublishWithAForeignToken(t *testing.T) {
+	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
+		r := e.tokened("v1", "t1")
+		e.publish(r)
+		identity.failWith(errForeign)
+		e.publish(e.tokened("v1", "x"))
+		e.settle()
+		identity.want(e.T, 1, "t1")
+		e.update(secret("db"), "password", "p2")
+		e.wantFiles(r, "a", "1", "pw", "p2")
+		e.wantProblem(r, "")
+		e.wantEvents()
+		e.end(r)
+	})
+}
+
+// A token that arrives while the lack of one is being detected is not overlooked.
+func TestATokenComesDuringAReview(t *testing.T) {
+	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
+		r := e.tokened("v1", "t1")
+		e.publish(r)
+		identity.restart()
+		access.failWith((&authz.Tokens{}).Ready(r.Pod.Account()))
+		access.locked(func() { access.delay = 2 * time.Second })
+		e.restart()
+		e.objects.put(secret("db"), "password", "p2")
+		after(time.Second)
+		access.failWith(nil)
+		e.publish(e.tokened("v1", "t2"))
+		e.wait(10 * time.Second)
+		e.wantFiles(r, "a", "1", "pw", "p2")
 	})
 }

@@ -3,6 +3,8 @@ package publisher
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,8 +19,7 @@ func TestEachGenerationStaysASecond(t *testing.T) {
 	inBubble(t, func(e *env) {
 		const interval = pruneTime / 5
 		e.objects.put(configMap("app"), "a", "0", "b", "0")
-		r := e.request("v1")
-		e.publish(r)
+		r := e.publishNew("v1")
 		after(time.Nanosecond) // no two generations are created at the same moment
 		reader := e.reader(r)
 		var superseded time.Time
@@ -42,9 +43,7 @@ func TestEachGenerationStaysASecond(t *testing.T) {
 		}
 		after(3 * pruneTime)
 		synctest.Wait()
-		if got := e.generations(r); got != 1 {
-			t.Errorf("%d generations stay", got)
-		}
+		e.wantGenerations(r, 1)
 		e.wantFiles(r, "a", "20", "b", "20")
 		e.wantProblem(r, "")
 	})
@@ -64,9 +63,7 @@ func (e *env) reader(r binding.Request) *os.Root {
 // A handle that cannot be closed is reported. Later updates are still written.
 func TestAHandleThatCannotBeClosed(t *testing.T) {
 	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
+		r := e.publishApp()
 		e.mounts.failAt("Close", errFault)
 		e.objects.put(configMap("app"), "a", "2")
 		e.rest()
@@ -83,39 +80,29 @@ func TestAHandleThatCannotBeClosed(t *testing.T) {
 // Generations of an earlier process count as superseded from the restart.
 func TestGenerationsOverARestart(t *testing.T) {
 	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "0")
-		r := e.request("v1")
-		e.publish(r)
+		r := e.publishApp()
 		reader := e.reader(r)
-		e.objects.put(configMap("app"), "a", "1")
-		e.settle()
+		e.update(configMap("app"), "a", "2")
 		after(pruneTime / 2)
 		e.restart()
-		e.objects.put(configMap("app"), "a", "2")
+		e.objects.put(configMap("app"), "a", "3")
 		after(pruneTime - time.Nanosecond)
 		synctest.Wait()
-		if content, err := reader.ReadFile("a"); err != nil || string(content) != "0" {
+		if content, err := reader.ReadFile("a"); err != nil || string(content) != "1" {
 			t.Errorf("the reader sees %q, %v", content, err)
 		}
-		e.wantFiles(r, "a", "2")
-		after(time.Nanosecond)
-		e.settle()
-		if n := e.generations(r); n != 1 {
-			t.Errorf("%d generations", n)
-		}
+		e.wantFiles(r, "a", "3")
+		e.wait(time.Nanosecond)
+		e.wantGenerations(r, 1)
 	})
 }
 
 // A change that fits into the total only without the last generation is written, and that generation is removed at once.
 func TestAFullNodeKeepsNoGeneration(t *testing.T) {
-	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
-		e.run()
+	inBubbleWith(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
 		e.objects.put(configMap("app"), "a", pages(200))
-		r := e.request("v1")
-		e.publish(r)
-		e.objects.put(configMap("app"), "a", pages(201))
-		e.settle()
-		e.wantFiles(r, "a", pages(201))
+		r := e.publishNew("v1")
+		e.updateApp(r, "a", pages(201))
 		if n := e.generations(r); n != 1 || e.used() != taken(201, 1) {
 			t.Errorf("%d generations, %d bytes counted", n, e.used())
 		}
@@ -124,8 +111,7 @@ func TestAFullNodeKeepsNoGeneration(t *testing.T) {
 
 // Publishes at the same time may each find room but not all together: the node never shows more than its total.
 func TestPublishesAtOnceStayWithinTheTotal(t *testing.T) {
-	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
-		e.run()
+	inBubbleWith(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
 		e.objects.put(configMap("app"), "a", pages(100))
 		made, full := 0, 0
 		var all []<-chan error
@@ -146,36 +132,11 @@ func TestPublishesAtOnceStayWithinTheTotal(t *testing.T) {
 	})
 }
 
-// A file that was withdrawn, and that a failed write has created again, is withdrawn again.
-func TestAHalfWrittenFileIsWithdrawn(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
-		r.Attributes["writeStrategy"] = "InPlace"
-		e.publish(r)
-		access.grant(sharedConfig)
-		e.objects.failWith(configMap("app"), manager.ErrNotSynced) // no update is possible
-		after(reviewTime)
-		e.settle()
-		e.wantFiles(r, "a", "1", "password", "", "app.env", "CA=c1\nOWN=1\n")
-		e.writes.set(nil, func() error { return errFault })
-		e.objects.failWith(configMap("app"), nil)
-		access.grant(sharedConfig, sharedSecret)
-		after(reviewTime)
-		e.settle()
-		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
-		access.grant(sharedConfig)
-		after(reviewTime)
-		e.settle()
-		e.wantFiles(r, "a", "1", "password", "", "app.env", "CA=c1\nOWN=1\n")
-	})
-}
-
 // TestAgesAreForgotten: the ages of removed generations are forgotten.
 func TestAgesAreForgotten(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "a", "0")
-		r := e.request("v1")
-		e.publish(r)
+		r := e.publishNew("v1")
 		for i := range 600 {
 			e.objects.put(configMap("app"), "a", fmt.Sprint("x", i))
 			after(100 * time.Millisecond)
@@ -184,5 +145,157 @@ func TestAgesAreForgotten(t *testing.T) {
 		if n := len(e.lookup("v1").vol.files.generations.ends); n > 40 {
 			t.Errorf("%d ages are kept, for %d generations", n, e.generations(r))
 		}
+	})
+}
+
+// generations returns how many generations a volume's file system holds.
+func (e *env) generations(r binding.Request) int {
+	e.Helper()
+	e.mounts.mu.Lock()
+	dir := e.mounts.attached[r.Target].dir
+	e.mounts.mu.Unlock()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		e.Fatal(err)
+	}
+	n := 0
+	for _, entry := range entries {
+		if entry.IsDir() && strings.HasPrefix(entry.Name(), "..") {
+			n++
+		}
+	}
+	return n
+}
+
+// failReopen makes it impossible to change or prune the files of mounted volumes, until err is nil.
+func (e *env) failReopen(err error) {
+	e.mounts.failAt("IsMountedAt", err)
+	e.mounts.failAt("Reopen", err)
+}
+
+func (e *env) wantGenerations(r binding.Request, want int) {
+	e.Helper()
+	e.wantBetween("%d generations", e.generations(r), want, want)
+}
+
+// What was shown before may have been revoked, so nothing may keep it.
+func TestTheGenerationBeforeGoesWhateverComes(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		then func(e *env)
+	}{
+		{"object deleted", func(e *env) { e.objects.remove(configMap("app")) }},
+		{"object out of reach", func(e *env) { e.objects.failWith(configMap("app"), manager.ErrNotSynced) }},
+		{"object forbidden", func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }},
+		{"object too large", func(e *env) { e.objects.put(configMap("app"), "a", pages(300)) }},
+		{"writes fail", func(e *env) {
+			e.writes.set(func() error { return errFault }, nil)
+			e.objects.put(configMap("app"), "a", "3")
+		}},
+		{"killed, object deleted", func(e *env) {
+			e.objects.remove(configMap("app"))
+			e.restart()
+		}},
+		{"killed, nothing known", func(e *env) { e.restartUnread() }},
+		{"killed, object out of reach", func(e *env) {
+			e.objects.failWith(configMap("app"), manager.ErrNotSynced)
+			e.restart()
+		}},
+	} {
+		inBubbleOf(t, test.name, func(e *env) {
+			r := e.publishApp()
+			after(time.Nanosecond) // no two generations are created at the same moment
+			e.objects.put(configMap("app"), "a", "2")
+			synctest.Wait()
+			e.wantGenerations(r, 2)
+			test.then(e)
+			after(pruneTime)
+			synctest.Wait()
+			e.wantGenerations(r, 1)
+			e.wantFiles(r, "a", "2")
+		})
+	}
+}
+
+// TestAWithdrawalInPlaceIsNotUrgent: a withdrawal from files that are rewritten in place does not make a change urgent that waits for the
+// pod's moment.
+func TestAWithdrawalInPlaceIsNotUrgent(t *testing.T) {
+	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
+		r.Attributes["sources"], r.Attributes["spread"], r.Attributes["writeStrategy"] = acrossSources, "1h", "InPlace"
+		e.publish(r)
+		e.update(configMap("app"), "a", "2")
+		e.grant(access)
+		if content, err := os.ReadFile(e.realPath(r, "a")); err != nil || string(content) != "1" {
+			t.Errorf("the file has %q, %v", content, err)
+		}
+		e.wantProblem(r, secretRefused)
+	})
+}
+
+// TestReadersAfterAClockStep: if the names of generations are in the future because the clock was set back, readers still have their
+// second.
+func TestReadersAfterAClockStep(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "0")
+		r := e.publishNew("v1")
+		e.halt()
+		dir := e.mounts.directory(r.Target)
+		now, err := os.Readlink(filepath.Join(dir, "..data"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		future := time.Now().Add(time.Hour).UTC().Format("..2006_01_02_15_04_05.000000000") + "0001"
+		for _, err := range []error{
+			os.Rename(filepath.Join(dir, now), filepath.Join(dir, future)),
+			os.Remove(filepath.Join(dir, "..data")),
+			os.Symlink(future, filepath.Join(dir, "..data")),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		e.restart()
+		after(3 * pruneTime)
+		e.objects.put(configMap("app"), "a", "1")
+		after(pruneTime - 2*readTime)
+		reader := e.reader(r)
+		e.objects.put(configMap("app"), "a", "2")
+		after(pruneTime / 2)
+		e.wantFiles(r, "a", "2")
+		if content, err := reader.ReadFile("a"); err != nil || string(content) != "1" {
+			t.Errorf("the reader sees %q, %v", content, err)
+		}
+		e.rest()
+		e.wantGenerations(r, 1)
+	})
+}
+
+// TestNothingToLookAt: if somebody has removed ..data, a volume that is never written again does not cause a busy loop.
+func TestNothingToLookAt(t *testing.T) {
+	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
+		r := e.publishApp("configMap", "app", "updatePolicy", "Pinned")
+		e.halt()
+		e.removeFile(r, "..data")
+		opens.forget()
+		before := e.mounts.count("Reopen")
+		stop := make(chan struct{})
+		go func() { // the bubble's time stands still while a goroutine is busy
+			defer close(stop)
+			e.restart()
+			e.rest()
+		}()
+		for range 1000 {
+			select {
+			case <-stop:
+			default:
+				if e.mounts.count("Reopen")-before > 100 {
+					t.Error("it is looked at again and again")
+					e.halt()
+				}
+				after(time.Millisecond)
+			}
+		}
+		<-stop
+		e.wantBetween("it was opened %d times", e.mounts.count("Reopen")-before, 0, 10)
 	})
 }

@@ -1,6 +1,8 @@
 package publisher
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -10,8 +12,8 @@ import (
 
 	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/failure"
+	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/volume"
-	"github.com/refvol/refvol/pkg/writer"
 )
 
 // The units of a volume's memory; see package room.
@@ -23,53 +25,23 @@ const (
 // pages returns a value that needs n pages.
 func pages(n int) string { return strings.Repeat("x", n*pageSize) }
 
+// keys returns n keys with empty values.
+func keys(n int) (pairs []string) {
+	for i := range n {
+		pairs = append(pairs, fmt.Sprint("k", i), "")
+	}
+	return pairs
+}
+
 // taken returns what a volume counts whose files need so many pages, without directories or long names. A file needs an inode and its link
 // another. Three are for the root, the generation and ..data.
 func taken(pages, files int) int64 { return int64(pages)*pageSize + int64(3+2*files)*inodeSize }
 
-func TestAVolumeOverItsLimit(t *testing.T) {
-	many := volume.Payload{}
-	for i := range 3000 {
-		many.Files = append(many.Files, volume.File{Path: fmt.Sprintf("f%d", i)})
-	}
-	for _, test := range []struct {
-		name string
-		tree volume.Payload
-		text string
-	}{{
-		name: "bytes",
-		tree: volume.Payload{Files: []volume.File{{Path: "a", Data: make([]byte, mebibyte)}, {Path: "b", Data: []byte("1")}}},
-		text: "the files take 1052672 bytes of memory, more than the 1048576 bytes that a volume may have (--max-volume-size)",
-	}, {
-		name: "inodes",
-		tree: many,
-		text: "the files take 6002 inodes, more than the 2048 that a volume may have (they follow --max-volume-size)",
-	}} {
-		t.Run(test.name, func(t *testing.T) {
-			e := newEnv(t, nil)
-			size := writer.Measure(&test.tree)
-			if err := e.p.limits.CheckTree(size.Bytes, size.Inodes); err == nil || err.Error() != test.text {
-				t.Errorf("got %v, want %s", err, test.text)
-			}
-			if e.used() != 0 {
-				t.Errorf("%d bytes counted", e.used())
-			}
-		})
-	}
-}
-
 // An update may not bring more files than a new volume may have.
 func TestAnUpdateWithTooManyFiles(t *testing.T) {
 	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		var pairs []string
-		for i := range e.p.limits.Files + 1 {
-			pairs = append(pairs, fmt.Sprint("f", i), "")
-		}
-		e.objects.put(configMap("app"), pairs...)
-		e.settle()
+		r := e.publishApp()
+		e.update(configMap("app"), keys(int(e.p.limits.Files)+1)...)
 		e.wantProblem(r, "Too many: the volume may show 256 keys")
 		e.wantFiles(r, "a", "1")
 	})
@@ -77,58 +49,45 @@ func TestAnUpdateWithTooManyFiles(t *testing.T) {
 
 func TestAnUpdateOverTheLimitKeepsTheFiles(t *testing.T) {
 	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		e.writes.times()
+		r := e.publishApp()
+		e.writes.set(func() error { return errors.New("nothing should be written") }, nil)
 		e.objects.put(configMap("app"), "a", pages(257))
 		after(2 * testResync)
+		e.writes.set(nil, nil)
 		e.wantFiles(r, "a", "1")
 		e.wantProblem(r, "more than the 1048576 bytes")
-		if e.used() != taken(1, 1) {
-			t.Errorf("%d bytes counted", e.used())
-		}
-		if n := len(e.writes.times()); n > 0 {
-			t.Errorf("%d writes", n)
-		}
+		e.wantUsed(taken(1, 1))
 		// Without a change no retry can succeed, so only the resync retries.
-		if n := e.mounts.count("Reopen"); n > 3 {
-			t.Errorf("it was tried %d times", n)
-		}
+		e.wantBetween("it was tried %d times", e.mounts.count("Reopen"), 0, 3)
 		e.publish(r)
-		e.objects.put(configMap("app"), "a", "3")
-		e.settle()
-		e.wantFiles(r, "a", "3")
+		e.updateApp(r, "a", pages(200))
 		e.wantProblem(r, "")
+		e.updateApp(r, "a", pages(250)) // memory of superseded generations does not let a larger update through
+		e.update(configMap("app"), "a", pages(300))
+		e.wantFiles(r, "a", pages(250))
+		e.wantProblem(r, "more than the 1048576 bytes")
 	})
 }
 
 func TestTheNodesTotal(t *testing.T) {
-	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = 2 * mebibyte }, func(e *env) {
-		e.run()
+	inBubbleWith(t, func(o *Options) { o.MaxTotalSize = 2 * mebibyte }, func(e *env) {
 		e.objects.put(configMap("large"), "a", pages(200))
 		first, second, third := e.request("v1", "configMap", "large"), e.request("v2", "configMap", "large"), e.request("v3", "configMap", "large")
-		e.publish(first)
-		e.publish(second)
+		e.publish(first, second)
 		e.wantReason(e.p.Publish(e.ctx, third), failure.ReasonNodeFull,
 			"the files and their inodes take 827392 bytes of memory, the node's other volumes 1648640, together more than 2097152 (--max-total-size)")
-		if e.used() != 2*taken(200, 1) {
-			t.Errorf("%d bytes counted", e.used())
-		}
+		e.wantUsed(2 * taken(200, 1))
 
 		// An update counts instead of what it replaces.
 		e.objects.put(configMap("large"), "a", pages(250))
-		after(retryMax) // one may have to wait for what the other one supersedes
-		e.settle()
+		e.wait(retryMax) // one may have to wait for what the other one supersedes
 		e.wantFiles(first, "a", pages(250))
 		e.wantFiles(second, "a", pages(250))
 
 		// One of two updates finds the node full. It is retried until there is room.
 		e.objects.put(configMap("small"), "a", "1")
-		small := e.request("v4", "configMap", "small")
-		e.publish(small)
-		e.objects.put(configMap("small"), "a", pages(100))
-		e.settle()
+		small := e.publishNew("v4", "configMap", "small")
+		e.update(configMap("small"), "a", pages(100))
 		e.wantProblem(small, "together more than")
 		e.wantFiles(small, "a", "1")
 		e.unpublish(first)
@@ -136,118 +95,64 @@ func TestTheNodesTotal(t *testing.T) {
 		e.wantFiles(small, "a", pages(100))
 		e.wantProblem(small, "")
 		e.rest()
-		if e.used() != taken(250, 1)+taken(100, 1) {
-			t.Errorf("%d bytes counted", e.used())
-		}
-		e.unpublish(second)
-		e.unpublish(small)
-		e.wantNothing()
+		e.wantUsed(taken(250, 1) + taken(100, 1))
+		e.end(second, small)
 	})
 }
 
 // TestAPodsShare: one pod may fill an eighth of the node. To make room for a new volume, the pod's own volumes drop what they keep for
 // readers, and other pods' volumes don't.
 func TestAPodsShare(t *testing.T) {
-	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = 16 * mebibyte }, func(e *env) {
-		e.run()
+	inBubbleWith(t, func(o *Options) { o.MaxTotalSize = 16 * mebibyte }, func(e *env) {
 		e.objects.put(configMap("app"), "a", pages(100))
 		e.objects.put(configMap("one"), "a", "1")
 		e.objects.put(configMap("large"), "a", pages(200))
-		other := e.request("other", "configMap", "one")
-		e.publish(other)
+		other := e.publishNew("other", "configMap", "one")
 		all := e.inOnePod("greedy", 22)
-		for _, r := range all[:5] {
-			e.publish(r)
-		}
+		e.publish(all[:5]...)
 		e.wantReason(e.p.Publish(e.ctx, all[5]), failure.ReasonNodeFull,
 			"the files and their inodes take 417792 bytes of memory, the pod's other volumes 2073600, together more than 2097152 (a pod's share: an eighth of --max-total-size, but at least --max-volume-size)")
 		e.publish(e.request("tenant", "configMap", "large"))
 		e.publish(e.request("fits")) // other pods are not affected
 
 		// The readers of another pod have their second.
-		e.objects.put(configMap("one"), "a", "2")
-		e.settle()
+		e.update(configMap("one"), "a", "2")
 		e.unpublish(all[4])
 		mine := all[0]
-		e.objects.put(configMap("app"), "a", pages(101)) // two generations each
-		e.settle()
+		e.update(configMap("app"), "a", pages(101)) // two generations each
 		last := all[6]
 		last.Attributes = map[string]string{"configMap": "one"}
 		e.publish(last)
-		if n := e.generations(other); n != 2 {
-			t.Errorf("the other pod has %d generations", n)
-		}
+		e.wantGenerations(other, 2)
 		e.wantFiles(mine, "a", pages(101))
-		if lines := e.logs.With("Can't make room"); len(lines) > 0 {
-			t.Errorf("the log has %q", lines)
-		}
-	})
-}
-
-// A volume may fill the pod's share or the node to the last byte.
-func TestTheLastByteFits(t *testing.T) {
-	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize, o.MaxVolumeSize = 2*mebibyte, mebibyte }, func(e *env) {
-		e.run()
-		e.objects.put(configMap("app"), "a", pages(150))
-		both := e.inOnePod("full", 2)
-		e.publish(both[0])
-		e.publish(e.request("other"))
-		left := map[string]int64{
-			both[1].Target:            mebibyte - taken(150, 1),
-			e.request("third").Target: 2*mebibyte - 2*taken(150, 1),
-		}
-		for target, room := range left {
-			e.p.table.mu.Lock()
-			added := e.p.table.add(target, target, target, false)
-			e.p.table.mu.Unlock()
-			if err := added.room.CheckMemory(room); err != nil {
-				t.Errorf("%s: %d bytes: %v", target, room, err)
-			}
-			if added.room.CheckMemory(room+1) == nil {
-				t.Errorf("%s: %d bytes fit", target, room+1)
-			}
-		}
+		e.wantLines(0, "Can't make room")
 	})
 }
 
 // Empty files also use inodes of the kernel's memory: in volumes that are being published, updated, or left by an earlier process.
 func TestEmptyFilesFillTheNode(t *testing.T) {
-	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
-		e.run()
+	inBubbleWith(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
 		const files = 120
-		keys := func(n int) (pairs []string) {
-			for i := range n {
-				pairs = append(pairs, fmt.Sprintf("key%d", i), "")
-			}
-			return pairs
-		}
 		e.objects.put(configMap("app"), keys(files)...)
 		e.objects.put(configMap("small"), "a", "")
 		const fit = 4
 		requests := make([]binding.Request, 0, fit)
 		for i := range fit {
-			r := e.request(fmt.Sprintf("v%d", i))
-			e.publish(r)
+			r := e.publishNew(fmt.Sprintf("v%d", i))
 			requests = append(requests, r)
 		}
-		if want := fit * taken(0, files); e.used() != want {
-			t.Errorf("%d bytes counted, want %d", e.used(), want)
-		}
+		e.wantUsed(fit * taken(0, files))
 		full := e.request("full")
 		e.wantReason(e.p.Publish(e.ctx, full), failure.ReasonNodeFull,
 			"the files and their inodes take 288768 bytes of memory, the node's other volumes 995328, together more than 1048576 (--max-total-size)")
 
-		small := e.request("small", "configMap", "small")
-		e.publish(small)
-		e.objects.put(configMap("small"), keys(files)...)
-		e.settle()
+		small := e.publishNew("small", "configMap", "small")
+		e.update(configMap("small"), keys(files)...)
 		e.wantProblem(small, "together more than")
 		e.wantFiles(small, "a", "")
 
 		e.restartUnread()
-		if want := fit*taken(0, files) + taken(0, 1); e.used() != want {
-			t.Errorf("%d bytes counted after a restart, want %d", e.used(), want)
-		}
+		e.wantUsed(fit*taken(0, files) + taken(0, 1))
 		e.wantReason(e.p.Publish(e.ctx, full), failure.ReasonNodeFull, "")
 		e.unpublish(requests[0])
 		e.publish(full)
@@ -266,9 +171,7 @@ func TestTheCountIsExact(t *testing.T) {
 			t.Helper()
 			e.settle()
 			e.rest()
-			if got := e.used(); got != bytes {
-				t.Errorf("%d bytes counted, want %d", got, bytes)
-			}
+			e.wantUsed(bytes)
 		}
 		e.objects.put(configMap("app"), "a", "1", "b", pages(1)+"x", "c", "")
 		e.publish(r)
@@ -287,8 +190,7 @@ func TestTheCountIsExact(t *testing.T) {
 		after(retryMax)
 		want(taken(11, 2))
 
-		e.unpublish(r)
-		e.wantNothing()
+		e.end(r)
 	})
 }
 
@@ -296,9 +198,7 @@ func TestTheCountIsExact(t *testing.T) {
 func TestAPodsVolumesAreBounded(t *testing.T) {
 	inIdentities(t, func(e *env) {
 		volumes := e.volumesOf("v", volume.MaxPodVolumes+1)
-		for _, r := range volumes[:volume.MaxPodVolumes] {
-			e.publish(r)
-		}
+		e.publish(volumes[:volume.MaxPodVolumes]...)
 		last := volumes[volume.MaxPodVolumes]
 		e.wantReason(e.p.Publish(e.ctx, last), failure.ReasonInvalid, "the pod has 129 volumes of this driver, more than 128: show several objects in one volume")
 		e.unpublish(volumes[0])
@@ -314,24 +214,10 @@ func TestAPodsVolumesAreBounded(t *testing.T) {
 	})
 }
 
-func TestAVolumeMayTakeExactlyItsLimit(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", pages(256))
-		r := e.request("v1")
-		e.publish(r)
-		if e.used() != taken(256, 1) {
-			t.Errorf("%d bytes counted", e.used())
-		}
-		e.unpublish(r)
-		e.wantNothing()
-	})
-}
-
 // When the node is full, the volumes are measured at once. Files that readers have closed no longer count, so the kubelet's next try
 // succeeds.
 func TestAFullNodeIsMeasured(t *testing.T) {
-	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
-		e.run()
+	inBubbleWith(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		first, second := e.request("v1"), e.request("v2")
 		e.publish(first)
@@ -345,35 +231,12 @@ func TestAFullNodeIsMeasured(t *testing.T) {
 	})
 }
 
-// An update that takes as much as before is accepted, also when the limits were lowered since.
-func TestAnUpdateAfterTheLimitWasLowered(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", pages(10))
-		r := e.request("v1")
-		e.publish(r)
-		e.opts.MaxVolumeSize = 8 * pageSize
-		e.restart()
-		e.settle()
-		e.objects.put(configMap("app"), "a", strings.ToUpper(pages(10)))
-		e.settle()
-		e.wantFiles(r, "a", strings.ToUpper(pages(10)))
-		e.objects.put(configMap("app"), "a", pages(10)) // also once this process has written the files
-		e.settle()
-		e.wantFiles(r, "a", pages(10))
-		e.objects.put(configMap("app"), "a", pages(11))
-		e.settle()
-		e.wantProblem(r, "more than the 32768 bytes")
-	})
-}
-
 // TestAFullNodeIsNoBusyLoop: volumes that find no room make others measure, and are not retried more often for that.
 func TestAFullNodeIsNoBusyLoop(t *testing.T) {
-	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = 2 * mebibyte }, func(e *env) {
-		e.run()
+	inBubbleWith(t, func(o *Options) { o.MaxTotalSize = 2 * mebibyte }, func(e *env) {
 		e.objects.put(configMap("app"), "a", pages(10))
 		first, second := e.request("v1"), e.request("v2")
-		e.publish(first)
-		e.publish(second)
+		e.publish(first, second)
 		hold := func(bytes int64) {
 			e.mounts.hold(first.Target, bytes)
 			e.mounts.hold(second.Target, bytes)
@@ -389,16 +252,218 @@ func TestAFullNodeIsNoBusyLoop(t *testing.T) {
 			return nil
 		})
 		e.objects.put(configMap("app"), "a", pages(252))
-		after(30 * time.Second)
-		e.settle()
+		e.wait(30 * time.Second)
 		e.wantProblem(first, "together more than")
 		if n := measured.Load(); n > 100 {
 			t.Errorf("measured %d times in 30 s", n)
 		}
 		hold(0)
-		after(2 * retryMax)
-		e.settle()
+		e.wait(2 * retryMax)
 		e.wantFiles(first, "a", pages(252))
 		e.wantFiles(second, "a", pages(252))
+	})
+}
+
+// fill takes all places for renders until the returned function is called.
+func (e *env) fill() (free func()) {
+	e.Helper()
+	ctx, cancel := context.WithTimeout(e.ctx, time.Millisecond)
+	defer cancel()
+	end := make(chan struct{})
+	taken := make(chan bool, atOnce)
+	for range atOnce {
+		go func() {
+			if e.p.bindings.InTurn(ctx, func() { taken <- true; <-end }) != nil {
+				taken <- false
+			}
+		}()
+	}
+	for range atOnce {
+		if !<-taken {
+			e.Fatal("places are taken")
+		}
+	}
+	return func() { close(end); synctest.Wait() }
+}
+
+// wantFree fails the test unless all places are free again.
+func (e *env) wantFree() {
+	e.Helper()
+	synctest.Wait()
+	e.fill()()
+}
+
+// While there is no place to render, a publish waits. The wait ends with an unpublish, at its deadline, or when the plugin stops.
+func TestPublishesWaitTheirTurn(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		free := e.fill()
+		first, second := e.request("v1"), e.request("v2")
+		waiting, unpublished := e.publishing(first), e.publishing(second)
+		e.wantWaiting(waiting)
+		e.wantWaiting(unpublished)
+		e.unpublish(second)
+		e.wantReason(<-unpublished, failure.ReasonBusy, "volume v2: "+errUnpublished.Error())
+		free()
+		e.wantDone(waiting)
+		e.wantFree()
+
+		free = e.fill()
+		e.wantReason(e.p.Publish(e.ctx, second), failure.ReasonUnavailable, failure.ErrCrowded.Error())
+		stopped := e.waiting(second)
+		e.p.StopWaiting()
+		e.wantReason(<-stopped, failure.ReasonUnavailable, "volume v2: "+errStopping.Error())
+		free()
+		e.wantFree()
+		e.unpublish(first)
+	})
+}
+
+// An object that isn't cached fails a publish at once, even if other objects are unknown. Nothing of the volume remains.
+func TestAPublishWithoutRoomForItsObjects(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.failWith(configMap("app"), fmt.Errorf("app: %w", manager.ErrNotSynced))
+		full := &manager.FullError{Ref: secret("db"), Size: 700, Others: 301, Max: 1000}
+		e.objects.failWith(secret("db"), full)
+		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]")
+		const format = `Secret "shop/db" takes 700 bytes of memory, the node's other objects %d, together more than 1000 (--max-cached-size)`
+		text := fmt.Sprintf(format, 301)
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonCacheFull, text)
+		e.wantEvents(r.Pod.String() + ": VolumeUpdateFailed: " + text)
+		full.Others = 302
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonCacheFull, fmt.Sprintf(format, 302))
+		e.wantEvents("VolumeUpdateFailed") // client-go merges the others
+		e.wantNothing()
+		e.objects.put(configMap("app"), "a", "1")
+		e.objects.put(secret("db"), "b", "2")
+		e.objects.failWith(configMap("app"), nil)
+		e.objects.failWith(secret("db"), nil)
+		e.publish(r)
+		e.end(r)
+	})
+}
+
+// The objects of a mounted volume may use any memory: from the moment it is mounted, and after a restart from the start.
+func TestTheObjectsOfMountedVolumesAreKept(t *testing.T) {
+	inBubble(t, func(e *env) {
+		r := e.request("v1", "configMap", "app")
+		waiting := e.waiting(r)
+		e.wantKept(r, false)
+		e.objects.put(configMap("app"), "a", "1")
+		e.wantDone(waiting)
+		e.wantKept(r, true)
+		kept := false
+		e.objects.onRegister = func() { kept = e.objects.isKept(r.Pod, r.VolumeID) }
+		e.resume()
+		e.wantKept(r, true)
+		if !kept {
+			e.Error("the restarted plugin registered a mounted volume as a new one")
+		}
+	})
+}
+
+func (e *env) wantKept(r binding.Request, want bool) {
+	e.Helper()
+	e.settle()
+	if got := e.objects.isKept(r.Pod, r.VolumeID); got != want {
+		e.Errorf("its objects are kept: %t, want %t", got, want)
+	}
+}
+
+// optionalObjects returns sources that name n objects that don't exist.
+func optionalObjects(prefix string, n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "{configMap: {name: %s-%d, optional: true}},", prefix, i)
+	}
+	return "[" + b.String() + "]"
+}
+
+// The volumes of a pod may name 1,024 objects together, counted for each volume. A pod that has fewer is not concerned, and neither is
+// another pod.
+func TestAPodsObjectsAreBounded(t *testing.T) {
+	inBubble(t, func(e *env) {
+		all := e.inOnePod("v", 5, "sources", optionalObjects("a", 256))
+		e.publish(all[:4]...)
+		e.wantReason(e.p.Publish(e.ctx, all[4]), failure.ReasonInvalid,
+			"Too many: the volume names 256 ConfigMaps and Secrets, the pod's other volumes 1024, and all volumes of a pod may name 1024: 0 are left; each counts once for each volume that names it: show objects in fewer volumes")
+		e.wantBetween("%d volumes are registered", len(e.objects.registrations()), 4, 4)
+		e.publish(e.request("other", "sources", optionalObjects("a", 256)))
+		e.publish(all[0]) // a republish
+		e.unpublish(all[0])
+		e.publish(all[4])
+	})
+}
+
+// A directory in front of many items is refused before the paths are made. The same goes for the keys of a whole object, which the spec does
+// not name: at the first publish, and for an update, which leaves the files as they are.
+func TestAPodsPathsAreBounded(t *testing.T) {
+	deep := strings.Repeat(strings.Repeat("a", 252)+"/", 15) + "b" // 3,796 bytes
+	inBubble(t, func(e *env) {
+		var items strings.Builder
+		for i := range 200 {
+			fmt.Fprintf(&items, "{key: k, path: p%d},", i)
+		}
+		r := e.inOnePod("items", 6, "sources", "[{configMap: {name: app, path: "+deep+", optional: true, items: ["+items.String()+"]}}]")
+		e.publish(r[:5]...)
+		err := e.p.Publish(e.ctx, r[5])
+		if e.wantReason(err, failure.ReasonInvalid, ""); !strings.Contains(err.Error(), "bytes of names and paths, the pod's other volumes 38") {
+			t.Error(err)
+		}
+
+		// Nothing exists yet, so these volumes name little.
+		all := e.inOnePod("whole", 6, "sources", "[{configMap: {name: whole, path: "+deep+"}}]")
+		e.objects.put(configMap("whole"), keys(200)...)
+		e.publish(all[:5]...)
+		err = e.p.Publish(e.ctx, all[5])
+		if e.wantReason(err, failure.ReasonInvalid, ""); !strings.Contains(err.Error(), "bytes of names and paths, the pod's other volumes 38") {
+			t.Error(err)
+		}
+		e.update(configMap("whole"), keys(250)...)
+		grown, kept := 0, 0
+		for _, r := range all[:5] {
+			switch n := len(e.mounts.files(r.Target)); n {
+			case 250:
+				grown++
+				e.wantProblem(r, "")
+			case 200:
+				kept++
+				e.wantProblem(r, "bytes of names and paths")
+			default:
+				t.Errorf("%d files", n)
+			}
+		}
+		if grown == 0 || kept == 0 {
+			t.Errorf("%d volumes have grown, %d were kept as they were", grown, kept)
+		}
+		e.update(configMap("whole"), keys(100)...)
+		for _, r := range all[:5] {
+			e.wantProblem(r, "")
+		}
+		e.publish(all[5])
+	})
+}
+
+// A running pod that names more than the limit lives on, over republishes and restarts, and continues to be updated. New volumes of it are
+// refused.
+func TestAPodOverTheLimitLivesOn(t *testing.T) {
+	inBubbleWith(t, func(o *Options) { o.MaxVolumeSize, o.MaxTotalSize = 256*mebibyte, 2048*mebibyte }, func(e *env) {
+		items := make([]string, 2500)
+		for i := range items {
+			items[i] = fmt.Sprintf("{key: k, path: p%d}", i)
+		}
+		all := e.inOnePod("v", 9, "sources", "[{configMap: {name: app, optional: true}}, {configMap: {name: none, optional: true, items: ["+strings.Join(items, ",")+"]}}]")
+		e.objects.put(configMap("app"), "a", "1")
+		e.publish(all[:8]...) // 20,016 items
+		e.opts.MaxVolumeSize = mebibyte * 32
+		e.resume()
+		e.update(configMap("app"), "a", "2")
+		for _, r := range all[:8] {
+			e.publish(r)
+			e.wantFiles(r, "a", "2")
+			e.wantProblem(r, "")
+		}
+		e.wantReason(e.p.Publish(e.ctx, all[8]), failure.ReasonInvalid,
+			"Too many: the volume names 2502 sources, items, variables and directories, the pod's other volumes 20016, and all volumes of a pod may name 16384: 0 are left; leave out items, or show the object in fewer volumes")
 	})
 }

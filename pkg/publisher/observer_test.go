@@ -3,7 +3,6 @@ package publisher
 import (
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,7 +10,7 @@ import (
 
 // fakeObserver keeps the calls.
 type fakeObserver struct {
-	mu         sync.Mutex
+	guard
 	writes     []string
 	bytes      int64
 	propagated []time.Duration
@@ -29,15 +28,11 @@ func (o *fakeObserver) RecordWrite(changed bool, bytes int64, err error) {
 }
 
 func (o *fakeObserver) Propagated(took time.Duration) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.propagated = append(o.propagated, took)
+	o.locked(func() { o.propagated = append(o.propagated, took) })
 }
 
 func (o *fakeObserver) Opened(took time.Duration) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.opened = append(o.opened, took)
+	o.locked(func() { o.opened = append(o.opened, took) })
 }
 
 // take returns the calls since the last take.
@@ -53,8 +48,7 @@ func (o *fakeObserver) take() (writes []string, bytes int64, propagated []time.D
 // TestObserver: the time of a change starts with its event, whatever delays the write. There is no time if no change waited.
 func TestObserver(t *testing.T) {
 	o := &fakeObserver{}
-	inStoppedBubble(t, func(opts *Options) { opts.Observer = o }, func(e *env) {
-		e.run()
+	inBubbleWith(t, func(opts *Options) { opts.Observer = o }, func(e *env) {
 		want := func(writes []string, bytes int64, propagated ...time.Duration) {
 			t.Helper()
 			gotWrites, gotBytes, got := o.take()
@@ -71,7 +65,8 @@ func TestObserver(t *testing.T) {
 
 		e.objects.put(app, "a", "22")
 		want([]string{"changed"}, 2, 0)
-		e.objects.put(app, "a", "333") // readers of the last version have their time
+		e.objects.put(app, "a", "x")
+		e.objects.put(app, "a", "333") // readers of the last version have their time, and of what waits only the last one is written
 		after(time.Second)
 		want([]string{"changed"}, 3, readTime)
 

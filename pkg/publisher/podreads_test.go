@@ -47,15 +47,6 @@ func (e *env) wantReads(want int) {
 	}
 }
 
-func (e *env) wantSuccess(answers []<-chan error) {
-	e.Helper()
-	for _, answer := range answers {
-		if err := <-answer; err != nil {
-			e.Fatal(err)
-		}
-	}
-}
-
 // However many volumes a pod has, concurrent publishes read it once, and so does a restart.
 func TestAPodsVolumesShareARead(t *testing.T) {
 	inIdentities(t, func(e *env) {
@@ -66,17 +57,14 @@ func TestAPodsVolumesShareARead(t *testing.T) {
 		for _, answer := range answers {
 			e.wantWaiting(answer)
 		}
-		e.wantSuccess(answers)
+		e.wantDone(answers...)
 		e.wantReads(1)
 		e.restart()
-		e.wantSuccess(e.publishingAll(volumes)) // mounted ones wait for nothing
+		e.wantDone(e.publishingAll(volumes)...) // mounted ones wait for nothing
 		after(time.Minute)
 		e.wantReads(1)
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		for _, r := range volumes {
-			e.wantFiles(r, "a", "2")
-		}
+		e.update(configMap("app"), "a", "2")
+		e.wantFilesOf(volumes, "a", "2")
 	})
 }
 
@@ -100,18 +88,13 @@ func TestReadsOfPodsAreBounded(t *testing.T) {
 		answers := e.publishingAll(volumes)
 		after(7 * time.Second)
 		reads := e.pods.takeReads()
-		if n := len(strings.Fields(reads)); n > 7*16 {
-			t.Errorf("%d reads of a second each in 7 s", n)
-		}
+		e.wantBetween("%d reads of a second each in 7 s", len(strings.Fields(reads)), 0, 7*16)
 		if first := strings.Count(reads, "pod-v"); first < pods*9/10 {
 			t.Errorf("%d reads for publishes in 7 s, want most of %d", first, pods)
 		}
-		e.wantSuccess(answers)
+		e.wantDone(answers...)
 		after(5 * time.Second)
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		for _, r := range mounted {
-			e.wantFiles(r, "a", "2")
-		}
+		e.update(configMap("app"), "a", "2")
+		e.wantFilesOf(mounted, "a", "2")
 	})
 }

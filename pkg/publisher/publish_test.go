@@ -38,29 +38,23 @@ func TestPublishReturnsAtTheChangeThatItWaitsFor(t *testing.T) {
 		},
 		change: func(o *fakeObjects) { o.failWith(configMap("app"), nil) },
 	}} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(e *env) {
-				test.before(e.objects)
-				r := e.request("v1", test.attributes...)
-				begin := time.Now()
-				result := e.publishing(r)
-				e.wantWaiting(result)
-				if e.mounts.count("Create") > 0 {
-					t.Error("a file system was made before there was anything to write")
-				}
-				after(30 * time.Second)
-				e.wantWaiting(result)
-				test.change(e.objects)
-				if err := <-result; err != nil {
-					t.Fatal(err)
-				}
-				if took := time.Since(begin); took != 30*time.Second {
-					t.Errorf("returned after %v, want at the change, 30s", took)
-				}
-				e.wantFiles(r, "a", "1")
-				e.unpublish(r)
-				e.wantNothing()
-			})
+		inBubbleOf(t, test.name, func(e *env) {
+			test.before(e.objects)
+			r := e.request("v1", test.attributes...)
+			begin := time.Now()
+			result := e.waiting(r)
+			if e.mounts.count("Create") > 0 {
+				e.Error("a file system was made before there was anything to write")
+			}
+			after(30 * time.Second)
+			e.wantWaiting(result)
+			test.change(e.objects)
+			e.wantDone(result)
+			if took := time.Since(begin); took != 30*time.Second {
+				e.Errorf("returned after %v, want at the change, 30s", took)
+			}
+			e.wantFiles(r, "a", "1")
+			e.end(r)
 		})
 	}
 }
@@ -151,22 +145,20 @@ func TestPublishDoesNotWaitWhereThatIsOfNoUse(t *testing.T) {
 		reason: failure.ReasonInvalid,
 		text:   "volume_context: Required value",
 	}} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(e *env) {
-				if test.prepare != nil {
-					test.prepare(e)
-				}
-				r := e.request("v1")
-				if test.request != nil {
-					r = test.request(e)
-				}
-				begin := time.Now()
-				e.wantReason(e.p.Publish(e.ctx, r), test.reason, test.text)
-				if took := time.Since(begin); took != 0 {
-					t.Errorf("waited %v", took)
-				}
-				e.wantNothing()
-			})
+		inBubbleOf(t, test.name, func(e *env) {
+			if test.prepare != nil {
+				test.prepare(e)
+			}
+			r := e.request("v1")
+			if test.request != nil {
+				r = test.request(e)
+			}
+			begin := time.Now()
+			e.wantReason(e.p.Publish(e.ctx, r), test.reason, test.text)
+			if took := time.Since(begin); took != 0 {
+				e.Errorf("waited %v", took)
+			}
+			e.wantNothing()
 		})
 	}
 }
@@ -175,8 +167,7 @@ const collidingSources = "[{configMap: {name: first}}, {configMap: {name: app, i
 
 func TestStopWaiting(t *testing.T) {
 	inBubble(t, func(e *env) {
-		waiting := e.publishing(e.request("v1"))
-		e.wantWaiting(waiting)
+		waiting := e.waiting(e.request("v1"))
 		begin := time.Now()
 		e.p.StopWaiting()
 		e.p.StopWaiting()
@@ -193,8 +184,7 @@ func TestStopWaiting(t *testing.T) {
 }
 
 func TestPublishWithoutAWait(t *testing.T) {
-	inStoppedBubble(t, func(o *Options) { o.PublishWait = 0 }, func(e *env) {
-		e.run()
+	inBubbleWith(t, func(o *Options) { o.PublishWait = 0 }, func(e *env) {
 		e.wantReason(e.p.Publish(e.ctx, e.request("v1")), failure.ReasonNotFound, `configMap: ConfigMap "shop/app" not found`)
 		e.objects.put(configMap("app"), "a", "1")
 		e.publish(e.request("v1"))
@@ -204,8 +194,7 @@ func TestPublishWithoutAWait(t *testing.T) {
 // TestMountsThatReachNoPod keep new volumes from being made. Volumes that exist are kept current.
 func TestMountsThatReachNoPod(t *testing.T) {
 	notShared := errors.New("mounts don't reach the node")
-	inStoppedBubble(t, func(o *Options) { o.NotShared = func() error { return notShared } }, func(e *env) {
-		e.run()
+	inBubbleWith(t, func(o *Options) { o.NotShared = func() error { return notShared } }, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
 		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable, "mounts don't reach the node")
@@ -213,9 +202,6 @@ func TestMountsThatReachNoPod(t *testing.T) {
 		notShared = nil
 		e.publish(r)
 		notShared = errors.New("mounts don't reach the node any more")
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		e.wantFiles(r, "a", "2")
-		e.unpublish(r)
+		e.updateApp(r, "a", "2")
 	})
 }

@@ -6,74 +6,37 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/failure"
-	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/mount"
 )
 
 func TestOneChangeOfConditionIsLoggedOnce(t *testing.T) {
 	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
+		r := e.publishApp()
 		var tries atomic.Int64
 		e.writes.set(func() error {
 			return fmt.Errorf("create generation ..%d: %w", tries.Add(1), unix.ENOSPC)
 		}, nil)
 		e.objects.put(configMap("app"), "a", "2")
-		after(testResync)
-		e.settle()
+		e.wait(testResync)
 		n := tries.Load()
 		if n < 10 {
 			t.Fatalf("%d writes only", n)
 		}
-		if lines := e.logs.With("Volume does not show what it should"); len(lines) != 1 {
-			t.Errorf("logged %d times: %q", len(lines), lines)
-		}
+		e.wantLines(1, "Volume does not show what it should")
 		e.wantProblem(r, fmt.Sprintf("..%d: no space left", n)) // but the condition has the latest text
 		e.writes.set(func() error { return unix.EIO }, nil)
 		after(testResync)
-		e.objects.remove(configMap("app"))
-		e.settle()
-		if lines := e.logs.With("Volume does not show what it should"); len(lines) != 3 {
-			t.Errorf("three conditions were logged %d times: %q", len(lines), lines)
-		}
+		e.remove(configMap("app"))
+		e.wantLines(3, "Volume does not show what it should")
 		e.writes.set(nil, nil)
 		e.objects.put(configMap("app"), "a", "3")
 		after(testResync)
-		if lines := e.logs.With("Volume is current again"); len(lines) != 1 {
-			t.Errorf("the end of the last one was logged %d times: %q", len(lines), lines)
-		}
-	})
-}
-
-// TestAnUnknownStateIsStale: the volume waits for the answer, and says so.
-func TestAnUnknownStateIsStale(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
-		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		e.wantFiles(r, "a", "1")
-		if s := e.status(); s.Condition != ConditionStale {
-			t.Errorf("%s: %s", s.Condition, s.Reason)
-		}
-		e.wantEvents()
-		e.objects.takeReads(configMap("app"))
-		after(5 * time.Second)
-		if n := len(e.objects.takeReads(configMap("app"))); n > 0 {
-			t.Errorf("it was polled %d times", n)
-		}
-		e.objects.failWith(configMap("app"), nil)
-		e.settle()
-		e.wantFiles(r, "a", "2")
+		e.wantLines(1, "Volume is current again")
 	})
 }
 
@@ -109,8 +72,7 @@ func TestALostMountBesideARefusal(t *testing.T) {
 		e.takeUntil(func() bool { return e.status().Condition == failure.RefForbidden })
 		e.rest()
 		e.mounts.vanish(r.Target)
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
+		e.update(configMap("app"), "a", "2")
 		if e.lookup(r.VolumeID) != nil {
 			t.Error("the volume is still known")
 		}
@@ -120,13 +82,10 @@ func TestALostMountBesideARefusal(t *testing.T) {
 // TestALookThatCannotReadTheRecord leaves the volume bound to its request and its objects.
 func TestALookThatCannotReadTheRecord(t *testing.T) {
 	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
+		r := e.publishApp()
 		e.mounts.failAt("Reopen", mount.ErrNotMounted) // so it is looked at what is mounted
 		e.mounts.setUnreadable(true)
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
+		e.update(configMap("app"), "a", "2")
 		e.wantProblem(r, "read the record of volume v1")
 		if !e.objects.isRegistered(configMap("app")) {
 			t.Error("the volume's object is not registered any more")

@@ -11,9 +11,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -46,15 +48,13 @@ func TestPodEnv(t *testing.T) {
 		}
 		e.pods.set(podEnv(), nil, "MEM (resourceFieldRef limits.memory)", "CPU (resourceFieldRef limits.cpu)")
 		e.objects.put(secret("db"), "password", "p1")
-		r := e.request("v1", "sources", podEnvSources)
-		e.publish(r)
+		r := e.publishNew("v1", "sources", podEnvSources)
 		e.wantFiles(r, files("p1")...)
 		if got := e.pods.takeReads(); got != "pod-v1" {
 			t.Errorf("asked for %q", got)
 		}
 		e.wantEvents("InvalidEnvironmentVariableNames: left out, because a volume can't know them: CPU (resourceFieldRef limits.cpu), MEM (resourceFieldRef limits.memory)")
-		e.objects.put(secret("db"), "password", "p2")
-		e.settle()
+		e.update(secret("db"), "password", "p2")
 		e.wantFiles(r, files("p2")...)
 		e.publish(r)
 		if got := e.pods.takeReads(); got != "" {
@@ -66,21 +66,16 @@ func TestPodEnv(t *testing.T) {
 		e.pods.set(volume.Env{}, errors.New("connection refused"))
 		e.halt()
 		e.objects.put(secret("db"), "password", "p3")
-		e.restart()
-		e.settle()
+		e.resume()
 		e.wantFiles(r, files("p2")...)
 		e.wantEvents()
-		if lines := e.logs.With("A mounted volume is not updated", "connection refused"); len(lines) != 1 {
-			t.Errorf("logged %q", lines)
-		}
+		e.wantLines(1, "A mounted volume is not updated", "connection refused")
 		e.pods.set(podEnv(), nil, "CPU (resourceFieldRef limits.cpu)", "MEM (resourceFieldRef limits.memory)")
-		after(2 * time.Second)
-		e.settle()
+		e.wait(2 * time.Second)
 		e.wantFiles(r, files("p3")...)
 		e.wantProblem(r, "")
 		e.wantEvents("InvalidEnvironmentVariableNames: left out, because a volume can't know them: CPU (resourceFieldRef limits.cpu), MEM (resourceFieldRef limits.memory)") // once
-		e.unpublish(r)
-		e.wantNothing()
+		e.end(r)
 	})
 }
 
@@ -130,35 +125,28 @@ func TestSlowPodsHoldUpNothing(t *testing.T) {
 		e.pods.set(podEnv(), nil)
 		e.objects.put(secret("db"), "password", "p1")
 		e.objects.put(configMap("app"), "a", "1")
-		other := e.request("other")
-		e.publish(other)
+		other := e.publishNew("other")
 		var volumes []binding.Request
 		for i := range 3 * 16 {
-			r := e.request(fmt.Sprint("v", i), "sources", podEnvSources)
-			e.publish(r)
+			r := e.publishNew(fmt.Sprint("v", i), "sources", podEnvSources)
 			volumes = append(volumes, r)
 		}
-		e.pods.setHang(true)
-		e.restart()
-		e.settle()
+		e.pods.setSlow(endless)
+		e.resume()
 		e.publish(other)
-		e.objects.put(configMap("app"), "a", "2")
-		e.settle()
-		e.wantFiles(other, "a", "2")
+		e.updateApp(other, "a", "2")
 		e.unpublish(volumes[0])
-		e.pods.setHang(false)
+		e.pods.setSlow(0)
 		e.restart() // the end of the process does not wait either
 		e.settle()
-		e.objects.put(secret("db"), "password", "p2")
-		e.settle()
+		e.update(secret("db"), "password", "p2")
 		for _, r := range volumes[1:] {
 			if got := e.mounts.files(r.Target)["a.env"]; !strings.Contains(got, "PASSWORD=p2") {
 				t.Errorf("%s shows %q", r.VolumeID, got)
 			}
 			e.unpublish(r)
 		}
-		e.unpublish(other)
-		e.wantNothing()
+		e.end(other)
 	})
 }
 
@@ -166,23 +154,18 @@ func TestSlowPodsHoldUpNothing(t *testing.T) {
 func TestSkippedVariables(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.objects.put(configMap("app"), "B.x", "1", "A-y", "1", "ok", "1")
-		r := e.request("v1", "sources", "[{env: {path: app.env, format: shell, envFrom: [{configMapRef: {name: app}}]}}]")
-		e.publish(r)
+		r := e.publishNew("v1", "sources", "[{env: {path: app.env, format: shell, envFrom: [{configMapRef: {name: app}}]}}]")
 		e.wantFiles(r, "app.env", "ok='1'\n")
 		e.wantEvents("InvalidEnvironmentVariableNames: app.env: skipped, because a shell file can't hold them: A-y, B.x")
-		e.objects.put(configMap("app"), "B.x", "2", "A-y", "1", "ok", "2")
-		e.settle()
+		e.update(configMap("app"), "B.x", "2", "A-y", "1", "ok", "2")
 		after(3 * testResync)
 		e.wantFiles(r, "app.env", "ok='2'\n")
 		e.wantEvents()
-		e.objects.put(configMap("app"), "B.x", "2", "ok", "2")
-		e.settle()
+		e.update(configMap("app"), "B.x", "2", "ok", "2")
 		e.wantEvents("InvalidEnvironmentVariableNames: app.env: skipped, because a shell file can't hold them: B.x")
-		e.objects.put(configMap("app"), "ok", "2")
-		e.settle()
+		e.update(configMap("app"), "ok", "2")
 		e.wantEvents()
-		e.objects.put(configMap("app"), "B.x", "3", "ok", "2")
-		e.settle()
+		e.update(configMap("app"), "B.x", "3", "ok", "2")
 		e.wantEvents("InvalidEnvironmentVariableNames: app.env: skipped, because a shell file can't hold them: B.x")
 		e.wantProblem(r, "")
 	})
@@ -194,13 +177,10 @@ func TestRefresh(t *testing.T) {
 		e.objects.put(configMap("there"), "b", "1")
 		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
 		r := e.request("v1", "sources", "[{configMap: {name: there}}, {configMap: {name: app}}]")
-		waiting := e.publishing(r)
-		e.wantWaiting(waiting)
+		waiting := e.waiting(r)
 		after(2 * time.Second)
 		e.wantWaiting(waiting)
-		if got := len(e.objects.takeRefreshes(configMap("app"))); got != 1 {
-			t.Errorf("%d refreshes in 2 s", got)
-		}
+		e.wantBetween("%d refreshes in 2 s", len(e.objects.takeRefreshes(configMap("app"))), 1, 1)
 		e.objects.failWith(configMap("app"), nil) // it does not exist
 		after(time.Minute)
 		e.wantWaiting(waiting)
@@ -208,23 +188,15 @@ func TestRefresh(t *testing.T) {
 			t.Errorf("%d refreshes in a minute", got)
 		}
 		e.objects.put(configMap("app"), "a", "1")
-		if err := <-waiting; err != nil {
-			t.Fatal(err)
-		}
+		e.wantDone(waiting)
 		e.objects.takeRefreshes(configMap("app"))
-		after(10 * testResync)
-		e.settle()
-		if got := len(e.objects.takeRefreshes(configMap("app"))); got < 9 || got > 10 {
-			t.Errorf("%d refreshes in 10 resyncs", got)
-		}
+		e.wait(10 * testResync)
+		e.wantBetween("%d refreshes in 10 resyncs", len(e.objects.takeRefreshes(configMap("app"))), 9, 10)
 		for i := range 3 { // for the first one, the last resync may still be due
 			e.objects.takeRefreshes(configMap("app"))
-			e.objects.put(configMap("app"), "a", strconv.Itoa(i))
-			e.settle()
+			e.update(configMap("app"), "a", strconv.Itoa(i))
 		}
-		if got := len(e.objects.takeRefreshes(configMap("app"))); got > 0 {
-			t.Errorf("%d refreshes for a change", got)
-		}
+		e.wantBetween("%d refreshes for a change", len(e.objects.takeRefreshes(configMap("app"))), 0, 0)
 	})
 }
 
@@ -239,5 +211,84 @@ func TestARefusalIsNotFinalWhereAMountMayBe(t *testing.T) {
 		e.mounts.failAt("Open", errors.New("too many open files"))
 		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable, "")
 		e.mounts.failAt("Open", nil)
+	})
+}
+
+// An author may have any number of variables left out, each with a long name. The text about them stays short.
+func TestSkippedTextIsShort(t *testing.T) {
+	var names, leftOut []string
+	for i := range 500 {
+		names = append(names, strings.Repeat(".", 6000)+fmt.Sprint(i))
+		leftOut = append(leftOut, strings.Repeat("N", 1000)+fmt.Sprintf("%d (fileKeyRef a b c)", i))
+	}
+	var skipped []payload.Skipped
+	for i := range 20 {
+		skipped = append(skipped, payload.Skipped{Path: strings.Repeat("p", 4000) + fmt.Sprint(i), Format: "shell", Invalid: names, Dependent: names})
+	}
+	text := skippedText(skipped, failure.Few(leftOut))
+	if len(text) > 20<<10 {
+		t.Fatalf("%d bytes: %.200s", len(text), text)
+	}
+	for _, want := range []string{" and 490 more", "and in 10 more files", "... (6001 bytes)", "left out, because a volume can't know them: NNN"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in %s", want, text)
+		}
+	}
+	few := skippedText([]payload.Skipped{{Path: "e", Format: "dotenv", Invalid: []string{"a.b", "c.d"}}}, "CPU (resourceFieldRef limits.cpu)")
+	if want := "e: skipped, because a dotenv file can't hold them: a.b, c.d; left out, because a volume can't know them: CPU (resourceFieldRef limits.cpu)"; few != want {
+		t.Errorf("\ngot  %s\nwant %s", few, want)
+	}
+	long := strings.Repeat("n", failure.MaxNameLength)
+	few = skippedText([]payload.Skipped{{Path: "e", Format: "shell", Dependent: []string{long}}}, "")
+	if want := "e: left out, because they refer to values that a volume can't know: " + long; few != want {
+		t.Errorf("\ngot  %s\nwant %s", few, want)
+	}
+}
+
+// expandSources writes a Secret's password into a ConfigMap's text, and has a versions file.
+const expandSources = `
+- expand:
+    path: conf/app.yaml
+    configMap: {name: app, key: text}
+    env: [{name: PASSWORD, valueFrom: {secretKeyRef: {name: db, key: p}}, escape: json}]
+- versions: {path: v}
+`
+
+// unfit is the message about a value that cannot be written.
+const unfit = "sources[0].expand: the value of variable PASSWORD is not UTF-8, which escape: json needs: store a text, or set escape: url or none"
+
+// TestExpandWaitsForAValue that the text can hold: a first publish waits and then fails; later the files stay.
+func TestExpandWaitsForAValue(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "text", `p: "$(PASSWORD)"`)
+		e.objects.put(secret("db"), "p", leak.Value+"\xff")
+		r := e.request("v1", "sources", expandSources)
+		result := e.waiting(r)
+		e.wantEvents("VolumeUpdateFailed: " + unfit)
+		begin := time.Now()
+		e.wantReason(<-result, failure.ReasonInvalid, unfit)
+		if took := time.Since(begin); took > testWait {
+			t.Errorf("it gave up after %s", took)
+		}
+		e.settle() // it is forgotten
+		result = e.waiting(r)
+		e.wantEvents("VolumeUpdateFailed: " + unfit)
+		e.objects.put(secret("db"), "p", `1"`)
+		e.wantDone(result)
+		e.settle()
+		e.wantSome(r, "conf/app.yaml", `p: "1\""`)
+		e.wantEvents()
+
+		e.update(secret("db"), "p", leak.Value+"\xff")
+		e.wantSome(r, "conf/app.yaml", `p: "1\""`)
+		e.wantProblem(r, unfit)
+		e.wantEvents("VolumeUpdateFailed: " + unfit)
+		e.update(secret("db"), "other", "2")
+		e.wantSome(r, "conf/app.yaml", `p: "1\""`)
+		e.wantEvents("RefKeyNotFound: sources[0].expand.env[0].valueFrom.secretKeyRef: couldn't find key p in Secret shop/db (it has other); the files stay as they are")
+		e.update(secret("db"), "p", "2")
+		e.wantSome(r, "conf/app.yaml", `p: "2"`)
+		e.wantProblem(r, "")
+		e.end(r)
 	})
 }

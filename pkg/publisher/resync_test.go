@@ -3,11 +3,13 @@ package publisher
 import (
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/refvol/refvol/pkg/binding"
+	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -28,7 +30,7 @@ func TestResyncsShareMoments(t *testing.T) {
 		for _, at := range refreshes {
 			moments[at.Round(time.Microsecond)] = true
 		}
-		if len(refreshes) != count || len(moments) > resyncSlots+1 {
+		if len(refreshes) != count || len(moments) < 3 || len(moments) > resyncSlots+1 {
 			t.Errorf("%d resyncs of %d volumes at %d moments", len(refreshes), count, len(moments))
 		}
 	})
@@ -63,24 +65,24 @@ func TestRestingVolumes(t *testing.T) {
 	})
 }
 
-// TestLostReport: a volume shows a change that nobody reported after ten resyncs at the latest.
+// TestLostReport: a volume shows a change that nobody reported after two resyncs, or after ten if its objects should report their changes.
 func TestLostReport(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		e.opts.Reported = true
-		e.restart()
-		r := e.request("v")
-		e.publish(r)
-		e.objects.Subscribe(func(volume.ServiceAccount, volume.Ref) {})
-		for i := range 5 {
-			after(time.Duration(i) * e.opts.ResyncInterval)
-			value := fmt.Sprint("unreported ", i)
-			e.objects.put(configMap("app"), "a", value)
-			after(10 * e.opts.ResyncInterval)
-			synctest.Wait()
-			e.wantFiles(r, "a", value)
-		}
-	})
+	for reported, wait := range map[bool]time.Duration{false: 2 * testResync, true: 10 * testResync} {
+		inBubbleOf(t, fmt.Sprint(reported), func(e *env) {
+			e.opts.Reported = reported
+			e.restart()
+			r := e.publishApp()
+			e.objects.Subscribe(func(volume.ServiceAccount, volume.Ref) {})
+			for i := range 5 {
+				after(time.Duration(i) * e.opts.ResyncInterval)
+				value := fmt.Sprint("unreported ", i)
+				e.objects.put(configMap("app"), "a", value)
+				after(wait)
+				synctest.Wait()
+				e.wantFiles(r, "a", value)
+			}
+		})
+	}
 }
 
 // TestPodsRestWithoutGoroutines: a pod of which no volume is due costs no stack.
@@ -102,8 +104,61 @@ func TestPodsRestWithoutGoroutines(t *testing.T) {
 		}
 		e.objects.put(configMap("app"), "a", "2")
 		synctest.Wait()
-		for _, r := range all {
-			e.wantFiles(r, "a", "2")
+		e.wantFilesOf(all, "a", "2")
+	})
+}
+
+// TestManyFirstAnswers: after a restart the first answers about many objects of a volume bring few reconciles.
+func TestManyFirstAnswers(t *testing.T) {
+	inBubble(t, func(e *env) {
+		const count = 200
+		name := func(i int) string { return fmt.Sprintf("app-%03d", i) }
+		var sources strings.Builder
+		for i := range count {
+			e.objects.put(configMap(name(i)), name(i), "1")
+			fmt.Fprintf(&sources, "- configMap: {name: %s}\n", name(i))
+		}
+		r := e.publishNew("v", "sources", sources.String())
+		var files []string
+		for i := range count {
+			e.objects.put(configMap(name(i)), name(i), "2")
+			e.objects.failWith(configMap(name(i)), &manager.PendingError{Ref: configMap(name(i))})
+			files = append(files, name(i), "2")
+		}
+		e.resume()
+		e.objects.takeReads(configMap(name(0)))
+		for i := range count {
+			after(time.Millisecond)
+			e.objects.failWith(configMap(name(i)), nil)
+		}
+		n := len(e.objects.takeReads(configMap(name(0))))
+		after(time.Second)
+		e.wantFiles(r, files...)
+		if n > count/10 {
+			t.Errorf("%d answers brought %d reconciles", count, n)
+		}
+	})
+}
+
+// TestTheLastFirstAnswer brings its reconcile at once.
+func TestTheLastFirstAnswer(t *testing.T) {
+	inBubble(t, func(e *env) {
+		refs := []volume.Ref{configMap("a"), configMap("b")}
+		for _, ref := range refs {
+			e.objects.put(ref, ref.Name, "1")
+			e.objects.failWith(ref, &manager.PendingError{Ref: ref})
+		}
+		r := e.request("v", "sources", "[{configMap: {name: a}}, {configMap: {name: b}}]")
+		done := e.publishing(r)
+		synctest.Wait()
+		e.objects.takeReads(refs[0])
+		e.objects.failWith(refs[0], nil)
+		synctest.Wait()
+		e.wantBetween("the first of two answers brought %d reconciles", len(e.objects.takeReads(refs[0])), 0, 0)
+		begin := time.Now()
+		e.objects.failWith(refs[1], nil)
+		if err := <-done; err != nil || time.Since(begin) > 0 {
+			t.Errorf("published after %s: %v", time.Since(begin), err)
 		}
 	})
 }

@@ -22,42 +22,7 @@ const reviewTime = 2*testResync + 2*refusalTime
 // confirm waits until a first refusal has been confirmed.
 func (e *env) confirm() {
 	e.settle()
-	after(refusalTime)
-	e.settle()
-}
-
-// A single refusal is not a revocation: a server that has just started refuses everybody.
-func TestARefusalIsConfirmed(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
-		e.publish(r)
-		files := []string{"a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n"}
-		for range 3 {
-			e.takeUntil(func() bool { return len(access.takeAsked()) > 0 }) // by a resync
-			access.grant()
-			e.takeUntil(func() bool { return len(access.takeAsked()) > 0 })
-			access.grant(sharedSecret, sharedConfig)
-			e.confirm()
-			e.wantFiles(r, files...)
-		}
-		e.objects.put(sharedSecret, "password", "p2")
-		e.settle()
-		e.wantFiles(r, "a", "1", "password", "p2", "app.env", "CA=c1\nOWN=1\n")
-		e.wantEvents()
-
-		// Nor is one after a restart, but nothing is written before that is clear.
-		access.grant()
-		e.restart()
-		e.settle()
-		e.objects.put(sharedSecret, "password", "p3")
-		access.grant(sharedSecret, sharedConfig)
-		after(refusalTime / 2)
-		e.settle()
-		e.wantFiles(r, "a", "1", "password", "p2", "app.env", "CA=c1\nOWN=1\n")
-		after(refusalTime)
-		e.settle()
-		e.wantFiles(r, "a", "1", "password", "p3", "app.env", "CA=c1\nOWN=1\n")
-		e.wantEvents()
-	})
+	e.wait(refusalTime)
 }
 
 // One deleted RoleBinding can refuse several objects. They are reported in one event, although the answers come one after another.
@@ -65,11 +30,10 @@ func TestRefusalsAtTheSameTimeAreOneEvent(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.publish(r)
 		access.grant()
-		access.set(func() {
+		access.locked(func() {
 			access.delay, access.more = 10*time.Millisecond, map[volume.Ref]time.Duration{sharedConfig: 3 * time.Millisecond}
 		})
-		after(reviewTime)
-		e.settle()
+		e.wait(reviewTime)
 		e.wantEvents(secretRefused + "; " + configRefused)
 	})
 }
@@ -79,10 +43,9 @@ func TestEventsDuringAReview(t *testing.T) {
 	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
 		e.publish(r)
 		access.takeAsked()
-		access.set(func() { access.delay = 5 * time.Second })
+		access.locked(func() { access.delay = 5 * time.Second })
 		e.takeUntil(func() bool { return len(access.takeAsked()) > 0 })
-		e.objects.remove(configMap("app"))
-		e.settle()
+		e.remove(configMap("app"))
 		e.wantEvents("RefDeleted: ")
 	})
 }
@@ -100,45 +63,57 @@ func (e *env) takeUntil(done func() bool) {
 	e.Fatal("it never came")
 }
 
-// Whatever prevents updates of a volume must not keep files whose right was revoked, and the rest stays as it was. An env file with a
-// revoked part is removed, until an update is possible. An object that can't be read prevents no update of the others.
+// Whatever prevents updates of a volume must not keep files whose right was revoked, also after a restart, when it is not known of what the
+// files were made. The rest stays as it was. An env file with a revoked part is removed, until an update is possible. An object that can't be
+// read prevents no update of the others.
 func TestRevokedWhileUpdatesFail(t *testing.T) {
+	app := configMap("app")
+	noRestart := func(*env, binding.Request) {}
+	restart := func(e *env, _ binding.Request) { e.restart() }
+	takeOver := func(e *env, r binding.Request) { e.restartUnread(); e.publish(r) }
+	own, both := []string{"a", "1"}, []string{"a", "1", "app.env", "OWN=1\n"}
 	for name, test := range map[string]struct {
-		fail  func(e *env)
-		files []string
-		// restart restarts the plugin in between.
-		restart bool
+		// fail makes updates fail. restart may end the process and start the next one.
+		fail    func(e *env)
+		restart func(e *env, r binding.Request)
+		files   []string
 	}{
-		"own object deleted":              {fail: func(e *env) { e.objects.remove(configMap("app")) }, files: []string{"a", "1"}},
-		"own object unknown":              {fail: func(e *env) { e.objects.failWith(configMap("app"), manager.ErrNotSynced) }, files: []string{"a", "1", "app.env", "OWN=1\n"}},
-		"own object forbidden":            {fail: func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }, files: []string{"a", "1", "app.env", "OWN=1\n"}},
-		"own object too large":            {fail: func(e *env) { e.objects.put(configMap("app"), "a", pages(300)) }, files: []string{"a", "1"}},
-		"own object deleted, a restart":   {fail: func(e *env) { e.objects.remove(configMap("app")) }, files: []string{"a", "1"}, restart: true},
-		"own object forbidden, a restart": {fail: func(e *env) { e.objects.failWith(configMap("app"), errForbiddenObject) }, files: []string{"a", "1", "app.env", "OWN=1\n"}, restart: true},
+		"own object deleted":                {func(e *env) { e.objects.remove(app) }, noRestart, own},
+		"own object unknown":                {func(e *env) { e.objects.failWith(app, manager.ErrNotSynced) }, noRestart, both},
+		"own object forbidden":              {func(e *env) { e.objects.failWith(app, errForbiddenObject) }, noRestart, both},
+		"own object too large":              {func(e *env) { e.objects.put(app, "a", pages(300)) }, noRestart, own},
+		"own object deleted, a restart":     {func(e *env) { e.objects.remove(app) }, restart, own},
+		"own object unknown, a restart":     {func(e *env) { e.objects.failWith(app, manager.ErrNotSynced) }, restart, both},
+		"own object forbidden, a restart":   {func(e *env) { e.objects.failWith(app, errForbiddenObject) }, restart, both},
+		"own object deleted, and a publish": {func(e *env) { e.objects.remove(app) }, takeOver, own},
+		"the size limit was lowered": {func(e *env) {
+			e.objects.put(app, "a", pages(3))
+			e.update(sharedConfig, "CA", pages(1))
+			e.opts.MaxVolumeSize = 2 * pageSize
+		}, restart, []string{"a", pages(3), "app.env", "OWN=1\n"}}, // this is smaller
+		"the size limit was lowered, and an own object grew": {func(e *env) {
+			e.update(app, "a", pages(3))
+			e.opts.MaxVolumeSize = 2 * pageSize
+			e.halt()
+			e.objects.put(app, "a", pages(9))
+		}, restart, []string{"a", pages(3)}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
-				e.publish(r)
-				test.fail(e)
-				access.grant()
-				if test.restart {
-					e.restart()
-				}
-				after(reviewTime)
-				e.settle()
-				e.wantFiles(r, test.files...)
-				e.wantProblem(r, secretRefused)
-				after(2 * time.Second)
-				if n := e.generations(r); n != 1 {
-					t.Errorf("%d generations", n)
-				}
-				e.objects.failWith(configMap("app"), nil)
-				e.objects.put(configMap("app"), "a", "9")
-				e.settle()
-				e.wantFiles(r, "a", "9", "app.env", "OWN=1\n")
-				e.unpublish(r)
-				e.wantNothing()
-			})
+		acrossInBubbleOf(t, name, func(e *env, access *fakeAccess, r binding.Request) {
+			e.publish(r)
+			test.fail(e)
+			test.restart(e, r)
+			e.grant(access)
+			e.wantFiles(r, test.files...)
+			e.wait(pruneTime)
+			e.wantGenerations(r, 1)
+			e.wantProblem(r, secretRefused)
+			e.wantWithdrawn(sharedSecret, sharedConfig)
+
+			e.objects.failWith(app, nil)
+			e.objects.put(app, "a", "9")
+			e.wait(2 * testResync)
+			e.wantFiles(r, "a", "9", "app.env", "OWN=1\n")
+			e.end(r)
 		})
 	}
 }
@@ -169,7 +144,7 @@ func TestASuspicionLeavesSupersededFiles(t *testing.T) {
 		e.publish(r)
 		e.rest()
 		access.grant(sharedConfig)
-		access.set(func() { access.delay, access.asked = 50*time.Millisecond, nil })
+		access.locked(func() { access.delay, access.asked = 50*time.Millisecond, nil })
 		for len(access.takeAsked()) == 0 { // by a resync
 			after(10 * time.Millisecond)
 			synctest.Wait()
@@ -178,13 +153,9 @@ func TestASuspicionLeavesSupersededFiles(t *testing.T) {
 		e.objects.remove(sharedSecret)
 		after(pruneTime / 2) // the answer has come, while the files could not be written again yet
 		synctest.Wait()
-		if n := e.generations(r); n != 2 {
-			t.Errorf("%d generations, want the superseded one too", n)
-		}
+		e.wantGenerations(r, 2)
 		e.confirm()
-		if n := e.generations(r); n != 1 {
-			t.Errorf("%d generations after the second", n)
-		}
+		e.wantGenerations(r, 1)
 		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
 	})
 }

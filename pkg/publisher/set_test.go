@@ -2,7 +2,6 @@ package publisher
 
 import (
 	"testing"
-	"time"
 
 	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/failure"
@@ -19,15 +18,22 @@ func (o *fakeObjects) putRevision(ref volume.Ref, revision volume.Revision, pair
 	o.put(ref, pairs...)
 }
 
+// updateRevision is putRevision, and waits until nothing happens any more.
+func (e *env) updateRevision(ref volume.Ref, revision volume.Revision, pairs ...string) {
+	e.Helper()
+	e.objects.putRevision(ref, revision, pairs...)
+	e.settle()
+}
+
 // putPair writes both objects of the pair with one revision.
 func (e *env) putPair(value string) {
 	e.objects.putRevision(configMap("app"), volume.Revision("r"+value), "a", value)
 	e.objects.putRevision(secret("db"), volume.Revision("r"+value), "p", value)
 }
 
-func (e *env) setRequest(more ...string) binding.Request {
+func (e *env) setRequest() binding.Request {
 	e.Helper()
-	return e.request("v1", append([]string{"sources", pairOf, "sameRevision", "true"}, more...)...)
+	return e.request("v1", "sources", pairOf, "sameRevision", "true")
 }
 
 // TestSet: a volume takes both objects when they carry the same revision, and keeps both until then, also after a restart.
@@ -37,33 +43,28 @@ func TestSet(t *testing.T) {
 		r := e.setRequest()
 		e.publish(r)
 		e.wantFiles(r, "a", "1", "p", "1")
-		e.objects.putRevision(configMap("app"), "r2", "a", "2")
-		e.settle()
+		e.updateRevision(configMap("app"), "r2", "a", "2")
 		split := func() {
 			e.Helper()
 			e.wantFiles(r, "a", "1", "p", "1")
 			e.wantCondition(ConditionSplit, "must carry the same refvol.dev/revision: ConfigMap shop/app carries r2, Secret shop/db carries r1")
 		}
 		split()
-		e.restart()
-		e.settle()
+		e.resume()
 		split()
 		status := e.status()
 		if _, isKnown := status.Revision(configMap("app")); isKnown {
 			t.Error("the revision of a version that is held since before the restart is known")
 		}
-		e.objects.putRevision(secret("db"), "r2", "p", "2")
-		e.settle()
+		e.updateRevision(secret("db"), "r2", "p", "2")
 		e.wantFiles(r, "a", "2", "p", "2")
 		e.wantCondition(ConditionCurrent)
 		if got := e.status().Revisions[secret("db")]; got != "r2" {
 			t.Errorf("revision %q", got)
 		}
-		e.objects.putRevision(secret("db"), "r2", "p", "3") // the author's fault: nobody else can know
-		e.settle()
+		e.updateRevision(secret("db"), "r2", "p", "3") // the author's fault: nobody else can know
 		e.wantFiles(r, "a", "2", "p", "3")
-		e.objects.putRevision(configMap("app"), "r4 is not one", "a", "4")
-		e.settle()
+		e.updateRevision(configMap("app"), "r4 is not one", "a", "4")
 		e.wantFiles(r, "a", "2", "p", "3")
 		e.wantCondition(failure.VolumeUpdateFailed, "ConfigMap shop/app has an annotation refvol.dev/revision that counts as none", "carry the same")
 		e.wantEvents(r.Pod.Name + ": VolumeUpdateFailed")
@@ -76,13 +77,10 @@ func TestSetOfANewVolume(t *testing.T) {
 		e.putPair("1")
 		e.objects.putRevision(secret("db"), "r2", "p", "2")
 		r := e.setRequest()
-		waiting := e.publishing(r)
-		e.wantWaiting(waiting)
+		waiting := e.waiting(r)
 		e.wantCondition(ConditionSplit, "app carries r1", "db carries r2")
 		e.objects.putRevision(configMap("app"), "r2", "a", "2")
-		if err := <-waiting; err != nil {
-			t.Fatal(err)
-		}
+		e.wantDone(waiting)
 		e.wantFiles(r, "a", "2", "p", "2")
 		e.wantEvents(r.Pod.Name + ": Split")
 		e.unpublish(r)
@@ -93,80 +91,8 @@ func TestSetOfANewVolume(t *testing.T) {
 	})
 }
 
-// TestSetOfALostMount: the status says nothing of the files that were there before.
-func TestSetOfALostMount(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.putPair("1")
-		r := e.setRequest()
-		e.publish(r)
-		e.objects.putRevision(configMap("app"), "r2", "a", "2")
-		e.settle()
-		e.mounts.vanish(r.Target)
-		waiting := e.publishing(r)
-		e.wantWaiting(waiting)
-		if s := e.status(); s.Condition != ConditionSplit || len(s.Shown)+len(s.Revisions) > 0 {
-			t.Errorf("%s, shown %v at %v", s.Condition, s.Shown, s.Revisions)
-		}
-		e.objects.putRevision(secret("db"), "r2", "p", "2")
-		if err := <-waiting; err != nil {
-			t.Fatal(err)
-		}
-		e.wantFiles(r, "a", "2", "p", "2")
-	})
-}
-
-// TestSetAndDeletion: while a required object is missing, the others keep their version. When it is there again with the same revision, all is
-// taken.
-func TestSetAndDeletion(t *testing.T) {
-	for _, onDelete := range []string{"Keep", "Remove"} {
-		t.Run(onDelete, func(t *testing.T) {
-			inBubble(t, func(e *env) {
-				e.putPair("1")
-				r := e.setRequest("onDelete", onDelete)
-				e.publish(r)
-				e.objects.remove(secret("db"))
-				e.settle()
-				left := []string{"a", "1", "p", "1"}
-				if onDelete == "Remove" {
-					left = left[:2]
-				}
-				e.wantFiles(r, left...)
-				if onDelete == "Remove" { // the object is no part until it exists
-					e.objects.putRevision(secret("db"), "r2", "p", "2")
-					e.settle()
-					e.wantFiles(r, left...)
-					e.wantCondition(ConditionSplit)
-				}
-				e.objects.putRevision(configMap("app"), "r2", "a", "2")
-				e.settle()
-				if onDelete == "Keep" {
-					e.wantFiles(r, left...)
-					e.wantCondition(failure.RefDeleted, "Secret shop/db was deleted, and its files stay", "ConfigMap shop/app carries r2")
-				}
-				e.objects.putRevision(secret("db"), "r2", "p", "2")
-				e.settle()
-				e.wantFiles(r, "a", "2", "p", "2")
-				e.wantCondition(ConditionCurrent)
-			})
-		})
-	}
-}
-
-// TestSetAtItsMoment: with spread, or outside of a share, the whole set waits.
-func TestSetAtItsMoment(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.putPair("1")
-		r := e.setRequest("spread", "1h")
-		e.publish(r)
-		after(time.Until(spreadMoment(r.Pod, time.Hour, time.Now())) + time.Minute)
-		e.putPair("2")
-		e.settle()
-		e.wantFiles(r, "a", "1", "p", "1")
-		e.wantCondition(ConditionSpreading, "shop/app", "shop/db")
-		after(time.Until(spreadMoment(r.Pod, time.Hour, time.Now())))
-		e.settle()
-		e.wantFiles(r, "a", "2", "p", "2")
-	})
+// TestSetOutsideAShare: the whole set waits.
+func TestSetOutsideAShare(t *testing.T) {
 	inBubble(t, func(e *env) {
 		e.putPair("1")
 		r := e.setRequest()
@@ -176,8 +102,7 @@ func TestSetAtItsMoment(t *testing.T) {
 		e.settle()
 		e.wantFiles(r, "a", "1", "p", "1")
 		e.wantCondition(ConditionHeld, "shop/app has a newer version for 0%", "shop/db waits for the other objects of its set")
-		e.restart()
-		e.settle()
+		e.resume()
 		e.wantFiles(r, "a", "1", "p", "1")
 		e.objects.rollouts[configMap("app")] = ""
 		e.putPair("3")
@@ -190,8 +115,7 @@ func TestSetAtItsMoment(t *testing.T) {
 // TestSetAndARefusal: a refused object goes although the others wait. What shows both goes as a whole, and comes back with the whole set.
 func TestSetAndARefusal(t *testing.T) {
 	a := &fakeAccess{granted: map[volume.Ref]bool{}}
-	inStoppedBubble(t, func(o *Options) { o.CrossNamespace, o.Reviews = true, a.reviews() }, func(e *env) {
-		e.run()
+	inBubbleWith(t, func(o *Options) { o.CrossNamespace, o.Reviews = true, a.reviews() }, func(e *env) {
 		app, more, other := configMap("app"), configMap("more"), volume.Ref{Kind: volume.Secret, Namespace: "other", Name: "db"}
 		put := func(ref volume.Ref, revision volume.Revision, value string) {
 			e.objects.putRevision(ref, revision, "K_"+ref.Name, value)
@@ -199,25 +123,23 @@ func TestSetAndARefusal(t *testing.T) {
 		put(app, "r1", "1")
 		put(more, "r1", "1")
 		put(other, "r1", "1")
-		a.set(func() { a.granted[other] = true })
+		a.locked(func() { a.granted[other] = true })
 		r := e.request("v1", "sameRevision", "true", "sources", `[{configMap: {name: app}}, {configMap: {name: more}}, {secret: {name: db, namespace: other}},
 			{env: {path: app.env, envFrom: [{configMapRef: {name: app}}, {secretRef: {name: db, namespace: other}}]}}]`)
 		e.publish(r)
 		put(app, "r2", "2")
 		e.settle()
 		e.wantCondition(ConditionSplit)
-		a.set(func() { a.granted[other] = false })
-		after(3 * testResync)
-		e.settle()
+		a.locked(func() { a.granted[other] = false })
+		e.wait(3 * testResync)
 		files := e.mounts.files(r.Target)
 		if _, isThere := files["K_db"]; isThere || files["app.env"] != "" || files["K_app"] != "1" {
 			t.Errorf("files of a refused object: %v", files)
 		}
-		a.set(func() { a.granted[other] = true })
+		a.locked(func() { a.granted[other] = true })
 		put(other, "r2", "2")
 		put(more, "r2", "2")
-		after(3 * testResync)
-		e.settle()
+		e.wait(3 * testResync)
 		files = e.mounts.files(r.Target)
 		if files["K_app"] != "2" || files["K_db"] != "2" || files["app.env"] == "" {
 			t.Errorf("files of the whole set: %v", files)

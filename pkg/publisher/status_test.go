@@ -44,9 +44,7 @@ func (e *env) wantStatus(condition Condition, since time.Duration, reason string
 // TestVolumesAfterARestart: the condition of a mounted volume isn't known before its pod and its objects have been read.
 func TestVolumesAfterARestart(t *testing.T) {
 	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
+		r := e.publishApp()
 		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
 		e.pods.set(volume.Env{}, errFault)
 		e.restart()
@@ -70,9 +68,7 @@ func TestVolumesThatArePinned(t *testing.T) {
 		waiting := e.publishing(r)
 		e.wantStatus(Condition(failure.RefNotFound), 0, `ConfigMap "shop/app" not found`)
 		e.objects.put(configMap("app"), "a", "1")
-		if err := <-waiting; err != nil {
-			t.Fatal(err)
-		}
+		e.wantDone(waiting)
 		e.wantStatus(ConditionPinned, 0, "")
 	})
 }
@@ -80,9 +76,7 @@ func TestVolumesThatArePinned(t *testing.T) {
 // TestOpensWatched: a volume's status says whether this plugin watches opens.
 func TestOpensWatched(t *testing.T) {
 	check := func(e *env, want bool) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.request("v1")
-		e.publish(r)
+		r := e.publishApp()
 		if got := e.status().OpensWatched; got != want {
 			t.Errorf("got %t, want %t", got, want)
 		}

@@ -24,10 +24,12 @@ func TestTheFileSystemHoldsTwoGenerations(t *testing.T) {
 	}
 }
 
-// What is exactly as large as the limits is accepted.
+// What is exactly as large as the limits is accepted, and nothing larger.
 func TestAVolumeAtItsLimits(t *testing.T) {
 	l := limitsFor(mebibyte)
 	wantError(t, "a tree", l.CheckTree(l.Bytes, l.Inodes), "")
+	wantError(t, "bytes", l.CheckTree(1052672, 6), "the files take 1052672 bytes of memory, more than the 1048576 bytes that a volume may have (--max-volume-size)")
+	wantError(t, "inodes", l.CheckTree(0, 6002), "the files take 6002 inodes, more than the 2048 that a volume may have (they follow --max-volume-size)")
 	wantError(t, "items", l.CheckItems(int(l.Files)), "")
 }
 
