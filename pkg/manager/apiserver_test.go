@@ -45,9 +45,8 @@ type apiServer struct {
 	cut     chan struct{}                // closed and replaced by closeWatches
 	open    map[volume.Ref]int
 	seen    []apiRequest
-	// tokens has the accounts that have a token. everyToken means that all have one.
-	tokens     map[volume.ServiceAccount]bool
-	everyToken bool
+	// hasTokens means that all accounts have a token.
+	hasTokens bool
 
 	// Deviations from the usual behaviour. refuse returns the error with which a request fails, or nil. hold returns what a request waits
 	// for, or nil. instead, if not nil, answers.
@@ -55,18 +54,8 @@ type apiServer struct {
 	refuse      func(apiRequest) error
 	instead     http.RoundTripper
 	hold        func(apiRequest) <-chan struct{}
-	// restored is the resourceVersion to which the server's etcd was restored, or 0.
-	restored int
-	// unfinished means that a watch never reports that its initial state is complete.
-	unfinished bool
 	// lost means that watches send nothing after their initial state.
 	lost bool
-	// ends means that watches end normally right after they are opened.
-	ends bool
-	// next, if not nil, is sent instead of the next event of an open watch: an event, or the bytes of a frame.
-	next any
-	// behind, if not zero, is the resourceVersion of the server's cache, which answers lists, and gets that allow it.
-	behind int
 	// compacted is the oldest resourceVersion that a watch may start from.
 	compacted int
 }
@@ -83,18 +72,23 @@ type apiRequest struct {
 	rv, timeout         string
 	// account is the account whose rights the request carries, or none for the client's own.
 	account volume.ServiceAccount
+	at      time.Time
 }
 
 // nodeRef stands for the Node of a manager.
 var nodeRef = volume.Ref{Kind: "Node", Name: testNode}
 
-func newAPIServer(t testing.TB) *apiServer {
+// coreScheme is made once, because that takes long with the race detector.
+var coreScheme = sync.OnceValues(func() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	return scheme, corev1.AddToScheme(scheme)
+})
+
+func newAPIServer(t testing.TB) *apiServer {
+	scheme, err := coreScheme()
+	must(t, err)
 	return &apiServer{
-		t: t, scheme: scheme, paced: requests.New(), rv: 100, tokens: map[volume.ServiceAccount]bool{},
+		t: t, scheme: scheme, paced: requests.New(), rv: 100,
 		history: map[volume.Ref][]change{}, open: map[volume.Ref]int{},
 		wake: map[volume.Ref]chan struct{}{}, cut: make(chan struct{}),
 	}
@@ -110,9 +104,7 @@ func (s *apiServer) clientOfPods() *apiclient.Client {
 func (s *apiServer) clientOver(transport http.RoundTripper) *apiclient.Client {
 	cfg := &rest.Config{Host: "http://api.test", QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
 	c, err := apiclient.New(cfg, &http.Client{Transport: transport})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return c
 }
 
@@ -238,30 +230,19 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return s.list(r)
 }
 
-// now returns the server's present resourceVersion.
-func (s *apiServer) now() int {
-	if s.restored > 0 {
-		return s.restored
-	}
-	if s.behind > 0 {
-		return s.behind
-	}
-	return s.rv
-}
-
 func (s *apiServer) list(r apiRequest) (*http.Response, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if asked, _ := strconv.Atoi(r.rv); asked > s.now() {
+	if asked, _ := strconv.Atoi(r.rv); asked > s.rv {
 		return failure(tooLarge())
 	}
 	items := []any{}
-	if obj := s.at(r.ref, s.now()); obj != nil {
+	if obj := s.at(r.ref, s.rv); obj != nil {
 		items = append(items, obj)
 	}
 	return respond(http.StatusOK, map[string]any{
 		"kind": string(r.ref.Kind) + "List", "apiVersion": "v1", "items": items,
-		"metadata": map[string]string{"resourceVersion": strconv.Itoa(s.now())},
+		"metadata": map[string]string{"resourceVersion": strconv.Itoa(s.rv)},
 	})
 }
 
@@ -272,28 +253,23 @@ func (s *apiServer) watch(ctx context.Context, r apiRequest) (*http.Response, er
 	switch {
 	case r.initial && s.noWatchList:
 		return failure(apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
-	case from > s.now() && r.initial:
+	case from > s.rv && r.initial:
 		return failure(tooLarge())
 	case !r.initial && from < s.compacted:
 		return failure(apierrors.NewResourceExpired("too old resource version"))
 	}
 	var first []any
 	if r.initial {
-		from = s.now()
+		from = s.rv
 		if obj := s.at(r.ref, from); obj != nil {
 			first = append(first, metav1.WatchEvent{Type: "ADDED", Object: runtime.RawExtension{Object: obj.(runtime.Object)}})
 		}
-		if !s.unfinished {
-			first = append(first, bookmark(r.ref, from))
-		}
+		first = append(first, bookmark(r.ref, from))
 	}
 	body, w := io.Pipe()
 	ctx, hangUp := context.WithCancel(ctx)
 	s.open[r.ref]++
 	seconds, _ := strconv.Atoi(r.timeout)
-	if s.ends {
-		seconds = 0
-	}
 	go s.stream(ctx, r.ref, from, first, w, s.cut, s.lost, time.Duration(seconds)*time.Second)
 	return &http.Response{StatusCode: http.StatusOK, Header: jsonHeader(), Body: watchBody{body, hangUp}}, nil
 }
@@ -339,9 +315,11 @@ func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events
 		case <-end.C:
 			return
 		case <-time.After(bookmarkInterval):
-			if rv := s.present(); !lost && rv >= from { // as a real one: not older than the watch
-				events = []any{bookmark(ref, rv)}
+			s.mu.Lock()
+			if !lost && s.rv >= from { // as a real one: not older than the watch
+				events = []any{bookmark(ref, s.rv)}
 			}
+			s.mu.Unlock()
 		}
 	}
 }
@@ -349,22 +327,12 @@ func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events
 // bookmarkInterval is the interval of a real API server.
 const bookmarkInterval = time.Minute
 
-// present returns the resourceVersion of the server's state.
-func (s *apiServer) present() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.now()
-}
-
 func (s *apiServer) since(ref volume.Ref, rv int) (events []any, to int) {
 	for _, c := range s.history[ref] {
 		if c.rv > rv {
 			events = append(events, metav1.WatchEvent{Type: string(c.kind), Object: runtime.RawExtension{Object: c.obj.(runtime.Object)}})
 			rv = c.rv
 		}
-	}
-	if s.next != nil && len(events) > 0 {
-		events[0], s.next = s.next, nil
 	}
 	return events, rv
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,6 +32,7 @@ func (s *apiServer) parse(req *http.Request) apiRequest {
 		initial: q.Get("sendInitialEvents") == "true",
 		rv:      q.Get("resourceVersion"),
 		timeout: q.Get("timeoutSeconds"),
+		at:      time.Now(),
 	}
 	if encoding := req.Header.Get("Accept-Encoding"); r.watch && encoding != "identity" {
 		s.t.Errorf("a watch takes the encoding %q", encoding)
@@ -54,11 +56,7 @@ func (s *apiServer) parse(req *http.Request) apiRequest {
 func (s *apiServer) get(r apiRequest) (*http.Response, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := s.rv
-	if r.rv == "0" || s.restored > 0 {
-		at = s.now()
-	}
-	obj := s.at(r.ref, at)
+	obj := s.at(r.ref, s.rv)
 	if obj == nil {
 		return failure(apierrors.NewNotFound(schema.GroupResource{Resource: strings.ToLower(string(r.ref.Kind)) + "s"}, r.ref.Name))
 	}

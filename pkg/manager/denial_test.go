@@ -21,9 +21,24 @@ var (
 // noticeTime is how long it takes until refusals are a denial: denialTime plus the pause, which has grown until then.
 const noticeTime = 4 * denialTime
 
-// answerWith makes the API server fail each request with err, or with none for nil, and ends the watches, which would otherwise continue.
+// refuseAll makes the API server fail each request with err, or none for nil.
+func (e *env) refuseAll(err error) { e.refuse(err, func(apiRequest) bool { return true }) }
+
+// refuse makes the API server fail with err the requests that match.
+func (e *env) refuse(err error, matches func(r apiRequest) bool) {
+	e.api.set(func() {
+		e.api.refuse = func(r apiRequest) error {
+			if matches(r) {
+				return err
+			}
+			return nil
+		}
+	})
+}
+
+// answerWith is like refuseAll, and ends the watches, which would otherwise continue.
 func (e *env) answerWith(err error) {
-	e.api.set(func() { e.api.refuse = func(apiRequest) error { return err } })
+	e.refuseAll(err)
 	e.api.closeWatches()
 }
 
@@ -89,26 +104,12 @@ func TestAWatchThatContinuesIsAllowed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
 		ref := secretRef("a")
 		v := e.api.put(secret("a", "1"))
-		e.api.set(func() {
-			e.api.refuse = func(r apiRequest) error {
-				if r.watch {
-					return errForbidden
-				}
-				return nil
-			}
-		})
+		e.refuse(errForbidden, func(r apiRequest) bool { return r.watch })
 		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		after(denialTime + maxOwnPause)
 		e.wantStatus(Denied, v, time.Since(e.status().LastConfirmed), true)
 		e.changes(ref)
-		e.api.set(func() {
-			e.api.refuse = func(r apiRequest) error {
-				if r.watch && r.initial {
-					return errForbidden
-				}
-				return nil
-			}
-		})
+		e.refuse(errForbidden, func(r apiRequest) bool { return r.watch && r.initial })
 		for e.wantDenied(ref, true); e.api.watches(ref) == 0; after(10 * time.Millisecond) {
 		}
 		e.wantStatus(Present, v, time.Since(e.status().LastConfirmed), true)
@@ -200,83 +201,6 @@ func TestOtherFailuresAreNoDenial(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestOlderStatesOnly has an API server whose etcd was restored from a backup: the known state stays, and that is reported, until something
-// newer comes.
-func TestOlderStatesOnly(t *testing.T) {
-	inEachBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.api.put(secret("a", "1"))
-		past := e.api.rv
-		v := e.api.put(secret("a", "2"))
-		e.known(ref)
-		e.api.set(func() {
-			e.api.restored = past
-			e.api.compacted = e.api.rv + 1 // otherwise a watch waits for the requested version
-		})
-		e.api.closeWatches()
-		for i := range 3 {
-			e.ask(ref)
-			if n := e.changes(ref); i == 0 && n != 1 || i > 0 && n != 0 {
-				t.Errorf("%d changes were reported at look %d", n, i)
-			}
-			if err := e.DenialErr(ref); !errors.Is(err, errOlder) {
-				t.Errorf("DenialErr = %v", err)
-			}
-			e.wantKnown(ref, v, "2")
-		}
-		e.api.set(func() { e.api.restored, e.api.compacted = 0, 0 })
-		v = e.api.put(secret("a", "3"))
-		e.ask(ref)
-		e.wantDenied(ref, false)
-		e.wantKnown(ref, v, "3")
-	})
-}
-
-// TestRestoredAndCaughtUp: the restored server soon has newer versions than the last one had. So a watch that continues from there is soon
-// not silent any more, but never reports what came meanwhile.
-func TestRestoredAndCaughtUp(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.api.put(secret("a", "1"))
-		past := e.api.rv
-		e.api.set(func() { e.api.rv += 100 }) // by other objects
-		e.known(ref)
-		e.answerWith(syscall.ECONNREFUSED)
-		after(3 * time.Second)
-		e.api.set(func() { e.api.rv, e.api.refuse = past, nil })
-		after(10 * time.Second)
-		v := e.api.put(secret("a", "2"))
-		after(10 * time.Second)
-		e.api.set(func() { e.api.rv += 1000 })
-		e.readFor(2*time.Minute, []volume.Ref{ref})
-		e.wantKnown(ref, v, "2")
-	})
-}
-
-// TestRestoredWhileAWatchIsOpen: a watch from a version that the restored server doesn't have yet brings nothing. That must not look like
-// an object that doesn't change.
-func TestRestoredWhileAWatchIsOpen(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.api.put(secret("a", "1"))
-		past := e.api.rv
-		v := e.api.put(secret("a", "2"))
-		e.known(ref)
-		e.api.set(func() { e.api.restored = past })
-		e.api.closeWatches()
-		e.readFor(2*watchTime+2*time.Minute, []volume.Ref{ref})
-		if err := e.DenialErr(ref); !errors.Is(err, errOlder) {
-			t.Errorf("DenialErr = %v", err)
-		}
-		e.wantKnown(ref, v, "2")
-		e.api.set(func() { e.api.restored = 0 })
-		v = e.api.put(secret("a", "3"))
-		e.readFor(2*time.Minute, []volume.Ref{ref})
-		e.wantDenied(ref, false)
-		e.wantKnown(ref, v, "3")
-	})
 }
 
 // hundred returns the names of 100 objects, half of each kind.

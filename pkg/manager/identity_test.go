@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,7 +18,7 @@ var errNoToken = errors.New("no token")
 
 // give gives an account a token.
 func (e *env) give(account volume.ServiceAccount) {
-	e.api.set(func() { e.api.tokens[account] = true })
+	e.api.set(func() { e.api.hasTokens = true })
 	e.OnNewCredential(account)
 }
 
@@ -28,7 +27,7 @@ type ofPods struct{ *apiServer }
 
 func (p ofPods) RoundTrip(req *http.Request) (*http.Response, error) {
 	p.mu.Lock()
-	has := p.everyToken || p.tokens[requests.MetaOf(req.Context()).Account]
+	has := p.hasTokens
 	p.mu.Unlock()
 	if !has {
 		return nil, &requests.CredentialError{Err: errNoToken}
@@ -40,20 +39,10 @@ func podOf(uid types.UID, account string) volume.Pod {
 	return volume.Pod{Namespace: "ns", Name: string(uid), UID: uid, ServiceAccount: account}
 }
 
-// asPods runs a test with a manager that reads with the rights of pods. The accounts a and b have tokens.
+// asPods runs a test with a manager that reads with the rights of pods.
 func asPods(t *testing.T, detections []ChangeDetection, test func(t *testing.T, e *env)) {
 	t.Helper()
-	for _, detection := range detections {
-		t.Run(string(detection), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := newEnvWith(t, Options{ChangeDetection: detection, Accounts: true})
-				e.give(podOf("", "a").Account())
-				e.give(podOf("", "b").Account())
-				test(t, e)
-				e.stop()
-			})
-		})
-	}
+	inBubbles(t, Options{Accounts: true}, detections, test)
 }
 
 func (e *env) wantValue(pod volume.Pod, ref volume.Ref, value string) {
@@ -72,14 +61,7 @@ func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
 		ref := secretRef("db")
 		e.api.put(secret("db", "v1"))
 		a1, a2, b := podOf("a1", "a"), podOf("a2", "a"), podOf("b1", "b")
-		e.api.set(func() {
-			e.api.refuse = func(r apiRequest) error {
-				if r.account == b.Account() && r.ref == ref {
-					return errForbidden
-				}
-				return nil
-			}
-		})
+		e.refuse(errForbidden, func(r apiRequest) bool { return r.account == b.Account() && r.ref == ref })
 		for _, pod := range []volume.Pod{a1, a2, b} {
 			e.RegisterPod(pod, "v", []volume.Ref{ref})
 		}
@@ -115,6 +97,7 @@ func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
 func TestAnAccountWithoutATokenWaits(t *testing.T) {
 	asPods(t, []ChangeDetection{Watch}, func(t *testing.T, e *env) {
 		ref, pod := secretRef("db"), podOf("c1", "c")
+		e.api.set(func() { e.api.hasTokens = false })
 		e.api.put(secret("db", "v1"))
 		e.RegisterPod(pod, "v", []volume.Ref{ref})
 		after(time.Hour)
@@ -130,6 +113,7 @@ func TestAnAccountWithoutATokenWaits(t *testing.T) {
 		if took := time.Since(begin); took != 0 {
 			t.Errorf("it took %s", took)
 		}
+		e.api.set(func() { e.api.hasTokens = false })
 		e.RegisterPod(podOf("d1", "d"), "v", []volume.Ref{ref}) // the end must not wait for its token
 	})
 }

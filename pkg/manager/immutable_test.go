@@ -1,13 +1,8 @@
 package manager
 
 import (
-	"errors"
 	"testing"
 	"testing/synctest"
-	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -39,6 +34,9 @@ func TestImmutableStopsTheWatch(t *testing.T) {
 				synctest.Wait()
 				_, _ = e.GetObject(ref)
 				e.wantWatches(ref, tc.want)
+				if s := e.status(); s.State != Present || s.Watched != (tc.want > 0) {
+					t.Errorf("the object is %s, watched %t", s.State, s.Watched)
+				}
 				if _, err := e.GetObject(ref); err != nil {
 					t.Errorf("GetObject: %v", err)
 				}
@@ -80,61 +78,5 @@ func TestReadAgain(t *testing.T) {
 		synctest.Wait()
 		e.wantGet(ref, v, "new")
 		e.wantWatches(ref, 1)
-	})
-}
-
-func TestADeletedImmutableObjectIsWatchedAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		immutableInUse(e, ref)
-		e.api.delete(ref)
-		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
-		e.reader = pod("second")
-		if _, err := e.awaitFor(t.Context(), e.reader, ref); !apierrors.IsNotFound(err) {
-			t.Errorf("the new pod gets %v, want NotFound", err)
-		}
-		e.wantNotFound(ref)
-		e.wantWatches(ref, 1)
-		if n := e.changes(ref); n != 1 {
-			t.Errorf("heard of %d changes, want 1", n)
-		}
-		v := e.api.put(immutableSecret("a", "new"))
-		if n := e.changes(ref); n != 1 {
-			t.Errorf("heard of %d changes, want 1", n)
-		}
-		e.wantGet(ref, v, "new")
-		e.wantWatches(ref, 0)
-	})
-}
-
-func TestReadsWaitForTheCheckOfAnImmutableObject(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref, gate := secretRef("a"), make(chan struct{})
-		immutableInUse(e, ref)
-		e.api.delete(ref)
-		v := e.api.put(immutableSecret("a", "new"))
-		forbidden := apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("no more"))
-		e.api.set(func() {
-			e.api.hold = func(apiRequest) <-chan struct{} { return gate }
-			e.api.refuse = func(apiRequest) error { return forbidden }
-		})
-		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
-		e.reader = pod("second")
-		e.wantGetErr(ref, ErrNotSynced)
-		close(gate)
-		synctest.Wait()
-		if _, err := e.GetObject(ref); !apierrors.IsForbidden(err) {
-			t.Errorf("GetObject: %v, want Forbidden", err)
-		}
-		e.api.set(func() { e.api.refuse = nil })
-		start := time.Now()
-		obj, err := e.awaitFor(t.Context(), e.reader, ref)
-		if err != nil || obj.Version != v {
-			t.Errorf("the new pod gets %v, %v", obj, err)
-		}
-		if d := time.Since(start); d > maxPause {
-			t.Errorf("synced %v after the server was back", d)
-		}
-		e.wantWatches(ref, 0)
 	})
 }

@@ -1,9 +1,7 @@
 package manager
 
 import (
-	"bytes"
 	"errors"
-	"flag"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,7 +10,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 
+	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/pkg/loglimit"
 )
 
@@ -26,12 +26,12 @@ func TestTheLogTellsAFailureOnce(t *testing.T) {
 	}{
 		"an outage":       {syscall.ECONNREFUSED, 20, "connection refused"},
 		"a refused token": {errUnauthorized, 20, "401 Unauthorized"},
-		"busy":            {apierrors.NewTooManyRequests("later", 1), 0, ""},
+		"busy":            {apierrors.NewTooManyRequests("later", 20), 0, ""},
 		"each is refused": {errForbidden, 100, "no more"},
 		"each fails":      {apierrors.NewInternalError(errors.New("etcd")), 100, "Internal error"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			log := captureLog(t, "0")
+			log := captureLog(t)
 			inBubble(t, func(_ *testing.T, e *env) {
 				e.RegisterPod(pod("p"), "v", hundred())
 				after(time.Minute)
@@ -50,11 +50,11 @@ func TestTheLogTellsAFailureOnce(t *testing.T) {
 
 // A pod whose objects all fail fills no log: above a number of lines a minute they are left out, and one line says how many.
 func TestTheLogOfAPodIsLimited(t *testing.T) {
-	log := captureLog(t, "0")
+	log := captureLog(t)
 	synctest.Test(t, func(t *testing.T) {
 		leftOut := 0
 		limit := loglimit.New(klog.Background(), func() { leftOut++ })
-		e := newEnvWith(t, Options{LogLimit: limit})
+		e := newEnv(t, Options{LogLimit: limit})
 		e.answerWith(errForbidden)
 		e.RegisterPod(pod("p"), "v", hundred())
 		after(2 * time.Minute)
@@ -66,18 +66,11 @@ func TestTheLogOfAPodIsLimited(t *testing.T) {
 	})
 }
 
-// captureLog makes klog write to the result, at that verbosity, until the test ends.
-func captureLog(t *testing.T, verbosity string) *bytes.Buffer {
+// captureLog makes klog write to the result until the test ends.
+func captureLog(t *testing.T) *leak.Log {
 	t.Helper()
 	t.Cleanup(klog.CaptureState().Restore)
-	fs := flag.NewFlagSet("klog", flag.PanicOnError)
-	klog.InitFlags(fs)
-	for name, value := range map[string]string{"logtostderr": "false", "alsologtostderr": "false", "stderrthreshold": "FATAL", "v": verbosity} {
-		if err := fs.Set(name, value); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var log bytes.Buffer
-	klog.SetOutput(&log)
-	return &log
+	log := &leak.Log{}
+	klog.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(log))))
+	return log
 }

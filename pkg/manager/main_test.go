@@ -91,17 +91,17 @@ func (e *env) awaitFor(ctx context.Context, pod volume.Pod, ref volume.Ref) (*vo
 	}
 }
 
-// inBubble runs test in a synctest bubble with a running manager. The bubble fails if a goroutine outlives the manager.
+// inBubble runs test in a synctest bubble with a running manager that watches.
 func inBubble(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
-	inBubbleWith(t, Watch, test)
+	inBubbleWith(t, Options{ChangeDetection: Watch}, test)
 }
 
-// inBubbleWith is like inBubble, with another change detection.
-func inBubbleWith(t *testing.T, detection ChangeDetection, test func(t *testing.T, e *env)) {
+// inBubbleWith is like inBubble, with other options. The bubble fails if a goroutine outlives the manager.
+func inBubbleWith(t *testing.T, opts Options, test func(t *testing.T, e *env)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t, detection)
+		e := newEnv(t, opts)
 		test(t, e)
 		e.stop()
 	})
@@ -110,34 +110,28 @@ func inBubbleWith(t *testing.T, detection ChangeDetection, test func(t *testing.
 // inEachBubble is like inBubble, as a subtest for each change detection.
 func inEachBubble(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
-	inBubbles(t, []ChangeDetection{Watch, Cache, Get}, test)
+	inBubbles(t, Options{}, []ChangeDetection{Watch, Cache, Get}, test)
 }
 
-func inBubbles(t *testing.T, detections []ChangeDetection, test func(t *testing.T, e *env)) {
+func inBubbles(t *testing.T, opts Options, detections []ChangeDetection, test func(t *testing.T, e *env)) {
 	t.Helper()
-	for _, detection := range detections {
-		t.Run(string(detection), func(t *testing.T) { inBubbleWith(t, detection, test) })
+	for _, opts.ChangeDetection = range detections {
+		t.Run(string(opts.ChangeDetection), func(t *testing.T) { inBubbleWith(t, opts, test) })
 	}
 }
 
-func newEnv(t *testing.T, detection ChangeDetection) *env {
-	t.Helper()
-	return newEnvWith(t, Options{ChangeDetection: detection})
-}
-
-// newEnvWith is like newEnv, with the change detection, accounts, refusals and cache of opts.
-func newEnvWith(t *testing.T, opts Options) *env {
+// newEnv returns a running manager with the change detection, accounts, refusals and cache of opts. All accounts have a token.
+func newEnv(t *testing.T, opts Options) *env {
 	t.Helper()
 	e := &env{detection: opts.ChangeDetection, t: t, api: newAPIServer(t), heard: map[volume.Ref]int{}, changed: make(chan struct{})}
-	opts.Client, opts.Requests, opts.Nodes = e.api.client(), e.api.paced, e.api.client().Nodes()
+	own := e.api.client() // a client takes long to make with the race detector
+	opts.Client, opts.Requests, opts.Nodes = own, e.api.paced, own.Nodes()
 	opts.ResyncInterval, opts.NodeName = testResync, testNode
 	if opts.Accounts {
-		opts.Client = e.api.clientOfPods()
+		opts.Client, e.api.hasTokens = e.api.clientOfPods(), true
 	}
 	m, err := New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e.Manager = m
 	e.Subscribe(func(_ volume.ServiceAccount, ref volume.Ref) {
 		e.mu.Lock()
@@ -263,8 +257,14 @@ func configMap(name, value string) *corev1.ConfigMap {
 func objectOf(t *testing.T, obj runtime.Object) *volume.Object {
 	t.Helper()
 	converted, err := convert(obj)
+	must(t, err)
+	return converted
+}
+
+// must fails the test at once with an error.
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return converted
 }

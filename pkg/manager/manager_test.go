@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -48,7 +47,7 @@ func TestReadErrors(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("no"))
 	fail := func(err error) func(*env) {
 		return func(e *env) {
-			e.api.set(func() { e.api.refuse = func(apiRequest) error { return err } })
+			e.refuseAll(err)
 			e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 		}
 	}
@@ -121,22 +120,4 @@ func is(target error) func(error) bool { return func(err error) bool { return er
 
 func not(check func(error) bool) func(error) bool {
 	return func(err error) bool { return err != nil && !check(err) }
-}
-
-// TestARegistrationStartsAnew right after the last reference was removed, while an earlier request has no answer.
-func TestARegistrationStartsAnew(t *testing.T) {
-	inEachBubble(t, func(t *testing.T, e *env) {
-		ref, never := secretRef("a"), make(chan struct{})
-		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return never } })
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.wantGetErr(ref, ErrNotSynced)
-		synctest.Wait()
-		e.UnregisterPod(pod("p"), "v")
-		e.wantGetErr(ref, ErrNotRegistered)
-		e.api.set(func() { e.api.hold = nil })
-		v := e.api.put(secret("a", "1"))
-		e.RegisterPod(pod("q"), "v", []volume.Ref{ref})
-		e.wantGet(ref, v, "1")
-		e.wantWatches(ref, 1)
-	})
 }

@@ -35,7 +35,7 @@ func TestTTLOf(t *testing.T) {
 
 // TestTheNodeSaysHowLong: the annotation is known, changes, and becomes unknown.
 func TestTheNodeSaysHowLong(t *testing.T) {
-	inBubbleWith(t, Cache, func(t *testing.T, e *env) {
+	inBubbleWith(t, Options{ChangeDetection: Cache}, func(t *testing.T, e *env) {
 		ref := secretRef("a")
 		e.api.put(secret("a", "1"))
 		e.api.put(node("10"))
@@ -58,18 +58,11 @@ func TestTheNodeSaysHowLong(t *testing.T) {
 		if asks(20*time.Second-1) || !asks(20*time.Second) {
 			t.Error("a changed TTL has no effect")
 		}
-		e.api.set(func() {
-			e.api.refuse = func(r apiRequest) error {
-				if r.ref == nodeRef {
-					return apierrors.NewInternalError(errors.New("unplugged"))
-				}
-				return nil
-			}
-		})
+		e.refuse(apierrors.NewInternalError(errors.New("unplugged")), func(r apiRequest) bool { return r.ref == nodeRef })
 		if asks(20*time.Second-1) || !asks(20*time.Second) {
 			t.Error("a failure changes the TTL")
 		}
-		e.api.set(func() { e.api.refuse = nil })
+		e.refuseAll(nil)
 		e.api.put(node("0"))
 		if !asks(0) {
 			t.Error("with a TTL of 0 an answer is kept")

@@ -16,7 +16,7 @@ import (
 // inPollBubble is like inBubble, as a subtest for each change detection that polls.
 func inPollBubble(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
-	inBubbles(t, []ChangeDetection{Cache, Get}, test)
+	inBubbles(t, Options{}, []ChangeDetection{Cache, Get}, test)
 }
 
 // refresh refreshes ref and waits until everything is idle.
@@ -63,49 +63,6 @@ func (e *env) wantAsked(ref volume.Ref, want ...string) {
 // maxAge is how long Cache keeps an answer.
 const maxAge = defaultTTL + time.Second
 
-// TestRefreshFollowsTheServer does what each resync does.
-func TestRefreshFollowsTheServer(t *testing.T) {
-	inPollBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.known(ref)
-		if _, err := e.GetObject(ref); !apierrors.IsNotFound(err) {
-			t.Errorf("GetObject: %v, want NotFound", err)
-		}
-		var v volume.Version
-		for _, step := range []struct {
-			what, value string
-			do          func()
-		}{
-			{"create", "1", func() { v = e.api.put(secret("a", "1")) }},
-			{"update", "2", func() { v = e.api.put(secret("a", "2")) }},
-			{"no change", "2", nil},
-			{"delete", "", func() { e.api.delete(ref) }},
-			{"still absent", "", nil},
-			{"recreate, immutable", "3", func() { v = e.api.put(immutableSecret("a", "3")) }},
-			{"recreate the immutable", "4", func() { e.api.delete(ref); v = e.api.put(immutableSecret("a", "4")) }},
-		} {
-			want := 0
-			if step.do != nil {
-				step.do()
-				want = 1
-			}
-			after(maxAge)
-			if n := e.changes(ref); n != 0 {
-				t.Errorf("%s: heard of %d changes before anybody asked", step.what, n)
-			}
-			e.refresh(ref)
-			if n := e.changes(ref); n != want {
-				t.Errorf("%s: heard of %d changes, want %d", step.what, n, want)
-			}
-			if step.value != "" {
-				e.wantKnown(ref, v, step.value)
-			} else if obj, err := e.GetObject(ref); !apierrors.IsNotFound(err) {
-				t.Errorf("%s: got %v, %v, want NotFound", step.what, obj, err)
-			}
-		}
-	})
-}
-
 // TestWhatIsAsked checks which requests a second read sends.
 func TestWhatIsAsked(t *testing.T) {
 	ref := secretRef("a")
@@ -122,11 +79,9 @@ func TestWhatIsAsked(t *testing.T) {
 		{"deleted", func(e *env) { after(defaultTTL); e.api.delete(ref) }, []string{"0", ""}, []string{""}},
 		{"a failure before", func(e *env) {
 			after(defaultTTL)
-			e.api.set(func() {
-				e.api.refuse = func(apiRequest) error { return apierrors.NewInternalError(errors.New("etcd")) }
-			})
+			e.refuseAll(apierrors.NewInternalError(errors.New("etcd")))
 			e.refresh(ref)
-			e.api.set(func() { e.api.refuse = nil })
+			e.refuseAll(nil)
 			after(maxPause)
 		}, []string{"0", "0"}, []string{"", ""}},
 		{"known to be absent", func(e *env) {

@@ -19,13 +19,9 @@ func TestValuesAreNotPartsOfTheAnswer(t *testing.T) {
 	for _, info := range codecs.SupportedMediaTypes() {
 		for _, obj := range []runtime.Object{secret("a", "before"), cm} {
 			var answer bytes.Buffer
-			if err := info.Serializer.Encode(obj, &answer); err != nil {
-				t.Fatal(err)
-			}
+			must(t, info.Serializer.Encode(obj, &answer))
 			decoded, _, err := info.Serializer.Decode(answer.Bytes(), nil, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got := objectOf(t, decoded)
 			for i := range answer.Bytes() {
 				answer.Bytes()[i] = 'X'

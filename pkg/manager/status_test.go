@@ -74,21 +74,6 @@ func TestObjects(t *testing.T) {
 	})
 }
 
-// TestObjectsThatNothingFollows: an immutable object needs no watch and cannot become stale.
-func TestObjectsThatNothingFollows(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		v := e.api.put(immutableSecret("a", "1"))
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.wantGet(ref, v, "1")
-		e.wantStatus(Present, v, 0, false)
-		e.UnregisterPod(pod("p"), "v")
-		for range e.Objects {
-			t.Error("an object without references is reported")
-		}
-	})
-}
-
 // TestAQuietWatchIsNotStale: with a server that sends no bookmarks, an object that doesn't change stays unproven, and isn't stale while its
 // watches can be opened.
 func TestAQuietWatchIsNotStale(t *testing.T) {
@@ -132,7 +117,7 @@ func TestOnlyOneWatchIsRefused(t *testing.T) {
 		wantStale("as soon as the watch is open", works, false)
 		after(workingTime)
 		wantStale("when it has lasted", works, false)
-		e.api.set(func() { e.api.refuse = func(apiRequest) error { return errUnauthorized } })
+		e.refuseAll(errUnauthorized)
 		e.RegisterPod(reader, "w", []volume.Ref{opens})
 		after(time.Minute)
 		wantStale("while the token is refused", works, false)

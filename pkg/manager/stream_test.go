@@ -30,9 +30,7 @@ func body(t testing.TB, events ...any) *bytes.Buffer {
 	var out bytes.Buffer
 	send := newAPIServer(t).eventWriter(&out)
 	for _, e := range events {
-		if err := send(e); err != nil {
-			t.Fatal(err)
-		}
+		must(t, send(e))
 	}
 	return &out
 }
@@ -114,17 +112,18 @@ func TestUnreadableEvents(t *testing.T) {
 	}
 }
 
-type failingReader struct{ err error }
+type readerFunc func([]byte) (int, error)
 
-func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
+func (r readerFunc) Read(p []byte) (int, error) { return r(p) }
 
 // TestAFrameThatIsTooLong is not read.
 func TestAFrameThatIsTooLong(t *testing.T) {
-	from := read(t, io.MultiReader(strings.NewReader("\xff\xff\xff\xff"), failingReader{errors.New("it is read")}))
+	fails := readerFunc(func([]byte) (int, error) { return 0, errors.New("it is read") })
+	from := read(t, io.MultiReader(strings.NewReader("\xff\xff\xff\xff"), fails))
 	if _, err := from.next(t.Context()); !errors.Is(err, errUnreadable) || errors.Is(err, errEnded) {
 		t.Errorf("a frame of 4 GiB: %v", err)
 	}
-	from = read(t, io.MultiReader(strings.NewReader("\x01\x00\x00\x00"), failingReader{errors.New("it is read")}))
+	from = read(t, io.MultiReader(strings.NewReader("\x01\x00\x00\x00"), fails))
 	if _, err := from.next(t.Context()); !errors.Is(err, errEnded) {
 		t.Errorf("a frame of 16 MiB: %v", err)
 	}
