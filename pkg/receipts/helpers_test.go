@@ -1,7 +1,6 @@
 package receipts
 
 import (
-	"bufio"
 	"cmp"
 	"errors"
 	"fmt"
@@ -64,8 +63,6 @@ func do(job string, args []string) error {
 		return err
 	case "burst":
 		return burst(args[0], args[1])
-	case "loop":
-		return loop(args[0])
 	case "storm":
 		return storm(args[0])
 	case "probe":
@@ -95,24 +92,6 @@ func burst(dir, files string) error {
 	return err
 }
 
-// loop opens a file again and again until its input ends, and prints how often it did.
-func loop(path string) error {
-	done := make(chan struct{})
-	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(done) }()
-	_, _ = fmt.Fprintln(os.Stdout, "started")
-	for n := 0; ; n++ {
-		select {
-		case <-done:
-			_, err := fmt.Fprintln(os.Stdout, n)
-			return err
-		default:
-		}
-		if err := openOnce(unix.AT_FDCWD, path, unix.O_RDONLY); err != nil {
-			return err
-		}
-	}
-}
-
 // storm keeps all files of a directory open, and opens each of them again and again until its input ends.
 func storm(dir string) error {
 	entries, err := os.ReadDir(dir)
@@ -133,8 +112,7 @@ func storm(dir string) error {
 	for n := 0; ; n++ {
 		select {
 		case <-done:
-			_, err := fmt.Fprintln(os.Stdout, n)
-			return err
+			return nil
 		default:
 		}
 		if err := openOnce(unix.AT_FDCWD, held[n%len(held)], unix.O_RDONLY); err != nil {
@@ -158,34 +136,23 @@ func run(t testing.TB, cmd *exec.Cmd) {
 	}
 }
 
-// startLoop starts a process that opens a file, and returns when it is running. stop ends it, and returns how often it opened the file.
-func startLoop(t testing.TB, path string) (stop func() int) { return start(t, job("loop", path)) }
-
-func start(t testing.TB, cmd *exec.Cmd) (stop func() int) {
+// startStorm starts a process that opens the files of a directory, and returns when it is running. stop ends it.
+func startStorm(t testing.TB, dir string) (stop func()) {
 	t.Helper()
+	cmd := job("storm", dir)
 	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
+	in, inErr := cmd.StdinPipe()
+	out, outErr := cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr, cmd.Start()); err != nil {
 		t.Fatal(err)
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(out)
-	lines.Scan()
-	return func() int {
+	_, _ = out.Read(make([]byte, 1))
+	return func() {
 		t.Helper()
 		in.Close()
-		lines.Scan()
-		n, err := strconv.Atoi(lines.Text())
-		if err := errors.Join(err, cmd.Wait()); err != nil {
+		if err := cmd.Wait(); err != nil {
 			t.Errorf("the opener: %v", err)
 		}
-		return n
 	}
 }
 
@@ -243,20 +210,18 @@ func newVolume(t testing.TB) *volume {
 	t.Cleanup(func() { v.group.Close() })
 	v.group.mu.Lock()
 	defer v.group.mu.Unlock()
-	if err := v.group.make(); errors.Is(err, unix.EPERM) {
+	err := v.group.make()
+	if errors.Is(err, unix.EPERM) {
 		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
 	}
+	v.must(err)
 	return v
 }
 
 func mountTmpfs(t testing.TB) string {
 	t.Helper()
 	path := t.TempDir()
-	if err := unix.Mount("volume", path, "tmpfs", 0, "mode=755"); err != nil {
-		t.Fatal(err)
-	}
+	(&volume{TB: t}).must(unix.Mount("volume", path, "tmpfs", 0, "mode=755"))
 	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 	return path
 }
@@ -264,13 +229,9 @@ func mountTmpfs(t testing.TB) string {
 // dir creates a directory with files, and returns its descriptor.
 func (v *volume) dir(path string, files ...string) *os.File {
 	v.Helper()
-	if err := os.MkdirAll(filepath.Join(v.path, path), 0o755); err != nil {
-		v.Fatal(err)
-	}
+	v.must(os.MkdirAll(filepath.Join(v.path, path), 0o755))
 	for _, name := range files {
-		if err := os.WriteFile(filepath.Join(v.path, path, name), []byte("text"), 0o644); err != nil {
-			v.Fatal(err)
-		}
+		v.must(os.WriteFile(filepath.Join(v.path, path, name), []byte("text"), 0o644))
 	}
 	return v.open(path)
 }
@@ -279,9 +240,7 @@ func (v *volume) dir(path string, files ...string) *os.File {
 func (v *volume) open(path string) *os.File {
 	v.Helper()
 	f, err := os.Open(filepath.Join(v.path, path))
-	if err != nil {
-		v.Fatal(err)
-	}
+	v.must(err)
 	v.Cleanup(func() { f.Close() })
 	return f
 }

@@ -12,10 +12,12 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// TestHardLinks checks by inode which files are linked from the last generation, and that published files are never changed.
+// TestHardLinks checks by inode which files are linked from the last generation, and that published files and the objects that they name
+// are never changed.
 func TestHardLinks(t *testing.T) {
+	o := withAttributes(t)
 	before := func() *volume.Payload {
-		return tree(file("a", "1"), file("b", "2"), file("d/e", "3"), file("d/f", "4"))
+		return tree(naming(file("a", "1"), "db"), naming(file("b", "2"), "db"), file("d/e", "3"), file("d/f", "4"))
 	}
 	cases := map[string]struct {
 		change func(*volume.Payload)
@@ -27,23 +29,26 @@ func TestHardLinks(t *testing.T) {
 		"mode of dirs":      {func(tr *volume.Payload) { tr.DirMode = 0o750 }, []string{"a", "b", "d/e", "d/f"}},
 		"key removed":       {func(tr *volume.Payload) { tr.Files = tr.Files[1:] }, []string{"b", "d/e", "d/f"}},
 		"key added":         {func(tr *volume.Payload) { tr.Files = append(tr.Files, file("z", "5")) }, []string{"a", "b", "d/e", "d/f"}},
+		"objects":           {func(tr *volume.Payload) { tr.Files[1].Refs, tr.Files[2].Refs = refs("ca"), refs("db") }, []string{"a", "d/f"}},
 		"file in dir's way": {func(tr *volume.Payload) { tr.Files = append(tr.Files[:2], file("d", "3")) }, []string{"a", "b"}},
 	}
 	for name, tt := range cases {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/restart=%v", name, restart), func(t *testing.T) {
-				v, w, old := newVolume(t), New(Options{}), before()
+				v, w, old := newVolume(t), New(o), before()
 				v.write(w, old)
-				stats, open := map[string]syscall.Stat_t{}, map[string]*os.File{}
+				stats, open, names := map[string]syscall.Stat_t{}, map[string]*os.File{}, map[string]string{}
 				for _, f := range old.Files {
 					stats[f.Path] = v.inode(f.Path)
 					file, err := os.Open(filepath.Join(v.path, f.Path))
 					v.must(err)
 					defer file.Close()
 					open[f.Path] = file
+					names[f.Path], err = o.readRefs(int(file.Fd()))
+					v.must(err)
 				}
 				if restart {
-					w = New(Options{})
+					w = New(o)
 				}
 				next := before()
 				tt.change(next)
@@ -61,23 +66,21 @@ func TestHardLinks(t *testing.T) {
 					}
 				}
 				for path, file := range open {
-					checkUntouched(t, path, file, stats[path])
+					// The number of links may change.
+					var st syscall.Stat_t
+					v.must(syscall.Fstat(int(file.Fd()), &st))
+					if was := stats[path]; st.Mode != was.Mode || st.Uid != was.Uid || st.Gid != was.Gid || st.Size != was.Size || st.Mtim != was.Mtim {
+						t.Errorf("%s: a published file was touched: %+v, was %+v", path, st, was)
+					}
+					if got, err := o.readRefs(int(file.Fd())); err != nil || got != names[path] {
+						t.Errorf("%s: a published file names %q, %v, and named %q", path, got, err, names[path])
+					}
+				}
+				if again := v.write(w, next); again.Changed {
+					t.Errorf("again: %+v", again)
 				}
 			})
 		}
-	}
-}
-
-// checkUntouched compares a file with its state when it was published. Its number of links may change, its content, mode and owner must
-// not.
-func checkUntouched(t *testing.T, path string, f *os.File, before syscall.Stat_t) {
-	t.Helper()
-	var st syscall.Stat_t
-	if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
-	if st.Mode != before.Mode || st.Uid != before.Uid || st.Gid != before.Gid || st.Size != before.Size || st.Mtim != before.Mtim {
-		t.Errorf("%s: a published file was touched: %+v, was %+v", path, st, before)
 	}
 }
 

@@ -31,23 +31,35 @@ func (v *testVolume) isDirectory(tree *volume.Payload, name string) uint64 {
 	return st.Ino
 }
 
-// A container's mount is on such a directory, so it stays the same one.
+// A container's mount is on such a directory, so it stays the same one. With InPlace, it may be among the files of the one generation.
 func TestDirectoriesStay(t *testing.T) {
-	for strategy, w := range bothWriters() {
-		t.Run(strategy, func(t *testing.T) {
-			v := newVolume(t)
-			names := []string{"a/b/c", "tls"}
-			next := func(files ...volume.File) *volume.Payload { return withDirectories(tree(files...), names...) }
-			first := next(file("conf/x", "1"), file("k", "1"))
+	for name, c := range map[string]struct {
+		inPlace               bool
+		dirs, inner, contains []string
+	}{
+		"Atomic":          {false, []string{"a/b/c", "tls"}, nil, []string{"a", "a/b", "a/b/c", "tls"}},
+		"InPlace":         {true, []string{"a/b/c", "tls"}, nil, []string{"a", "a/b", "a/b/c", "tls"}},
+		"among the files": {true, nil, []string{"conf/a/b", "later/x", "tls/x"}, []string{"conf/a/b", "later/x", "tls/x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, w := newVolume(t), New(Options{InPlace: c.inPlace})
+			next := func(files ...volume.File) *volume.Payload {
+				next := tree(files...)
+				next.Directories, next.Inner = c.dirs, c.inner
+				return next
+			}
+			first, last := next(file("conf/x", "1"), file("k", "1")), next(file("conf/x", "2"), file("later/k", "1"))
+			if c.inPlace {
+				last = next(file("conf/x", "2"), file("k", ""), file("later/k", "1"))
+			}
 			first.DirMode = 0o750
 			if r := v.write(w, first); !r.Changed {
 				t.Error("the first write changed nothing")
 			}
 			inodes := map[string]uint64{}
-			for _, name := range []string{"a", "a/b", "a/b/c", "tls"} {
+			for _, name := range c.contains {
 				inodes[name] = v.isDirectory(first, name)
 			}
-			v.must(os.WriteFile(filepath.Join(v.path, "tls", "mounted"), nil, 0o644)) // as what the container sees there
 			fds := openDescriptors(t)
 			if r := v.write(w, first); r.Changed {
 				t.Error("a write of the same changed something")
@@ -55,23 +67,21 @@ func TestDirectoriesStay(t *testing.T) {
 			if got := openDescriptors(t); got != fds {
 				t.Errorf("%d descriptors are open, %d before", got, fds)
 			}
-			last := next(file("conf/x", "2"))
-			if strategy == "InPlace" {
-				last = next(file("conf/x", "2"), file("k", ""))
-			}
 			if r := v.write(w, last); !r.Changed {
 				t.Error("an update changed nothing")
 			}
-			if _, err := w.Withdraw(t.Context(), v.root, map[volume.Ref]bool{{Kind: volume.Secret}: true}, ""); err != nil {
-				t.Fatal(err)
-			}
+			v.must(second(w.Withdraw(t.Context(), v.root, map[volume.Ref]bool{{Kind: volume.Secret}: true}, "")))
 			v.write(New(w.opts), last)
 			for name, want := range inodes {
 				if got := v.isDirectory(last, name); got != want {
 					t.Errorf("%s is another directory", name)
 				}
 			}
-			v.lstat("tls/mounted")
+			v.must(os.Remove(filepath.Join(v.path, c.contains[len(c.contains)-1])))
+			if found, err := w.Compare(t.Context(), v.root, last); found.Whole || err != nil {
+				t.Errorf("whole %v, %v without a directory", found.Whole, err)
+			}
+			v.write(w, last)
 		})
 	}
 }
@@ -136,45 +146,6 @@ func TestDirectoriesAndFilesConflict(t *testing.T) {
 	if _, err := w.Write(t.Context(), newVolume(t).root, &volume.Payload{DirMode: 0o755, Inner: []string{"d"}}); err == nil || !strings.Contains(err.Error(), "written in place") {
 		t.Errorf("Atomic with a directory among the files: %v", err)
 	}
-}
-
-// With InPlace, the one generation stays, and so do the directories for mounts in it.
-func TestDirectoriesAmongFiles(t *testing.T) {
-	v, w := newVolume(t), newInPlace(Options{})
-	next := func(files ...volume.File) *volume.Payload {
-		next := tree(files...)
-		next.Inner = []string{"conf/a/b", "conf/tls", "later/x"}
-		return next
-	}
-	first := next(file("conf/k", "1"), file("other", "1"))
-	v.write(w, first)
-	inodes := map[string]uint64{}
-	for _, name := range first.Inner {
-		inodes[name] = v.inode(name).Ino
-	}
-	if r := v.write(w, first); r.Changed {
-		t.Error("a write of the same changed something")
-	}
-	if _, err := w.Withdraw(t.Context(), v.root, map[volume.Ref]bool{{Kind: volume.Secret}: true}, ""); err != nil {
-		t.Fatal(err)
-	}
-	v.inode("later/x")
-	last := next(file("conf/k", "2"), file("later/k", "1"), file("other", ""))
-	v.write(w, last)
-	if _, err := w.Withdraw(t.Context(), v.root, map[volume.Ref]bool{{Kind: volume.Secret}: true}, ""); err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range inodes {
-		if got := v.inode(name).Ino; got != want {
-			t.Errorf("%s is another directory", name)
-		}
-	}
-	v.write(newInPlace(Options{}), last)
-	v.must(os.Remove(filepath.Join(v.path, "conf/tls")))
-	if found, err := w.Compare(t.Context(), v.root, last); found.Whole || err != nil {
-		t.Errorf("whole %v, %v without a directory", found.Whole, err)
-	}
-	v.write(w, last)
 }
 
 // Without room for a directory, nothing changes.

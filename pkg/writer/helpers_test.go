@@ -35,24 +35,20 @@ func TestMain(m *testing.M) {
 // newVolume creates a volume, and beside it files that must not be changed.
 func newVolume(t testing.TB) *testVolume {
 	t.Helper()
-	path := filepath.Join(tempDir(t), "volume")
-	sandbox.NewOutside(t, outside(path, ""))
-	if err := os.Mkdir(path, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	root, err := os.OpenRoot(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { root.Close() })
-	return &testVolume{t, path, root}
+	v := &testVolume{TB: t, path: filepath.Join(tempDir(t), "volume")}
+	sandbox.NewOutside(t, outside(v.path, ""))
+	v.must(os.Mkdir(v.path, 0o755))
+	var err error
+	v.root, err = os.OpenRoot(v.path)
+	v.must(err)
+	t.Cleanup(func() { v.root.Close() })
+	return v
 }
 
 // outside returns the path of a file beside the volume at path, which no write to the volume may change.
 func outside(path, name string) string { return filepath.Join(filepath.Dir(path), "outside", name) }
 
-// tempDir creates a directory on tmpfs if there is one, as volumes are on tmpfs. On a disk the tests take far longer, and the benchmarks
-// mean little.
+// tempDir creates a directory on tmpfs if there is one, as volumes are on tmpfs. On a disk the tests take far longer.
 func tempDir(t testing.TB) string {
 	t.Helper()
 	path, err := os.MkdirTemp("/dev/shm", "refvol-writer-")
@@ -160,9 +156,7 @@ func (v *testVolume) shown() string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "nothing\n"
 	}
-	if err != nil {
-		v.Fatal(err)
-	}
+	v.must(err)
 	top := filepath.Join(v.path, generation)
 	var lines []string
 	err = filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
@@ -184,9 +178,7 @@ func (v *testVolume) shown() string {
 		lines = append(lines, line(rel, info.Mode(), int(st.Uid), int(st.Gid), content))
 		return err
 	})
-	if err != nil {
-		v.Fatal(err)
-	}
+	v.must(err)
 	slices.Sort(lines)
 	return strings.Join(lines, "")
 }
@@ -227,9 +219,7 @@ func line(path string, mode fs.FileMode, uid, gid int, content []byte) string {
 func (v *testVolume) names() []string {
 	v.Helper()
 	entries, err := os.ReadDir(v.path)
-	if err != nil {
-		v.Fatal(err)
-	}
+	v.must(err)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -240,18 +230,14 @@ func (v *testVolume) names() []string {
 func (v *testVolume) readlink(name string) string {
 	v.Helper()
 	target, err := os.Readlink(filepath.Join(v.path, name))
-	if err != nil {
-		v.Fatal(err)
-	}
+	v.must(err)
 	return target
 }
 
 func (v *testVolume) lstat(name string) fs.FileInfo {
 	v.Helper()
 	info, err := os.Lstat(filepath.Join(v.path, name))
-	if err != nil {
-		v.Fatal(err)
-	}
+	v.must(err)
 	return info
 }
 
@@ -259,9 +245,7 @@ func (v *testVolume) lstat(name string) fs.FileInfo {
 func (v *testVolume) inode(name string) syscall.Stat_t {
 	v.Helper()
 	var st syscall.Stat_t
-	if err := syscall.Stat(filepath.Join(v.path, name), &st); err != nil {
-		v.Fatal(err)
-	}
+	v.must(syscall.Stat(filepath.Join(v.path, name), &st))
 	st.Atim = syscall.Timespec{}
 	return st
 }

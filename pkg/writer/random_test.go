@@ -14,7 +14,7 @@ import (
 // FuzzSequences writes random trees one after the other, some of them interrupted by a fault or a restart, and compares the directory with
 // each.
 func FuzzSequences(f *testing.F) {
-	for _, seed := range dice.Seeds(f, 10) {
+	for _, seed := range dice.Seeds(f, 4) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {

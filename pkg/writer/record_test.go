@@ -59,19 +59,6 @@ func TestLongestRecord(t *testing.T) {
 	v.wantRecord(o, "")
 }
 
-// TestWithdrawalsRecord: the record protects the remaining files from going back.
-func TestWithdrawalsRecord(t *testing.T) {
-	o := withAttributes(t)
-	for _, w := range []*Writer{New(o), newInPlace(o)} { // as in a process that starts
-		v := newVolume(t)
-		v.must(second(New(o).Write(t.Context(), v.root, withRecord("1", mixed()))))
-		if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), "2"); err != nil || !result.Changed {
-			t.Errorf("Withdraw = %+v, %v", result, err)
-		}
-		v.wantRecord(o, "2")
-	}
-}
-
 // TestHostileRecord: an invalid record counts as none, and the next one replaces it.
 func TestHostileRecord(t *testing.T) {
 	o := withAttributes(t)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -102,42 +101,6 @@ func FuzzRefs(f *testing.F) {
 			t.Errorf("%q is read as %v, %v", attribute, named, ok)
 		}
 	})
-}
-
-// A file is reused only if it names the same objects. Published files are never changed.
-func TestAnotherObjectIsAnotherFile(t *testing.T) {
-	o := withAttributes(t)
-	for _, restart := range []bool{false, true} {
-		v, w := newVolume(t), New(o)
-		first := tree(naming(file("a", "1"), "db"), naming(file("b", "2"), "db"), file("c", "3"))
-		v.write(w, first)
-		before := map[string]uint64{}
-		for _, path := range []string{"a", "b", "c"} {
-			before[path] = v.inode(path).Ino
-		}
-		held, err := os.Open(filepath.Join(v.path, "b"))
-		v.must(err)
-		t.Cleanup(func() { held.Close() })
-		if restart {
-			w = New(o)
-		}
-		next := tree(slices.Clone(first.Files)...) // with the same bytes
-		next.Files[1].Refs, next.Files[2].Refs = refs("ca"), refs("db")
-		if result := v.write(w, next); result.Linked != 1 || result.Files != 2 {
-			t.Errorf("restart %v: %+v", restart, result)
-		}
-		for path, same := range map[string]bool{"a": true, "b": false, "c": false} {
-			if got := v.inode(path).Ino == before[path]; got != same {
-				t.Errorf("restart %v: %s has the same inode: %v", restart, path, got)
-			}
-		}
-		if got, err := o.readRefs(int(held.Fd())); err != nil || got != "Secret/platform/db\n" {
-			t.Errorf("restart %v: the file of before names %q, %v", restart, got, err)
-		}
-		if result, err := w.Write(t.Context(), v.root, next); err != nil || result.Changed {
-			t.Errorf("restart %v: again: %+v, %v", restart, result, err)
-		}
-	}
 }
 
 func second(_ Result, err error) error { return err }

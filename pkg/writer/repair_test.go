@@ -17,9 +17,7 @@ const leftover = "..2001_02_03_04_05_06.7890000001234"
 // damages are states that an interrupted write or another process may have left in a volume that showed the tree from of the transition
 // "key removed". Each is a function of the volume's path.
 var damages = map[string]func(path string) error{
-	"link of the switch": func(path string) error {
-		return os.Symlink(leftover, filepath.Join(path, dataTmpName))
-	},
+	"link of the switch": func(path string) error { return os.Symlink(leftover, filepath.Join(path, dataTmpName)) },
 	"directory with the name of the switch": func(path string) error {
 		return os.MkdirAll(filepath.Join(path, dataTmpName, "x/y"), 0o755)
 	},
@@ -38,30 +36,16 @@ var damages = map[string]func(path string) error{
 		defer root.Close()
 		return root.MkdirAll(leftover+strings.Repeat("/"+strings.Repeat("d", 200), 50), 0o755)
 	},
-	"file named like a generation": func(path string) error {
-		return os.WriteFile(filepath.Join(path, leftover), nil, 0o600)
-	},
-	"link of a removed key": func(path string) error {
-		return os.Symlink("..data/gone", filepath.Join(path, "gone"))
-	},
-	"link into a removed directory": func(path string) error {
-		return os.Symlink("..data/gone/b", filepath.Join(path, "gone"))
-	},
-	"missing link": func(path string) error {
-		return os.Remove(filepath.Join(path, "a"))
-	},
-	"link to another key": func(path string) error {
-		return replaceLink(path, "a", "..data/secret")
-	},
+	"file named like a generation":  func(path string) error { return os.WriteFile(filepath.Join(path, leftover), nil, 0o600) },
+	"link of a removed key":         func(path string) error { return os.Symlink("..data/gone", filepath.Join(path, "gone")) },
+	"link into a removed directory": func(path string) error { return os.Symlink("..data/gone/b", filepath.Join(path, "gone")) },
+	"missing link":                  func(path string) error { return os.Remove(filepath.Join(path, "a")) },
+	"link to another key":           func(path string) error { return replaceLink(path, "a", "..data/secret") },
 	"newest link to another key": func(path string) error {
 		return replaceLink(path, "z", "..data/a") // it keeps its place in the listing
 	},
-	"link out of the volume": func(path string) error {
-		return replaceLink(path, "a", outside(path, "etc/passwd"))
-	},
-	"very long link": func(path string) error {
-		return replaceLink(path, "a", "..data/a"+strings.Repeat("/.", 500))
-	},
+	"link out of the volume": func(path string) error { return replaceLink(path, "a", outside(path, "etc/passwd")) },
+	"very long link":         func(path string) error { return replaceLink(path, "a", "..data/a"+strings.Repeat("/.", 500)) },
 	"file in a link's place": func(path string) error {
 		return errors.Join(os.Remove(filepath.Join(path, "a")), os.WriteFile(filepath.Join(path, "a"), nil, 0o644))
 	},
@@ -72,27 +56,19 @@ var damages = map[string]func(path string) error{
 
 // damagesOfData are damages that destroy the present generation.
 var damagesOfData = map[string]func(path string) error{
-	"no ..data": func(path string) error {
-		return os.Remove(filepath.Join(path, dataName))
-	},
-	"..data to nowhere": func(path string) error {
-		return replaceLink(path, dataName, leftover)
-	},
+	"no ..data":         func(path string) error { return os.Remove(filepath.Join(path, dataName)) },
+	"..data to nowhere": func(path string) error { return replaceLink(path, dataName, leftover) },
 	"..data to a file": func(path string) error {
 		return errors.Join(replaceLink(path, dataName, leftover), os.WriteFile(filepath.Join(path, leftover), nil, 0o644))
 	},
 	"..data to a link": func(path string) error {
 		return errors.Join(replaceLink(path, dataName, leftover), os.Symlink(outside(path, "etc"), filepath.Join(path, leftover)))
 	},
-	"..data out of the volume": func(path string) error {
-		return replaceLink(path, dataName, "../outside/etc")
-	},
+	"..data out of the volume": func(path string) error { return replaceLink(path, dataName, "../outside/etc") },
 	"..data is a file": func(path string) error {
 		return errors.Join(os.Remove(filepath.Join(path, dataName)), os.WriteFile(filepath.Join(path, dataName), nil, 0o644))
 	},
-	"content": func(path string) error {
-		return os.WriteFile(filepath.Join(path, "a"), []byte("?"), 0o644)
-	},
+	"content":        func(path string) error { return os.WriteFile(filepath.Join(path, "a"), []byte("?"), 0o644) },
 	"mode":           func(path string) error { return os.Chmod(filepath.Join(path, "a"), 0o600) },
 	"mode of a dir":  func(path string) error { return os.Chmod(filepath.Join(path, "d"), 0o700) },
 	"mode of data":   func(path string) error { return os.Chmod(filepath.Join(path, dataName), 0o700) },

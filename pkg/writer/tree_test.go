@@ -24,11 +24,10 @@ func TestUnsafeTrees(t *testing.T) {
 			own(file("a", ""), file("a/b", "")), own(file("a", ""), file("a-", ""), file("a/b/c", "")), own(file("a/b", ""), file("a/b/c/d", "")),
 		},
 	} {
-		for _, tr := range trees {
-			for _, o := range []Options{{}, {InPlace: true}} {
-				v, good := newVolume(t), tree(file("good", "1"))
-				w := New(o)
-				v.write(w, good)
+		for _, o := range []Options{{}, {InPlace: true}} {
+			v, w, good := newVolume(t), New(o), tree(file("good", "1"))
+			v.write(w, good)
+			for _, tr := range trees {
 				if _, err := w.Write(t.Context(), v.root, tr); err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%.20q: Write = %v, want %q", tr.Files[len(tr.Files)-1].Path, err, want)
 				}

@@ -25,39 +25,54 @@ func mixedWithout() *volume.Payload {
 	return tree(naming(file("ca", "1"), "ca"), naming(file("conf/own", "2"), "own"), naming(file("own", "7"), "own"))
 }
 
-// TestWithdraw removes the files that name an object, and nothing else, whether the Writer wrote the files or not.
+// TestWithdraw removes the files that name an object, and nothing else, whether the Writer wrote the files or not. In place, it keeps each
+// file for processes that hold it, and brings its content back there. Its record protects the remaining files from going back.
 func TestWithdraw(t *testing.T) {
 	o := withAttributes(t)
 	for _, restart := range []bool{false, true} {
-		t.Run(fmt.Sprintf("restart=%v", restart), func(t *testing.T) {
-			v, w := newVolume(t), New(o)
-			v.write(w, mixed())
-			own := v.inode("own").Ino
-			if restart {
-				w = New(o)
-			}
-			result, err := w.Withdraw(t.Context(), v.root, refSet("db", "other"), "")
-			if err != nil || !result.Changed || result.Linked != 3 || result.Files != 0 || result.Generation != v.readlink(dataName) {
-				t.Errorf("Withdraw = %+v, %v", result, err)
-			}
-			v.prune()
-			v.check(mixedWithout())
-			if got := v.inode("own").Ino; got != own {
-				t.Error("a file that stays is another one")
-			}
-			if got := v.attribute(o, "ca"); got != "Secret/platform/ca\n" {
-				t.Errorf("ca names %q", got)
-			}
+		for _, o.InPlace = range []bool{false, true} {
+			t.Run(fmt.Sprintf("restart=%v/InPlace=%v", restart, o.InPlace), func(t *testing.T) {
+				v, w := newVolume(t), New(o)
+				v.write(w, mixed())
+				own, inodes := v.inode("own").Ino, v.inodes()
+				if restart {
+					w = New(o)
+				}
+				result, err := w.Withdraw(t.Context(), v.root, refSet("db", "other"), "2")
+				if err != nil || !result.Changed || result.Generation != v.readlink(dataName) {
+					t.Errorf("Withdraw = %+v, %v", result, err)
+				}
+				if !o.InPlace && (result.Linked != 3 || result.Files != 0) {
+					t.Errorf("%d files are linked and %d are written", result.Linked, result.Files)
+				}
+				v.wantWithdrawn("Withdraw")
+				v.wantRecord(o, "2")
+				v.prune()
+				if !o.InPlace {
+					v.check(mixedWithout())
+				} else if got := v.inodes(); !maps.Equal(got, inodes) {
+					t.Errorf("inodes %v, %v before", got, inodes)
+				}
+				if got := v.inode("own").Ino; got != own {
+					t.Error("a file that stays is another one")
+				}
+				if got := v.attribute(o, "ca"); got != "Secret/platform/ca\n" {
+					t.Errorf("ca names %q", got)
+				}
 
-			// Nothing is left to remove, and nothing is written.
-			if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), ""); err != nil || result.Changed {
-				t.Errorf("again: %+v, %v", result, err)
-			}
-			if result, err := w.Write(t.Context(), v.root, mixedWithout()); err != nil || result.Changed {
-				t.Errorf("Write = %+v, %v", result, err)
-			}
-			v.write(w, mixed())
-		})
+				// Nothing is left to remove, and nothing is written.
+				if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), "2"); err != nil || result.Changed {
+					t.Errorf("again: %+v, %v", result, err)
+				}
+				if result, err := w.Write(t.Context(), v.root, mixedWithout()); err != nil || result.Changed {
+					t.Errorf("Write = %+v, %v", result, err)
+				}
+				v.write(w, mixed())
+				if got := v.inodes(); o.InPlace && !maps.Equal(got, inodes) {
+					t.Errorf("inodes %v, %v before", got, inodes)
+				}
+			})
+		}
 	}
 }
 
@@ -118,17 +133,13 @@ func TestWithdrawFromAFullVolume(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		for _, inPlace := range []bool{false, true} {
 			t.Run(fmt.Sprintf("restart=%v/InPlace=%v", restart, inPlace), func(t *testing.T) {
-				fresh := func() *Writer {
-					if inPlace {
-						return newInPlace(o)
-					}
-					return New(o)
-				}
-				v, w := newSmallVolume(t, 64, 64), fresh()
+				o := o
+				o.InPlace = inPlace
+				v, w := newSmallVolume(t, 64, 64), New(o)
 				v.must(second(w.Write(t.Context(), v.root, mixed())))
 				v.fillUp()
 				if restart {
-					w = fresh()
+					w = New(o)
 				}
 				if _, err := w.Withdraw(t.Context(), v.root, refSet("db"), ""); err != nil {
 					t.Fatal(err)
@@ -137,12 +148,12 @@ func TestWithdrawFromAFullVolume(t *testing.T) {
 				if pages, _ := v.free(); inPlace && pages < 4 {
 					t.Errorf("%d pages are free", pages)
 				}
-				if !inPlace {
-					v.wantNoLink("db")
-					v.wantNoLink("mixed.env")
-					v.wantNoLink("dir")
+				for _, name := range []string{"db", "mixed.env", "dir"} {
+					if _, err := os.Lstat(filepath.Join(v.path, name)); !inPlace && !errors.Is(err, os.ErrNotExist) {
+						t.Errorf("link %s: %v", name, err)
+					}
 				}
-				if _, err := fresh().Withdraw(t.Context(), v.root, refSet("ca"), ""); err != nil {
+				if _, err := New(o).Withdraw(t.Context(), v.root, refSet("ca"), ""); err != nil {
 					t.Error(err)
 				}
 			})
@@ -166,37 +177,5 @@ func (v *testVolume) fillUp() {
 	}
 	if pages, inodes := v.free(); pages+inodes > 0 {
 		v.Fatalf("%d pages and %d inodes are free", pages, inodes)
-	}
-}
-
-func (v *testVolume) wantNoLink(name string) {
-	v.Helper()
-	if _, err := os.Lstat(filepath.Join(v.path, name)); !errors.Is(err, os.ErrNotExist) {
-		v.Errorf("link %s: %v", name, err)
-	}
-}
-
-// TestInPlaceWithdraw keeps each file for processes that hold it, and brings its content back there.
-func TestInPlaceWithdraw(t *testing.T) {
-	o := withAttributes(t)
-	for _, restart := range []bool{false, true} {
-		v, w := newVolume(t), newInPlace(o)
-		v.write(w, mixed())
-		inodes := v.inodes()
-		if restart {
-			w = newInPlace(o)
-		}
-		v.must(second(w.Withdraw(t.Context(), v.root, refSet("db"), "")))
-		v.wantWithdrawn("Withdraw")
-		if got := v.inodes(); !maps.Equal(got, inodes) {
-			t.Errorf("inodes %v, %v before", got, inodes)
-		}
-		if result, err := w.Write(t.Context(), v.root, mixedWithout()); err != nil || result.Changed {
-			t.Errorf("Write = %+v, %v", result, err)
-		}
-		v.write(w, mixed())
-		if got := v.inodes(); !maps.Equal(got, inodes) {
-			t.Errorf("inodes %v, %v before", got, inodes)
-		}
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -48,11 +46,14 @@ func TestWriteOnce(t *testing.T) {
 			if result != want {
 				t.Errorf("Result = %+v, want %+v", result, want)
 			}
+			if again := v.write(New(Options{}), tree); again.Changed {
+				t.Errorf("a new process wrote it again: %+v", again)
+			}
 		})
 	}
 }
 
-// transitions are pairs of trees, used by several tests: a volume goes from one to the other.
+// transitions are pairs of trees: a volume goes from one to the other.
 var transitions = map[string]struct{ from, to *volume.Payload }{
 	"value changed":           {tree(file("a", "1"), file("b", "2")), tree(file("a", "1"), file("b", "3"))},
 	"value shorter":           {tree(file("a", "long value")), tree(file("a", "s"))},
@@ -76,32 +77,31 @@ func withDirMode(mode fs.FileMode, tree *volume.Payload) *volume.Payload {
 	return tree
 }
 
-// TestUpdate does each transition in both directions, with the Writer that wrote the first tree and with one that must read it.
+// TestUpdate does each transition in both directions, with the Writer that wrote the first tree and with one that must read it. In place,
+// the generation stays.
 func TestUpdate(t *testing.T) {
 	for name, tt := range transitions {
 		for _, restart := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/restart=%v", name, restart), func(t *testing.T) {
-				v := newVolume(t)
-				w := New(Options{})
-				for i, tree := range []*volume.Payload{tt.from, tt.to, tt.from, tt.to} {
-					if restart {
-						w = New(Options{})
+			for _, o := range []Options{{}, {InPlace: true}} {
+				t.Run(fmt.Sprintf("%s/restart=%v/InPlace=%v", name, restart, o.InPlace), func(t *testing.T) {
+					v, w, generation := newVolume(t), New(o), ""
+					write := v.write
+					if o.InPlace {
+						write = v.rewrite
 					}
-					if result := v.write(w, tree); !result.Changed {
-						t.Errorf("write %d: Changed is false", i)
+					for i, tree := range []*volume.Payload{tt.from, tt.to, tt.from, tt.to} {
+						if restart {
+							w = New(o)
+						}
+						result := write(w, tree)
+						if !result.Changed || o.InPlace && i > 0 && result.Generation != generation {
+							t.Errorf("write %d: Result = %+v, generation before %s", i, result, generation)
+						}
+						generation = result.Generation
 					}
-				}
-			})
+				})
+			}
 		}
-	}
-}
-
-// TestLongestName: a new process finds the link of a file with the longest name.
-func TestLongestName(t *testing.T) {
-	v, shown := newVolume(t), tree(file(strings.Repeat("n", unix.NAME_MAX), "1"))
-	v.write(New(Options{}), shown)
-	if result := v.write(New(Options{}), shown); result.Changed {
-		t.Errorf("Write = %+v, want no change", result)
 	}
 }
 
