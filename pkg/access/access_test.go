@@ -94,7 +94,17 @@ type env struct {
 func inBubble(t *testing.T, verbs []string, test func(e *env)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t, verbs)
+		e := &env{t: t, api: &apiServer{yes: true}}
+		changed := func(volume.ServiceAccount, volume.Ref) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.changes++
+		}
+		var err error
+		e.Access, err = New(Options{Reviews: Reviews{Ask: e.api.ask, Verbs: verbs}, MaxAge: testAge, Changed: changed})
+		if err != nil {
+			t.Fatal(err)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -105,20 +115,6 @@ func inBubble(t *testing.T, verbs []string, test func(e *env)) {
 		cancel()
 		<-ended
 	})
-}
-
-func newEnv(t *testing.T, verbs []string) *env {
-	e := &env{t: t, api: &apiServer{yes: true}}
-	var err error
-	e.Access, err = New(Options{Reviews: Reviews{Ask: e.api.ask, Verbs: verbs}, MaxAge: testAge, Changed: func(volume.ServiceAccount, volume.Ref) {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.changes++
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e
 }
 
 // after lets fake time pass, and everything that happens in it.
@@ -259,8 +255,12 @@ func TestARefusalIsConfirmed(t *testing.T) {
 				after(testAge)
 				e.settle()
 				e.wantRecheck(Suspected, ErrPending)
+				after(time.Millisecond)
+				e.wantAdmit(time.Now(), Unknown, ErrPending) // the next no comes too early to confirm the first
+				synctest.Wait()
+				e.wantRecheck(Suspected, ErrPending)
 				e.api.takeAsked()
-				after(refusalTime - time.Millisecond)
+				after(refusalTime - 2*time.Millisecond)
 				e.wantRecheck(Suspected, ErrPending)
 				e.wantAsked()
 				e.api.set(func() { e.api.yes = again })

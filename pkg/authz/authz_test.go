@@ -111,3 +111,11 @@ func (r *review) check(t *testing.T, name string, ask Ask, ref volume.Ref) {
 
 // after waits on the bubble's clock.
 func after(d time.Duration) { <-time.After(d) }
+
+// must fails the test at once with an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

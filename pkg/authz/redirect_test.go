@@ -35,16 +35,12 @@ func TestNoTokenFollowsARedirect(t *testing.T) {
 			tokens.Put(podOf("a"), "v", goodFor("a1", time.Hour))
 			wrapped := tokens.Wrap(transport)
 			client, err := authorizationclient.NewForConfig(&rest.Config{Host: api.URL, QPS: -1, Transport: wrapped})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if allowed, err := AskWith(client.SelfSubjectAccessReviews(), tokens)(t.Context(), web.Account(), ref("db"), "watch", volume.Token{}); allowed || err == nil {
 				t.Errorf("a review: allowed %t, %v", allowed, err)
 			}
 			get, err := http.NewRequestWithContext(As(t.Context(), web.Account()), http.MethodGet, api.URL+"/api/v1/namespaces/shop/secrets/db", http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			answer, err := (&http.Client{Transport: wrapped}).Do(get)
 			if err == nil {
 				_ = answer.Body.Close()

@@ -1,13 +1,11 @@
 package csi
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -78,7 +76,7 @@ type testServer struct {
 	*testing.T
 	*Server
 	publisher *fakePublisher
-	logs      *logBuffer
+	logs      *leak.Log
 	logger    klog.Logger
 	observed  *observations
 	// path and registrationPath are the sockets.
@@ -97,7 +95,7 @@ func newServer(t *testing.T, change func(*Options)) *testServer {
 	s := &testServer{
 		T:         t,
 		publisher: &fakePublisher{},
-		logs:      newLogBuffer(),
+		logs:      &leak.Log{},
 		observed:  &observations{},
 		path:      filepath.Join(dir, "csi.sock"),
 		ended:     make(chan error, 1),
@@ -139,7 +137,7 @@ func serve(t *testing.T, change func(*Options)) *testServer {
 		sockets = append(sockets, s.registrationPath)
 	}
 	for _, socket := range sockets {
-		s.logs.await("Serving", socket)
+		await(s.logs, "Serving", socket)
 	}
 	conn := s.dial(s.path)
 	s.node, s.identity = csi.NewNodeClient(conn), csi.NewIdentityClient(conn)
@@ -167,9 +165,7 @@ func (s *testServer) dial(path string) *grpc.ClientConn {
 	s.Helper()
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithUnaryInterceptor(s.searchAnswer))
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	s.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -237,51 +233,16 @@ func (o *observations) get() []observation {
 	return slices.Clone(o.all)
 }
 
-// logBuffer collects log lines, and a test can wait for one. It is safe for concurrent use.
-type logBuffer struct {
-	mu    sync.Mutex
-	grown *sync.Cond
-	text  bytes.Buffer
-}
-
-func newLogBuffer() *logBuffer {
-	b := &logBuffer{}
-	b.grown = sync.NewCond(&b.mu)
-	return b
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.grown.Broadcast()
-	return b.text.Write(p)
-}
-
-// with returns the lines that contain all parts.
-func (b *logBuffer) with(parts ...string) []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.withLocked(parts)
-}
-
-func (b *logBuffer) withLocked(parts []string) []string {
-	lines := slices.Collect(strings.Lines(b.text.String()))
-	return slices.DeleteFunc(lines, func(line string) bool {
-		return slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
-	})
-}
-
-// await returns when there is a line that contains all parts.
-func (b *logBuffer) await(parts ...string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for len(b.withLocked(parts)) == 0 {
-		b.grown.Wait()
+// await returns when the log has a line that contains all parts.
+func await(log *leak.Log, parts ...string) {
+	for ; len(log.With(parts...)) == 0; <-time.After(time.Millisecond) {
 	}
 }
 
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
+// must fails the test at once with an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

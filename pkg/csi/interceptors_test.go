@@ -32,11 +32,11 @@ func TestEachFailureIsLogged(t *testing.T) {
 			t.Fatal("no error")
 		}
 	}
-	if lines := s.logs.with(`"CSI call failed"`); len(lines) != 3 || slices.ContainsFunc(lines, func(line string) bool { return !strings.HasPrefix(line, "I") }) {
+	if lines := s.logs.With(`"CSI call failed"`); len(lines) != 3 || slices.ContainsFunc(lines, func(line string) bool { return !strings.HasPrefix(line, "I") }) {
 		t.Errorf("what the kubelet gets is logged as an error: %q", lines)
 	}
 	for text, want := range map[string]int{"connection refused": 1, "mounts don't propagate": 2} {
-		if lines := s.logs.with(`"CSI call failed"`, text, `code="Unavailable"`, fmt.Sprintf("pod=%q", pod)); len(lines) != want {
+		if lines := s.logs.With(`"CSI call failed"`, text, `code="Unavailable"`, fmt.Sprintf("pod=%q", pod)); len(lines) != want {
 			t.Errorf("%s: %d lines, want %d, in %s", text, len(lines), want, s.logs)
 		}
 	}
@@ -46,7 +46,7 @@ func TestEachFailureIsLogged(t *testing.T) {
 func TestFailuresOfAPodAreLimited(t *testing.T) {
 	const calls = 25 // of each of three kinds
 	var leftOut atomic.Int64
-	logs := newLogBuffer()
+	logs := &leak.Log{}
 	limit := loglimit.New(leaklog.New(t, logs), func() { leftOut.Add(1) })
 	defer limit.Close()
 	s := serve(t, func(o *Options) { o.LogLimit = limit })
@@ -68,11 +68,11 @@ func TestFailuresOfAPodAreLimited(t *testing.T) {
 	fail(publishRequestOf(func(req *csi.NodePublishVolumeRequest) {
 		req.VolumeId, req.TargetPath = "other", strings.Replace(testTarget, "uid-1", "uid-2", 1)
 	}))
-	if n, others := len(s.logs.with(`"CSI call failed"`, testID)), len(s.logs.with(`"CSI call failed"`, `volumeID="other"`)); n != 60 || others != 3 || leftOut.Load() != 3*calls-60 {
+	if n, others := len(s.logs.With(`"CSI call failed"`, testID)), len(s.logs.With(`"CSI call failed"`, `volumeID="other"`)); n != 60 || others != 3 || leftOut.Load() != 3*calls-60 {
 		t.Errorf("%d lines about the pod and %d about another one, %d are left out; want 60, 3 and %d", n, others, leftOut.Load(), 3*calls-60)
 	}
 	limit.Close()
-	if lines := logs.with("were left out", `pod="shop/pod-1" podUID="uid-1"`, fmt.Sprint("lines=", 3*calls-60)); len(lines) != 1 {
+	if lines := logs.With("were left out", `pod="shop/pod-1" podUID="uid-1"`, fmt.Sprint("lines=", 3*calls-60)); len(lines) != 1 {
 		t.Errorf("the log has %s", logs)
 	}
 }
@@ -86,10 +86,10 @@ func TestAPanicIsAnErrorOfItsCall(t *testing.T) {
 			s.publisher.publish = func(context.Context) error { panic(cause) }
 			_, err := s.node.NodePublishVolume(t.Context(), publishRequestOf(nil))
 			wantStatus(t, err, codes.Unavailable, "NodePublishVolume panicked; the plugin's log has the stack")
-			if got := s.logs.with(canary); len(got) > 0 {
+			if got := s.logs.With(canary); len(got) > 0 {
 				t.Errorf("the panic's value was logged: %q", got)
 			}
-			if got := s.logs.with("CSI call panicked", "panicType=", `volumeID="`+testID+`"`); len(got) != 1 {
+			if got := s.logs.With("CSI call panicked", "panicType=", `volumeID="`+testID+`"`); len(got) != 1 {
 				t.Errorf("the panic was logged %d times", len(got))
 			}
 			if !strings.Contains(s.logs.String(), "fakePublisher") {

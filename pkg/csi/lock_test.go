@@ -1,12 +1,9 @@
 package csi
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
 )
 
@@ -21,13 +19,13 @@ import (
 type lockTest struct {
 	*testing.T
 	ctx    context.Context
-	logs   *logBuffer
+	logs   *leak.Log
 	socket string
 }
 
 func newLockTest(t *testing.T) *lockTest {
 	t.Helper()
-	logs := newLogBuffer()
+	logs := &leak.Log{}
 	return &lockTest{
 		T:      t,
 		ctx:    klog.NewContext(t.Context(), leaklog.New(t, logs)),
@@ -39,9 +37,7 @@ func newLockTest(t *testing.T) *lockTest {
 func (l *lockTest) wantLocked() {
 	l.Helper()
 	file, err := os.Open(l.socket + ".lock")
-	if err != nil {
-		l.Fatal(err)
-	}
+	must(l, err)
 	defer file.Close()
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
 		l.Errorf("got %v, want that it is locked", err)
@@ -64,9 +60,7 @@ func TestLockRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLockTest(t)
-			if err := tc.prepare(l.socket + ".lock"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tc.prepare(l.socket+".lock"))
 			_, err := AcquireLock(l.ctx, "unix://"+l.socket)
 			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), l.socket+".lock") {
 				t.Errorf("got %v, want %q and the path", err, tc.want)
@@ -87,13 +81,11 @@ func TestFileSystemWithoutLocks(t *testing.T) {
 		t.Run(errno.Error(), func(t *testing.T) {
 			l := newLockTest(t)
 			release, err := acquireLock(l.ctx, l.socket, func(int, int) error { return errno })
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if err := release(); err != nil {
 				t.Error(err)
 			}
-			if lines := l.logs.with("Nothing keeps a second process", errno.Error()); len(lines) != 1 {
+			if lines := l.logs.With("Nothing keeps a second process", errno.Error()); len(lines) != 1 {
 				t.Errorf("logged %q", l.logs)
 			}
 		})
@@ -104,37 +96,11 @@ func TestFileSystemWithoutLocks(t *testing.T) {
 	}
 }
 
-// lockHolder is the environment variable with the endpoint that a child process must lock.
-const lockHolder = "REFVOL_TEST_LOCK"
-
-// The end of a process releases the lock, however the process ends.
-func TestLockOfAnotherProcess(t *testing.T) {
-	if endpoint := os.Getenv(lockHolder); endpoint != "" {
-		holdLock(t, endpoint)
-		return
-	}
+// The next one waits until the lock is released. The end of a process closes the file, and that releases it, too.
+func TestLockIsAwaited(t *testing.T) {
 	l := newLockTest(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	child := exec.CommandContext(t.Context(), self, "-test.run=^TestLockOfAnotherProcess$")
-	child.Env = append(os.Environ(), lockHolder+"=unix://"+l.socket)
-	stdin, err := child.StdinPipe() // its end would end the child
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stdin.Close()
-	stdout, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "locked\n" {
-		t.Fatalf("the child said %q, %v", line, err)
-	}
+	release, err := AcquireLock(l.ctx, "unix://"+l.socket)
+	must(t, err)
 	l.wantLocked()
 	got := make(chan error, 1)
 	go func() {
@@ -144,26 +110,8 @@ func TestLockOfAnotherProcess(t *testing.T) {
 		}
 		got <- err
 	}()
-	l.logs.await("Another process serves this socket")
-	if err := child.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-got; err != nil {
+	await(l.logs, "Another process serves this socket")
+	if err := errors.Join(release(), <-got); err != nil {
 		t.Error(err)
 	}
-	if err := child.Wait(); err == nil {
-		t.Error("the child ended by itself")
-	}
-}
-
-// holdLock is the child: it keeps the lock until its input ends.
-func holdLock(t *testing.T, endpoint string) {
-	t.Helper()
-	if _, err := AcquireLock(t.Context(), endpoint); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stdout.WriteString("locked\n"); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, os.Stdin)
 }

@@ -17,9 +17,7 @@ func TestVolumeStats(t *testing.T) {
 	s := serve(t, nil)
 	s.publisher.stats = usage
 	got, err := s.node.NodeGetVolumeStats(t.Context(), req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(got.GetUsage()) != 2 {
 		t.Fatalf("got %v", got.GetUsage())
 	}

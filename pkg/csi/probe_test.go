@@ -21,18 +21,14 @@ func TestProbeOfTheOwnSocket(t *testing.T) {
 	if got := s.observed.get(); len(got) != before+1 || got[before] != (observation{"Probe", codes.OK.String()}) {
 		t.Errorf("calls: %v", got)
 	}
-	if err := os.Remove(s.path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(s.path))
 	if err := s.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "probe "+s.path) {
 		t.Errorf("without a socket: %v", err)
 	}
 
 	// A process that listens and never answers.
 	listener, err := net.Listen("unix", s.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer listener.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	accepted := make(chan net.Conn, 1)
@@ -58,9 +54,7 @@ func TestProbeOfTheRegistration(t *testing.T) {
 	if _, err := s.registrar.GetInfo(t.Context(), &registration.InfoRequest{}); err != nil { // it serves there
 		t.Fatal(err)
 	}
-	if err := os.Remove(s.registrationPath); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(s.registrationPath))
 	if err := s.Probe(t.Context()); err == nil || err.Error() != "probe the registration: lstat "+s.registrationPath+": no such file or directory" {
 		t.Error(err)
 	}

@@ -17,9 +17,7 @@ func (s *testServer) wantSockets(want ...string) {
 	s.Helper()
 	for _, path := range []string{s.path, s.registrationPath} {
 		entries, err := os.ReadDir(filepath.Dir(path))
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		for _, entry := range entries {
 			found := filepath.Join(filepath.Dir(path), entry.Name())
 			if len(want) == 0 || (found != want[0] && found != want[len(want)-1]) {
@@ -33,9 +31,7 @@ func TestSocketsAreForRootOnlyAndGoAtTheEnd(t *testing.T) {
 	s := serve(t, nil)
 	for _, path := range []string{s.path, s.registrationPath} {
 		info, err := os.Lstat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if info.Mode() != fs.ModeSocket|0o600 {
 			t.Errorf("%s has mode %v", path, info.Mode())
 		}

@@ -38,13 +38,9 @@ func TestWhatIsNotASocketIsNotReplaced(t *testing.T) {
 			t.Run(test.name+" at the "+place, func(t *testing.T) {
 				s := newServer(t, nil)
 				path := pathOf(s)
-				if err := test.make(path); err != nil {
-					t.Fatal(err)
-				}
+				must(t, test.make(path))
 				before, err := os.Lstat(path)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				s.begin()
 				err = <-s.ended
 				if want := "listen at " + path + ": there is something that is not a socket"; err == nil || err.Error() != want {
@@ -64,17 +60,13 @@ func TestWhatIsNotASocketIsNotReplaced(t *testing.T) {
 func TestASocketIsMadeWithItsMode(t *testing.T) {
 	dir := t.TempDir()
 	events, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unix.Close(events)
 	if _, err := unix.InotifyAddWatch(events, dir, unix.IN_ATTRIB); err != nil {
 		t.Fatal(err)
 	}
 	listener, err := listen(t.Context(), filepath.Join(dir, "csi.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer listener.Close()
 	if n, err := unix.Read(events, make([]byte, 4096)); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("the socket was changed after it was made (%d bytes of events, %v)", n, err)

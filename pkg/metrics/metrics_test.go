@@ -17,6 +17,7 @@ import (
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -144,5 +145,24 @@ func TestReadinessAndRights(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("a second time: got %v, want %s", err, want)
 		}
+	}
+}
+
+// Waiting requests are reported, and each reason from the start.
+func TestRequestsThatWait(t *testing.T) {
+	m := New(apiversion.Info{})
+	state := func() requests.State {
+		return requests.State{UnderWay: 3, Waiting: 7, Closed: map[requests.Reason]int{requests.Unauthorized: 2}}
+	}
+	if err := m.ShowRequests(state); err != nil {
+		t.Fatal(err)
+	}
+	m.wantLines(t,
+		`refvol_requests_paused_identities{reason="no-credential"} 0`, `refvol_requests_paused_identities{reason="unauthorized"} 2`,
+		`refvol_requests_paused_identities{reason="unavailable"} 0`, `refvol_requests_paused_identities{reason="unreachable"} 0`,
+		`refvol_requests_under_way 3`, `refvol_requests_waiting 7`,
+	)
+	if err := m.ShowRequests(state); err == nil || !strings.HasPrefix(err.Error(), "register the metrics of requests: ") {
+		t.Errorf("a second time: %v", err)
 	}
 }

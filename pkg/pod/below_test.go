@@ -117,9 +117,7 @@ func TestResolveMountsBelow(t *testing.T) {
 			attributes["directories"] = test.attributes
 		}
 		spec, err := volume.Parse(attributes, testPod)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		before := len(spec.Directories)
 		in := &corev1.PodSpec{Containers: []corev1.Container{mounting(test.mounts...)}}
 		resolved, _, err := Resolve(spec, nil, nil, func(name string) []Below { return MountsBelow(in, field.NewPath("spec"))[name] }, "v", nil)

@@ -73,9 +73,7 @@ env:
 			spec := parseSpec(t, "containers: [{name: first, env: [{name: FIRST, value: x}]}]")
 			spec.Containers = append(spec.Containers, parseSpec(t, "containers:\n- "+indent(test.container)).Containers...)
 			got, leftOut, err := Env(spec, "ns", "app")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got  %s\nwant %s", describe(got), describe(test.want))
 			}

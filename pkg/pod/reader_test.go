@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"reflect"
@@ -12,20 +13,47 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
-	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
 
+// fakePods are the pods of the namespace ns. It answers after a time, with err if that is not nil.
+type fakePods struct {
+	pods  []*corev1.Pod
+	takes time.Duration
+	err   error
+}
+
+func (f *fakePods) Get(ctx context.Context, name string, _ metav1.GetOptions) (*corev1.Pod, error) {
+	select {
+	case <-time.After(f.takes):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	for _, pod := range f.pods {
+		if pod.Name == name && f.err == nil {
+			return pod, nil
+		}
+	}
+	return nil, cmp.Or(f.err, error(apierrors.NewNotFound(corev1.Resource("pods"), name)))
+}
+
+func (f *fakePods) reader() *Reader {
+	return NewReader(func(namespace string) Pods {
+		if namespace != "ns" {
+			return &fakePods{}
+		}
+		return f
+	})
+}
+
 func TestReader(t *testing.T) {
 	web := volume.Pod{Namespace: "ns", Name: "web-0", UID: "8f7e"}
-	client := fake.NewClientset(&corev1.Pod{
+	server := &fakePods{pods: []*corev1.Pod{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-0", UID: "8f7e"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}}}},
-	})
-	reader := NewReader(func(namespace string) Pods { return client.CoreV1().Pods(namespace) })
+	}}}
+	reader := server.reader()
 	read := func(pod volume.Pod, container string) (volume.Env, []string, error) {
 		got, err := reader.Get(t.Context(), pod)
 		if err != nil {
@@ -58,9 +86,7 @@ func TestReader(t *testing.T) {
 
 	static := volume.Pod{Namespace: "ns", Name: "web-node1", UID: "c0ffee"}
 	mirror := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-node1", UID: "8f7e", Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "c0ffee"}}}
-	if err := client.Tracker().Add(mirror); err != nil {
-		t.Fatal(err)
-	}
+	server.pods = append(server.pods, mirror)
 	_, err = reader.Get(t.Context(), static)
 	if want := "read pod ns/web-node1: it has the UID 8f7e now, not c0ffee: a volume of a static pod can't show"; !errors.Is(err, ErrStatic) || !apierrors.IsNotFound(err) || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
@@ -70,9 +96,8 @@ func TestReader(t *testing.T) {
 		t.Errorf("got %+v, %v, want a mirror", got, err)
 	}
 
-	failure := errors.New("connection refused")
-	client.PrependReactor("get", "pods", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, failure })
-	if _, _, err := read(web, "main"); !errors.Is(err, failure) || apierrors.IsNotFound(err) {
+	server.err = errors.New("connection refused")
+	if _, _, err := read(web, "main"); !errors.Is(err, server.err) || apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -83,19 +108,16 @@ func TestReaderInline(t *testing.T) {
 		source := &corev1.CSIVolumeSource{Driver: "example.com", ReadOnly: readOnly, VolumeAttributes: map[string]string{"name": name}}
 		return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{CSI: source}}
 	}
-	client := fake.NewClientset(&corev1.Pod{
+	server := &fakePods{pods: []*corev1.Pod{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-0", UID: "8f7e"},
 		Spec: corev1.PodSpec{Volumes: []corev1.Volume{
 			csi("default", nil),
 			{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 			csi("writable", new(false)), csi("read-only", new(true)),
 		}},
-	})
-	reader := NewReader(func(namespace string) Pods { return client.CoreV1().Pods(namespace) })
-	got, err := reader.Get(t.Context(), testPod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}}}
+	got, err := server.reader().Get(t.Context(), testPod)
+	must(t, err)
 	want := map[string]InlineVolume{}
 	for name, readOnly := range map[string]bool{"default": false, "writable": false, "read-only": true} {
 		want[name] = InlineVolume{Driver: "example.com", Attributes: map[string]string{"name": name}, ReadOnly: readOnly}
@@ -105,25 +127,14 @@ func TestReaderInline(t *testing.T) {
 	}
 }
 
-// slowPods answers after a time.
-type slowPods time.Duration
-
-func (s slowPods) Get(ctx context.Context, name string, _ metav1.GetOptions) (*corev1.Pod, error) {
-	select {
-	case <-time.After(time.Duration(s)):
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: testPod.UID}}, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
 // An API server may take seconds to answer. If it never answers, the request ends soon, because few requests may
 // run at the same time.
 func TestReaderOfASlowServer(t *testing.T) {
 	for takes, want := range map[time.Duration]error{3 * time.Second: nil, time.Hour: context.DeadlineExceeded} {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
-			_, err := NewReader(func(string) Pods { return slowPods(takes) }).Get(t.Context(), testPod)
+			server := &fakePods{pods: []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: testPod.Name, UID: testPod.UID}}}, takes: takes}
+			_, err := server.reader().Get(t.Context(), testPod)
 			if took := time.Since(began); !errors.Is(err, want) || took > time.Minute {
 				t.Errorf("an answer after %s: got %v after %s", takes, err, took)
 			}

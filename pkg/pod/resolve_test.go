@@ -18,9 +18,7 @@ func TestResolve(t *testing.T) {
 	spec, err := volume.Parse(map[string]string{
 		"sources": "[{secret: {name: s}}, {podEnv: {path: d/e, container: main, mode: 0400, format: shell}}, {volume: {name: v}}, {podEnv: {path: f, container: main}}]",
 	}, testPod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := spec.NeedsPod(); got != "sources[1].podEnv.container" {
 		t.Errorf("it needs the pod for %q", got)
 	}
@@ -61,9 +59,7 @@ func TestResolve(t *testing.T) {
 func TestResolveAsksFirst(t *testing.T) {
 	dir := strings.Repeat("a/", 1900) + "b"
 	spec, err := volume.Parse(map[string]string{"sources": "[{volume: {name: v, path: " + dir + "}}, {podEnv: {path: e, container: c}}]", "directories": "[d]"}, testPod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	keys := make([]string, 8192)
 	for i := range keys {
 		keys[i] = fmt.Sprint(i)
@@ -80,9 +76,7 @@ func TestResolveAsksFirst(t *testing.T) {
 		return resolved, err
 	}
 	resolved, err := resolve(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := resolved.Names(); asked != want || asked.Items != 2+8192+1+2 || asked.Added != 8192*int64(len(dir)+1) {
 		t.Errorf("asked for %+v, the result names %+v", asked, want)
 	}
@@ -142,9 +136,7 @@ func TestResolveRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			spec, err := volume.Parse(map[string]string{"sources": c.sources}, testPod)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			resolved, _, err := Resolve(spec,
 				func(string) (volume.Env, []string, error) { return volume.Env{}, nil, c.err },
 				func(string) ([]volume.Source, error) { return c.shown, c.err }, nil, "", nil)
@@ -167,9 +159,7 @@ func TestPodEnvIsBounded(t *testing.T) {
 		fmt.Fprintf(&files, "{podEnv: {path: e%d, container: main}},", i)
 	}
 	spec, err := volume.Parse(map[string]string{"sources": files.String() + "]"}, testPod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	reads := 0
 	with := func(env volume.Env) (*volume.Spec, error) {
 		resolved, _, err := Resolve(spec, func(string) (volume.Env, []string, error) {

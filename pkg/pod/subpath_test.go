@@ -28,9 +28,7 @@ func TestLongSubPath(t *testing.T) {
 		}
 		in := &corev1.PodSpec{Containers: []corev1.Container{c}}
 		spec, err := volume.Parse(map[string]string{"configMap": "m", "writeStrategy": "InPlace"}, testPod)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		allow := func(n volume.Names) error {
 			if n.Added < 4<<20 {
 				return nil

@@ -10,9 +10,7 @@ import (
 // TestDocumentedPauses: docs/reliability.md has the right pauses.
 func TestDocumentedPauses(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reliability.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := fmt.Sprintf("up to %v s apart while it can't be reached, up to %v s after a 401 or 503", maxWayPause.Seconds(), maxPause.Seconds())
 	limit := fmt.Sprintf("`Retry-After`, up to %v s", maxRetryAfter.Seconds())
 	for _, want := range []string{want, limit} {

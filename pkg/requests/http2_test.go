@@ -178,9 +178,7 @@ func TestGoAway(t *testing.T) {
 		queue.Go(func() { failed, queueEnded = p.watch(ctx, queued) })
 		synctest.Wait()
 		resp, err := p.get(ctx, "/last")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		resp.Body.Close()
 		slow.Store(false)
 		close(release)
@@ -253,9 +251,7 @@ func TestALiveConnectionWaitsForNoDial(t *testing.T) {
 		began := time.Now()
 		for {
 			r, err := http.NewRequestWithContext(With(ctx, urgent), http.MethodGet, p.URL+"/urgent", http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if resp, err := p.client.RoundTrip(r); err == nil {
 				resp.Body.Close()
 				break

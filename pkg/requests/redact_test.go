@@ -27,7 +27,7 @@ func answerOf(code int, reason metav1.StatusReason, details *metav1.StatusDetail
 // TestRedact: authors of pods see what is wrong with an object, and not what an API server that is not well says of others.
 func TestRedact(t *testing.T) {
 	tooLarge := &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}}
-	later := &metav1.StatusDetails{Name: other, RetryAfterSeconds: 7}
+	later := &metav1.StatusDetails{Name: other, RetryAfterSeconds: 7, Causes: []metav1.StatusCause{{Message: other, Field: other}}}
 	for name, test := range map[string]struct {
 		err   error
 		shown bool

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/net/http2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -198,16 +199,21 @@ func TestOneProbes(t *testing.T) {
 
 type silentKey struct{}
 
+// silently gives no answer to requests whose context says so.
+func silently(give answer) answer {
+	return func(r *http.Request) (int, string, error) {
+		if r.Context().Value(silentKey{}) != nil {
+			return silent(r)
+		}
+		return give(r)
+	}
+}
+
 // The request that probes may get no answer. It does not delay the others for long.
 func TestSilentProbes(t *testing.T) {
 	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
 		_ = get(t.Context(), client, ordinary)
-		a.set(func(r *http.Request) (int, string, error) {
-			if r.Context().Value(silentKey{}) != nil {
-				return silent(r)
-			}
-			return status(http.StatusOK)(r)
-		})
+		a.set(silently(status(http.StatusOK)))
 		ctx, cancel := context.WithCancel(t.Context())
 		for range 200 {
 			go func() { _ = get(context.WithValue(ctx, silentKey{}, true), client, ordinary) }()
@@ -240,6 +246,9 @@ func TestAnAccountWaits(t *testing.T) {
 		{"500", status(http.StatusInternalServerError), 0, 0, nil},
 		{"504", status(http.StatusGatewayTimeout), 0, 0, nil},
 		{"403", status(http.StatusForbidden), 0, 0, nil},
+		{"a stream that is reset", func(*http.Request) (int, string, error) {
+			return 0, "", http2.StreamError{StreamID: 1, Code: http2.ErrCodeInternal}
+		}, 0, 0, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, test.answer, func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
@@ -345,39 +354,9 @@ func TestAnotherAccountWhileARequestIsUnderWay(t *testing.T) {
 	})
 }
 
-// A request with Alone says nothing about its account.
-func TestAlone(t *testing.T) {
-	inBubble(t, status(http.StatusUnauthorized), func(t *testing.T, _ *answers, r *Requests, client http.RoundTripper) {
-		_ = get(t.Context(), client, Meta{Account: account("a"), Alone: true})
-		if _, err := r.Err(account("a")); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// A waiting request gives up when its context ends.
-func TestWaitsEnd(t *testing.T) {
-	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
-		_ = get(t.Context(), client, ordinary)
-		a.set(away)
-		ctx, cancel := context.WithTimeout(t.Context(), firstPause/4)
-		defer cancel()
-		if err := get(ctx, client, ordinary); !errors.Is(err, context.DeadlineExceeded) || a.count() > 0 {
-			t.Errorf("%v after %d requests", err, a.count())
-		}
-	})
-}
-
 // A request that waits for a slot while its account's requests begin to wait, waits with them.
 func TestAGateThatClosesWhileARequestWaitsForItsSlot(t *testing.T) {
-	slow := func(r *http.Request) (int, string, error) {
-		if r.Context().Value(silentKey{}) != nil {
-			return silent(r)
-		}
-		<-time.After(slotTimeout / 2)
-		return status(http.StatusUnauthorized)(r)
-	}
-	inBubble(t, slow, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
+	inBubble(t, silently(slowly(status(http.StatusUnauthorized))), func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		for range ordinarySlots - 1 {
@@ -410,23 +389,22 @@ func (c *closing) Close() error {
 	return nil
 }
 
-// The body of a request that is never sent is closed, as a transport must.
-func TestBodiesAreClosed(t *testing.T) {
-	inBubble(t, away, func(t *testing.T, _ *answers, _ *Requests, client http.RoundTripper) {
+// A waiting request gives up when its context ends. Its body is closed, as a transport must.
+func TestWaitsEnd(t *testing.T) {
+	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
 		_ = get(t.Context(), client, ordinary)
+		a.set(away)
 		ctx, cancel := context.WithTimeout(With(t.Context(), ordinary), firstPause/4)
 		defer cancel()
 		body := &closing{Reader: strings.NewReader("{}")}
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://api/", body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		resp, err := client.RoundTrip(r)
 		if err == nil {
 			resp.Body.Close()
 		}
-		if !errors.Is(err, context.DeadlineExceeded) || !body.closed {
-			t.Errorf("%v, closed: %t", err, body.closed)
+		if !errors.Is(err, context.DeadlineExceeded) || !body.closed || a.count() > 0 {
+			t.Errorf("%v after %d requests, closed: %t", err, a.count(), body.closed)
 		}
 	})
 }
@@ -435,12 +413,7 @@ func TestBodiesAreClosed(t *testing.T) {
 func TestACancelledProbe(t *testing.T) {
 	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
 		_ = get(t.Context(), client, ordinary)
-		a.set(func(r *http.Request) (int, string, error) {
-			if r.Context().Value(silentKey{}) != nil {
-				return silent(r)
-			}
-			return status(http.StatusOK)(r)
-		})
+		a.set(silently(status(http.StatusOK)))
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { _ = get(context.WithValue(ctx, silentKey{}, true), client, ordinary) }()
 		after(firstPause) // it probes
@@ -522,4 +495,12 @@ func TestGatesOfAccountsThatAreGone(t *testing.T) {
 			t.Errorf("%d accounts are remembered", n)
 		}
 	})
+}
+
+// must fails the test at once with an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -112,13 +112,9 @@ func TestWholeAnswers(t *testing.T) {
 	inBubble(t, status(http.StatusOK), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
 		send := func(m Meta) *http.Response {
 			req, err := http.NewRequestWithContext(With(t.Context(), m), http.MethodGet, "http://api/", http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			resp, err := client.RoundTrip(req)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return resp
 		}
 		under := func(want int64) {
@@ -147,9 +143,7 @@ func TestWaitingRequestsThatEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &turns{free: 1, ordinary: 1}
 		first, err := s.take(t.Context(), true, For("a"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var running sync.WaitGroup
 		for i := range 100 {
 			ctx, cancel := context.WithCancel(t.Context())

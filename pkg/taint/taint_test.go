@@ -145,6 +145,18 @@ func wantLogged(t *testing.T, log *bytes.Buffer, text string, count int) {
 	}
 }
 
+// wantPauses fails the test unless the pauses between requests double up to the longest.
+func wantPauses(t *testing.T, requests []time.Time) {
+	t.Helper()
+	shortest := firstLook
+	for i := 1; i < len(requests); i++ {
+		if pause := requests[i].Sub(requests[i-1]); pause < shortest || pause > lastLook*6/5 {
+			t.Errorf("request %d came after %v, want %v at least", i, pause, shortest)
+		}
+		shortest = min(2*shortest, lastLook)
+	}
+}
+
 func TestTriesUntilItSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := tainted()
@@ -160,14 +172,7 @@ func TestTriesUntilItSucceeds(t *testing.T) {
 		wantLogged(t, log, "Removing the startup taint failed, trying again", 1)
 		wantLogged(t, log, "Removed the startup taint", 1)
 		wantLogged(t, log, "The node has no startup taint", 0)
-		shortest := firstLook
-		for i := 1; i < 21; i++ {
-			took := nodes.requests[i].Sub(nodes.requests[i-1])
-			if took < shortest || took > lastLook*6/5 {
-				t.Errorf("retry %d came after %s, want %s at least", i, took, shortest)
-			}
-			shortest = min(2*shortest, lastLook)
-		}
+		wantPauses(t, nodes.requests[:21])
 	})
 }
 
@@ -233,13 +238,7 @@ func TestLooksEnd(t *testing.T) {
 			if n := len(nodes.requests); n < 20 || n > 30 || last > lookFor || last < lookFor-time.Minute {
 				t.Errorf("%d looks, the last after %v", n, last)
 			}
-			shortest := firstLook
-			for i := 1; i < len(nodes.requests); i++ {
-				if pause := nodes.requests[i].Sub(nodes.requests[i-1]); pause < shortest || pause > lastLook*6/5 {
-					t.Errorf("look %d came after %v, want %v at least", i, pause, shortest)
-				}
-				shortest = min(2*shortest, lastLook)
-			}
+			wantPauses(t, nodes.requests)
 			nodes.add()
 			pass(time.Hour)
 			if !nodes.tainted() {
