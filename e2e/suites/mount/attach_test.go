@@ -97,18 +97,11 @@ func TestAttachRefuses(t *testing.T) {
 	}
 }
 
-func TestAttachOntoALeftoverDirectory(t *testing.T) {
-	n := newNode(t)
-	target := n.target("1")
-	n.mkdir(target)
-	n.publish("v1", target)
-	n.wantContent(target+"/version", "1")
-}
-
 func TestAttachBelowOtherMounts(t *testing.T) {
 	n := newNode(t)
 	n.mountForeign("other", n.kubeletDir+"/pods/1")
 	target := n.target("1")
+	n.mkdir(target) // left over
 	n.publish("v1", target)
 	n.must(n.Check(n.ctx(), "v1", target))
 	n.must(n.update("v1", target, "2"))

@@ -50,12 +50,10 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// ctx returns a context with a logger that drops everything; it does not end with
-// the test, so that cleaning up works.
+// ctx returns a context with a logger that drops everything; it does not end with the test, so that cleaning up works.
 func (n *node) ctx() context.Context { return klog.NewContext(context.Background(), klog.Logger{}) }
 
-// target makes the parent of the target path that the kubelet would choose, and
-// returns that path.
+// target makes the parent of the target path that the kubelet would choose, and returns that path.
 func (n *node) target(pod string) string {
 	n.Helper()
 	parent := filepath.Join(n.kubeletDir, "pods", pod, "volumes/kubernetes.io~csi/v")
@@ -160,8 +158,7 @@ func (n *node) mountsBelow(path string) []*mountinfo.Info {
 	return infos
 }
 
-// chargesAttributes says whether attributes count against the limit of inodes, as since
-// Linux 6.6.
+// chargesAttributes says whether attributes count against the limit of inodes, as since Linux 6.6.
 func (n *node) chargesAttributes() bool {
 	n.Helper()
 	n.mountForeign("charges", n.outside+"/charges")
@@ -209,8 +206,7 @@ func (n *node) wantCounts(want [2]int) {
 	}
 }
 
-// again calls f in a goroutine, again and again, until the returned function is
-// called, or the test ends.
+// again calls f in a goroutine, again and again, until the returned function is called, or the test ends.
 func (n *node) again(f func()) (stop func()) {
 	done := make(chan struct{})
 	var running sync.WaitGroup

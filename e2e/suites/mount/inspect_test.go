@@ -147,8 +147,7 @@ func rerun(t *testing.T, call string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// What is mounted below the pods' directories reaches others if its mount has peers that it
-// sends to.
+// What is mounted below the pods' directories reaches others if its mount has peers that it sends to.
 func TestCheckPropagation(t *testing.T) {
 	bindWith := func(path string, flags ...uintptr) func(n *node) {
 		return func(n *node) {

@@ -31,8 +31,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// deny makes a system call fail from now on, on all threads. It takes a name and an
-// error, as in "openat2=ENOSYS".
+// deny makes a system call fail from now on, on all threads. It takes a name and an error, as in "openat2=ENOSYS".
 func deny(call string) error {
 	name, errName, _ := strings.Cut(call, "=")
 	number, ok := map[string]uint32{

@@ -15,8 +15,7 @@ import (
 // attribute returns the name of the attribute that proves a mount.
 func (n *node) attribute() string { return n.AttributePrefix() + "volume" }
 
-// tamper calls do with a writable path to the root of what is mounted at target, as somebody
-// with CAP_SYS_ADMIN in a container has it.
+// tamper calls do with a writable path to the root of what is mounted at target, as somebody with CAP_SYS_ADMIN in a container has it.
 func (n *node) tamper(target string, do func(root string) error) {
 	n.Helper()
 	elsewhere := n.outside + "/tamper"
@@ -49,8 +48,7 @@ func tampered(n *node) map[string]func(root string) error {
 	}
 }
 
-// Whoever changes the attribute of a volume takes the proof from that volume and nothing from
-// another; its mount still goes with its pod.
+// Whoever changes the attribute of a volume takes the proof from that volume and nothing from another; its mount still goes with its pod.
 func TestTamperedAttribute(t *testing.T) {
 	for name := range tampered(&node{Mounter: new(mount.Mounter)}) {
 		t.Run(name, func(t *testing.T) {
@@ -113,8 +111,7 @@ func TestUnmountOfAStackWithAndWithout(t *testing.T) {
 	n.wantGone(target)
 }
 
-// All but a start, and the unmount of a volume without the attribute, works without the mount
-// table, whose length others decide.
+// All but a start, and the unmount of a volume without the attribute, works without the mount table, whose length others decide.
 func TestMountTableIsNotRead(t *testing.T) {
 	n := newNode(t)
 	target, without := n.target("1"), n.target("2")
@@ -144,8 +141,7 @@ func TestMountTableIsNotRead(t *testing.T) {
 // noAnswer plays a kernel that doesn't tell an attribute.
 const noAnswer = "getxattr=EIO"
 
-// Without an answer nothing is known of the mount: a volume is not given up for that, nor
-// unmounted.
+// Without an answer nothing is known of the mount: a volume is not given up for that, nor unmounted.
 func TestNoAnswerIsNoProof(t *testing.T) {
 	if os.Getenv(denied) != noAnswer {
 		if out, err := rerun(t, noAnswer, "-test.v", "-test.run=^TestNoAnswerIsNoProof$"); err != nil || !strings.Contains(out, "--- PASS: TestNoAnswer") {

@@ -64,8 +64,7 @@ func TestReopenOfWhatIsNotOurs(t *testing.T) {
 	}
 }
 
-// wantNoLeak checks that nothing was written at target, nor below what is mounted
-// there, nor outside.
+// wantNoLeak checks that nothing was written at target, nor below what is mounted there, nor outside.
 func (n *node) wantNoLeak(target string) {
 	n.Helper()
 	for {
@@ -99,8 +98,7 @@ func (n *node) bindFile(target string) {
 	n.bind(n.target("2")+"/version", target)
 }
 
-// The target changes between ours, a foreign mount and a bare directory as fast as
-// it can; a write must reach ours or nothing.
+// The target changes between ours, a foreign mount and a bare directory as fast as it can; a write must reach ours or nothing.
 func TestReopenRacesWithOtherMounts(t *testing.T) {
 	n := newNode(t)
 	ours, target := n.target("ours"), n.target("1")
@@ -125,7 +123,7 @@ func TestReopenRacesWithOtherMounts(t *testing.T) {
 		}
 	})
 	wrote, refused := 0, 0
-	for wrote < 200 || refused < 200 {
+	for wrote < 50 || refused < 50 {
 		switch err := n.update("v1", target, "leaked"); {
 		case err == nil:
 			wrote++
@@ -155,7 +153,7 @@ func TestSwappedDirectoryNeverLeadsOut(t *testing.T) {
 		}
 	})
 	attached, refused := 0, 0
-	for attached < 50 || refused < 50 {
+	for attached < 20 || refused < 20 {
 		v, err := n.Create(n.ctx(), params("v1"))
 		n.must(err)
 		switch err := v.Attach(n.ctx(), target); {

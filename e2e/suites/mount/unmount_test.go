@@ -61,8 +61,7 @@ func TestUnmountLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// Two directories change places, so that the path leads now to ours, now to a
-// foreign mount; the foreign one must never be unmounted.
+// Two directories change places, so that the path leads now to ours, now to a foreign mount; the foreign one must never be unmounted.
 func TestUnmountRacesWithASwappedPath(t *testing.T) {
 	n := newNode(t)
 	target, foreign := n.target("1"), n.target("2")
@@ -74,7 +73,7 @@ func TestUnmountRacesWithASwappedPath(t *testing.T) {
 		}
 	})
 	done, refused := 0, 0
-	for done < 100 || refused < 100 {
+	for done < 30 || refused < 30 {
 		v, err := n.Create(n.ctx(), params("v1"))
 		n.must(err)
 		err = v.Attach(n.ctx(), target)
@@ -109,8 +108,7 @@ func TestUnmountRacesWithASwappedPath(t *testing.T) {
 	}
 }
 
-// A process that has a file open, and a container that has the volume mounted, keep
-// it until they end.
+// A process that has a file open, and a container that has the volume mounted, keep it until they end.
 func TestUnmountUnderReaders(t *testing.T) {
 	n := newNode(t)
 	target := n.target("1")
@@ -131,17 +129,17 @@ func TestUnmountUnderReaders(t *testing.T) {
 	n.wantContent(container+"/version", "1")
 }
 
-func TestThousandVolumesLeaveNothing(t *testing.T) {
+func TestManyVolumesLeaveNothing(t *testing.T) {
 	n := newNode(t)
 	target := n.target("1")
 	before := n.counts()
-	for range 1000 {
+	for range 100 {
 		n.publish("v1", target)
 		n.must(n.update("v1", target, "2"))
 		n.must(n.Check(n.ctx(), "v1", target))
 		n.must(n.Unmount(n.ctx(), "v1", target))
 	}
-	for range 100 { // never shown
+	for range 10 { // never shown
 		v := n.create("v1")
 		n.must(v.Root().WriteFile("version", []byte("1"), 0o644))
 		n.must(v.Close())
