@@ -27,8 +27,8 @@ const pluginNamespace = "refvol-system"
 type suite struct {
 	*controlplane.ControlPlane
 	dir string
-	// plugin and command are the programs under test, race is command with the race detector.
-	plugin, command, race string
+	// plugin and command are the programs under test.
+	plugin, command string
 	// kubeconfig is the plugins', caller that of an account with the rights of deploy/kubectl-refvol.
 	kubeconfig, caller string
 }
@@ -61,10 +61,7 @@ func newSuite(ctx context.Context) (_ *suite, err error) {
 	if s.plugin, err = harness.BuildPlugin(ctx, s.dir, false, os.Stderr); err != nil {
 		return s, err
 	}
-	if s.command, err = harness.BuildKubectlRefvol(ctx, s.dir, false, os.Stderr); err != nil {
-		return s, err
-	}
-	if s.race, err = harness.BuildKubectlRefvol(ctx, s.dir, true, os.Stderr); err != nil {
+	if s.command, err = harness.BuildKubectlRefvol(ctx, s.dir, os.Stderr); err != nil {
 		return s, err
 	}
 	binaries, err := harness.BuildControlPlane(ctx, os.Stderr)

@@ -25,13 +25,13 @@ type world struct {
 	t         *testing.T
 	kubelets  *kubelet.Server
 	namespace string
-	// command is the program that is run, with the rights of the kubeconfig caller.
-	command, caller string
+	// caller is the kubeconfig with whose rights the command runs.
+	caller string
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, kubelets: kubelet.Start(), namespace: newNamespace(t), command: shared.race, caller: shared.caller}
+	w := &world{t: t, kubelets: kubelet.Start(), namespace: newNamespace(t), caller: shared.caller}
 	t.Cleanup(w.kubelets.Close)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"password": leak.Value}}
 	if _, err := shared.Client().CoreV1().Secrets(w.namespace).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
@@ -73,8 +73,8 @@ func (w *world) putPod(pod *corev1.Pod) {
 	w.cleanUp(func(ctx context.Context) error { return shared.DeletePod(ctx, pod.Namespace, pod.Name) })
 }
 
-// register makes a node, with drivers registered on it.
-func (w *world) register(node *corev1.Node, drivers ...string) {
+// register makes a node with the driver.
+func (w *world) register(node *corev1.Node) {
 	w.t.Helper()
 	created, err := shared.Client().CoreV1().Nodes().Create(w.t.Context(), node, metav1.CreateOptions{})
 	if err != nil {
@@ -85,9 +85,7 @@ func (w *world) register(node *corev1.Node, drivers ...string) {
 		w.t.Fatal(err)
 	}
 	csiNode := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
-	for _, driver := range drivers {
-		csiNode.Spec.Drivers = append(csiNode.Spec.Drivers, storagev1.CSINodeDriver{Name: driver, NodeID: node.Name})
-	}
+	csiNode.Spec.Drivers = []storagev1.CSINodeDriver{{Name: harness.DriverName, NodeID: node.Name}}
 	if _, err := shared.Client().StorageV1().CSINodes().Create(w.t.Context(), csiNode, metav1.CreateOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -100,27 +98,20 @@ func (w *world) register(node *corev1.Node, drivers ...string) {
 // registerHere makes a node with the driver, whose kubelet is the world's.
 func (w *world) registerHere(name string) {
 	w.t.Helper()
-	w.registerWith(name, harness.DriverName)
-}
-
-// registerWith makes a node with other drivers.
-func (w *world) registerWith(name string, drivers ...string) {
-	w.t.Helper()
 	node, err := w.kubelets.Node(name)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.register(node, drivers...)
+	w.register(node)
 }
 
 // pluginPod stores the plugin's pod of a node, whose ports lead to an address.
-func (w *world) pluginPod(node, address string) *corev1.Pod {
+func (w *world) pluginPod(node, address string) {
 	w.t.Helper()
 	pod := runningPod(pluginNamespace, "plugin-"+node, node)
 	pod.Labels = map[string]string{"app.kubernetes.io/name": "refvol-plugin"}
 	w.putPod(pod)
 	w.kubelets.Forward(pod.Namespace, pod.Name, address)
-	return pod
 }
 
 func runningPod(namespace, name, node string) *corev1.Pod {
@@ -132,38 +123,6 @@ func runningPod(namespace, name, node string) *corev1.Pod {
 			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
 		},
 	}
-}
-
-// appPod stores a pod with a volume of the driver that no plugin knows. If it is pending, no kubelet has accepted it.
-func (w *world) appPod(name, node string, phase corev1.PodPhase) {
-	w.t.Helper()
-	pod := w.newAppPod(name, node)
-	pod.Status.Phase = phase
-	w.putPod(pod)
-}
-
-// waitingPod stores a pod that a kubelet has accepted, and for which it can't mount a volume of the driver.
-func (w *world) waitingPod(name, node string) {
-	w.t.Helper()
-	pod := w.newAppPod(name, node)
-	now := metav1.Now()
-	pod.Status = corev1.PodStatus{
-		Phase: corev1.PodPending, StartTime: &now, HostIP: "127.0.0.1",
-		Conditions: []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionFalse, LastTransitionTime: now}},
-		ContainerStatuses: []corev1.ContainerStatus{{
-			Name: "main", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}},
-		}},
-	}
-	w.putPod(pod)
-}
-
-func (w *world) newAppPod(name, node string) *corev1.Pod {
-	pod := runningPod(w.namespace, name, node)
-	readOnly := true
-	pod.Spec.Volumes = []corev1.Volume{{Name: "settings", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
-		Driver: harness.DriverName, ReadOnly: &readOnly, VolumeAttributes: map[string]string{"secret": "db"},
-	}}}}
-	return pod
 }
 
 // node is one with a plugin.
@@ -200,7 +159,7 @@ func (w *world) node(name string) *node {
 }
 
 // publish starts a pod with a volume that shows the Secret.
-func (n *node) publish(pod string) {
+func (n *node) publish(pod string) *harness.Volume {
 	n.w.t.Helper()
 	v := harness.NewVolume(n.w.namespace, pod, map[string]string{"secret": "db"})
 	if err := n.Publish(n.w.t.Context(), v); err != nil {
@@ -210,8 +169,9 @@ func (n *node) publish(pod string) {
 	if err != nil || stored.UID != types.UID(v.UID) {
 		n.w.t.Fatalf("the pod of the volume: %v, %v", stored, err)
 	}
-	stored.Status.Phase = corev1.PodRunning
+	stored.Status = runningPod("", "", "").Status
 	n.w.putPod(stored)
+	return v
 }
 
 // result is how a command ended.
@@ -225,7 +185,7 @@ type result struct {
 func (w *world) run(args ...string) result {
 	w.t.Helper()
 	began := time.Now()
-	stdout, stderr, status := harness.Run(w.t, w.command, append(args, "--kubeconfig="+w.caller)...)
+	stdout, stderr, status := harness.Run(w.t, shared.command, append(args, "--kubeconfig="+w.caller)...)
 	took := time.Since(began)
 	w.t.Logf("%q: status %d after %s", args, status, took.Round(time.Millisecond))
 	return result{stdout, stderr, status, took}

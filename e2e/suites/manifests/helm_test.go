@@ -17,28 +17,12 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// helm is the client of a release, and namespace the release's.
-type helm struct {
-	program, chart, namespace string
-}
-
-func newHelm(t *testing.T) helm {
-	t.Helper()
-	program, err := harness.BuildHelm(t.Context(), t.TempDir(), os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// It stays: the API server has no controller that could delete it.
-	own := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "refvol-helm-"}}
-	if own, err = shared.Client().CoreV1().Namespaces().Create(t.Context(), own, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	return helm{program: program, chart: filepath.Join(shared.deploy, "charts", "refvol"), namespace: own.Name}
-}
+// helm is the client of a release.
+type helm struct{ program, chart string }
 
 // run runs helm as the cluster's admin. The error has what it printed.
 func (h helm) run(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, h.program, append(args, "--namespace="+h.namespace)...)
+	cmd := exec.CommandContext(ctx, h.program, append(args, "--namespace="+pluginNamespace)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+shared.Kubeconfig(), "HOME="+shared.dir, "HELM_DATA_HOME="+shared.dir,
 		"HELM_CONFIG_HOME="+shared.dir, "HELM_CACHE_HOME="+filepath.Join(shared.dir, "cache"))
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -47,34 +31,22 @@ func (h helm) run(ctx context.Context, args ...string) error {
 	return nil
 }
 
-func (h helm) must(t *testing.T, args ...string) {
-	t.Helper()
-	if err := h.run(t.Context(), args...); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // ofRelease returns the names of the objects of some kinds that the release has.
 func ofRelease(t *testing.T, kinds string) string {
 	t.Helper()
 	return mustKubectl(t, "get", kinds, "--all-namespaces", "--selector=app.kubernetes.io/managed-by=Helm", "--output=name")
 }
 
-// wantNothingLeft wants no object of the release but the namespace.
-func (h helm) wantNothingLeft(t *testing.T) {
-	t.Helper()
-	if left := ofRelease(t, kinds+",serviceaccounts,jobs"); left != "" {
-		t.Errorf("left are %q", left)
-	}
-	if _, err := shared.Client().CoreV1().Namespaces().Get(t.Context(), h.namespace, metav1.GetOptions{}); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestFromKustomizeToHelmAndBack goes the way of docs/install.md. No object is made anew, and the plugins' pods stay as they are.
 func TestFromKustomizeToHelmAndBack(t *testing.T) {
-	h := newHelm(t)
-	h.namespace = pluginNamespace
+	if harness.Scaled(true, false) {
+		t.Skipf("it runs in the long form (%s=1), because it builds helm", harness.LongVariable)
+	}
+	program, err := harness.BuildHelm(t.Context(), t.TempDir(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := helm{program: program, chart: filepath.Join(shared.deploy, "charts", "refvol")}
 	components := []string{"node-identity", "admission", "startup-taint", "flow-schema"}
 	install(t, components...)
 	t.Cleanup(func() { // it removes the records, if the test ends on its way
@@ -108,11 +80,11 @@ func TestFromKustomizeToHelmAndBack(t *testing.T) {
 			t.Errorf("after %s the plugin's pods are made by\n%+v\nwant\n%+v", after, now, before)
 		}
 	}
-	toHelm := []string{
-		"install", "refvol", h.chart, "--take-ownership", "--force-conflicts",
-		"--set=admission.enabled=true,startupTaint.enabled=true,flowSchema.enabled=true",
+	err = h.run(t.Context(), "install", "refvol", h.chart, "--take-ownership", "--force-conflicts",
+		"--set=admission.enabled=true,startupTaint.enabled=true,flowSchema.enabled=true")
+	if err != nil {
+		t.Fatal(err)
 	}
-	h.must(t, toHelm...)
 	want("helm install")
 	if len(strings.Split(ofRelease(t, kinds), "\n")) != len(strings.Split(all, "\n")) {
 		t.Errorf("the release has\n%s\nwant\n%s", ofRelease(t, kinds), all)

@@ -13,11 +13,10 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// TestLivePodsLandOnNodesWithThePlugin: with the component a pod that was made live has a node selector more, and no other pod has.
-func TestLivePodsLandOnNodesWithThePlugin(t *testing.T) {
+// selectNodes: with one component more a pod that was made live has a node selector more, and no other pod has.
+func (s labels) selectNodes(t *testing.T) {
 	const policy, key = "mutatingadmissionpolicy/refvol-live-node-selector", "refvol.dev/plugin"
-	s := newLiveSuite(t)
-	s.enforce(t, "live-node-selector")
+	mustKubectl(t, "apply", "--kustomize="+kustomization(t, "live", "live-node-selector", "restart"))
 	native := func(change func(*corev1.Pod)) *corev1.Pod {
 		return changed(mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a"), change)
 	}
@@ -60,9 +59,9 @@ func TestLivePodsLandOnNodesWithThePlugin(t *testing.T) {
 		}
 	}
 	// At each change the API server brings the policies into another order.
-	for turn := range 20 {
+	for turn := range harness.Scaled(4, 20) {
 		mustKubectl(t, "annotate", "--overwrite", policy, fmt.Sprintf("turn=%d", turn))
-		for range 20 {
+		for range 10 {
 			if err := wrong("live"); err != nil {
 				t.Fatal(err)
 			}

@@ -20,47 +20,31 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// TestRunningPodsStayAsTheyAre: a pod that was there before the component, and one whose policy for updates is gone.
-func TestRunningPodsStayAsTheyAre(t *testing.T) {
-	s, earlier := newLiveSuite(t), newLiveSuite(t) // enforce removes the pods of the first
-	t.Cleanup(func() { s.remove(t) })
-	t.Cleanup(func() { earlier.remove(t) })
-	pods, olds := shared.Client().CoreV1().Pods(s.live), shared.Client().CoreV1().Pods(earlier.live)
-	old, err := olds.Create(t.Context(), changed(mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a"), func(pod *corev1.Pod) { pod.Name = "old" }),
-		metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.enforce(t)
+// runningStay: a pod that was there before the component, and one whose policies are gone.
+func (s labels) runningStay(t *testing.T, old *corev1.Pod) {
 	old.Labels = map[string]string{"changed": "yes"}
-	got, err := olds.Update(t.Context(), old, metav1.UpdateOptions{})
+	got, err := shared.Client().CoreV1().Pods(old.Namespace).Update(t.Context(), old, metav1.UpdateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantSameMounts(t, old, got)
 
-	live := changed(mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a"), func(pod *corev1.Pod) { pod.Name = "live" })
-	if live, err = pods.Create(t.Context(), live, metav1.CreateOptions{}); err != nil {
+	t.Cleanup(func() { s.remove(t) })
+	live, err := shared.Client().CoreV1().Pods(s.live).Create(t.Context(), liveAtOnce(), metav1.CreateOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	const says = "pod %s/live on no node yet\nError: uninstall-check: pods that use the driver csi.refvol.dev: 1: "
+	const says = "pod %s/app on no node yet\nError: uninstall-check: pods that use the driver csi.refvol.dev: 1: "
 	if out, status := uninstallCheck(t); status != 1 || !strings.HasPrefix(out, fmt.Sprintf(says, s.live)) {
 		t.Errorf("uninstall-check: status %d, it says %q", status, out)
 	}
 	for _, command := range documented(t, "live-namespaces.md", "delete mutatingadmissionpolicybinding") {
 		mustKubectl(t, command...)
 	}
-	native := liveCase{pod: mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a")}
-	harness.Eventually(t, soon, func() error {
-		pod, err := createdIn(t.Context(), s.live, native.pod.DeepCopy())
-		if err == nil && pod.Spec.Containers[0].VolumeMounts[0].Name != "a" {
-			err = errors.New("new pods are changed still")
-		}
-		return err
-	})
+	s.awaitMount(t, "a")
 	nothing := updatesOfLivePods()[0]
 	wantRefusal(t, nothing.try(t, live))
-	mustKubectl(t, "delete", "mutatingadmissionpolicybinding", liveUpdatePolicy)
+	mustKubectl(t, "delete", "mutatingadmissionpolicybinding", "refvol-live-update")
 	harness.Eventually(t, soon, func() error {
 		if err := nothing.try(t, live); !apierrors.IsInvalid(err) {
 			return fmt.Errorf("without the policy for updates: %w", orNone(err))
@@ -69,50 +53,9 @@ func TestRunningPodsStayAsTheyAre(t *testing.T) {
 	})
 }
 
-// TestHelmKeepsThePolicyForUpdates: what pods need that were changed stays, whether live namespaces are switched off or the
-// release is uninstalled, and the release takes it again.
-func TestHelmKeepsThePolicyForUpdates(t *testing.T) {
-	h := newHelm(t)
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		err := h.run(ctx, "uninstall", "refvol", "--no-hooks", "--ignore-not-found")
-		_, deleted := shared.kubectl(ctx, "delete", "--selector=app.kubernetes.io/name=refvol-plugin", kinds, "--all-namespaces")
-		if err := errors.Join(err, deleted); err != nil {
-			t.Error(err)
-		}
-	})
-	const policy, binding = "mutatingadmissionpolicy.admissionregistration.k8s.io/", "mutatingadmissionpolicybinding.admissionregistration.k8s.io/"
-	const kept = policy + "refvol-live-update\n" + binding + "refvol-live-update\n"
-	const all = policy + "refvol-live\n" + policy + "refvol-live-update\n" +
-		binding + "refvol-live-namespaces\n" + binding + "refvol-live-pods\n" + binding + "refvol-live-update\n"
-	for _, step := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"install", "refvol", h.chart, "--set=live.enabled=true"}, all},
-		{[]string{"upgrade", "refvol", h.chart, "--set=live.enabled=false"}, kept},
-		{[]string{"upgrade", "refvol", h.chart, "--set=live.enabled=true"}, all},
-		{[]string{"uninstall", "refvol", "--no-hooks"}, kept},
-		{[]string{"install", "refvol", h.chart}, kept},
-		{[]string{"upgrade", "refvol", h.chart, "--set=live.enabled=true"}, all},
-		{[]string{"uninstall", "refvol", "--no-hooks"}, kept},
-	} {
-		h.must(t, step.args...)
-		if got := ofRelease(t, "mutatingadmissionpolicies,mutatingadmissionpolicybindings"); got != step.want {
-			t.Errorf("after %q there are\n%s\nwant\n%s", step.args, got, step.want)
-		}
-	}
-	for _, command := range documented(t, "live-namespaces.md", "delete mutatingadmissionpolicybinding,mutatingadmissionpolicy") {
-		mustKubectl(t, command...)
-	}
-	h.wantNothingLeft(t)
-}
-
-// TestLiveNamespaceWithWebhook: a container that a webhook injects, after the policy has had its turn, is changed too, with
-// the live volume that is there.
-func TestLiveNamespaceWithWebhook(t *testing.T) {
-	s := newLiveSuite(t)
-	s.enforce(t)
+// withWebhook: a container that a webhook injects, after the policy has had its turn, is changed too, with the live volume that is there.
+func (s labels) withWebhook(t *testing.T) {
+	s.live = ownNamespace(t, map[string]string{liveLabel: "true"}) // the webhook stays there a moment longer
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var review admissionreviewv1.AdmissionReview
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
@@ -172,23 +115,5 @@ func TestLiveNamespaceWithWebhook(t *testing.T) {
 	}
 	if len(pod.Spec.Volumes) != 5 { // two native ones, two live ones, and the account's token
 		t.Errorf("the pod is\n%s", outline(pod))
-	}
-
-	// With the volume that the webhook adds the pod would have too many: that one stays native, and the others are live.
-	full := crossed(1, mostPodVolumes-1)
-	full.Spec.Volumes = append(full.Spec.Volumes, ofConfigMap("a"))
-	full.Spec.Containers[0].VolumeMounts = append(full.Spec.Containers[0].VolumeMounts, mounts("a:/etc/a")...)
-	if pod, err = createdIn(t.Context(), s.live, full); err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []map[string]string{{"/etc/a": "refvol-a", "/etc/v0": "refvol-v0"}, {"/a": "refvol-a", "/b": "b"}} {
-		for _, m := range pod.Spec.Containers[i].VolumeMounts {
-			if name := want[m.MountPath]; name != "" && m.Name != name {
-				t.Errorf("container %d of a full pod mounts %s at %s, want %s", i, m.Name, m.MountPath, name)
-			}
-		}
-	}
-	if len(pod.Spec.Volumes) != 2*mostPodVolumes+2 { // and the webhook's, and the account's token
-		t.Errorf("the full pod has %d volumes", len(pod.Spec.Volumes))
 	}
 }

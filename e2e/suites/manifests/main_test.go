@@ -62,7 +62,7 @@ func newSuite(ctx context.Context) (*suite, error) {
 	if s.plugin, err = harness.BuildPlugin(ctx, s.dir, false, os.Stderr); err != nil {
 		return s, err
 	}
-	if s.refvol, err = harness.BuildKubectlRefvol(ctx, s.dir, false, os.Stderr); err != nil {
+	if s.refvol, err = harness.BuildKubectlRefvol(ctx, s.dir, os.Stderr); err != nil {
 		return s, err
 	}
 	binaries, err := harness.BuildControlPlane(ctx, os.Stderr)

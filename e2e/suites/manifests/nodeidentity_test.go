@@ -90,18 +90,23 @@ func withSecretRef(ref *corev1.LocalObjectReference) map[string]corev1.VolumeSou
 	}
 }
 
-// enforceNodeIdentity installs the component until the end of the test and waits until its policy
-// is in force.
-func enforceNodeIdentity(t *testing.T) {
-	t.Helper()
+// TestNodeIdentityPolicy has the API server judge pods with the policy in force.
+func TestNodeIdentityPolicy(t *testing.T) {
+	pods, own := shared.Client().CoreV1().Pods(consumer), inline(attributes{"configMap": "app"})
+	old, err := pods.Create(t.Context(), podWith("old", own), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	install(t, "node-identity")
-	awaitRefusal(t, podWith("sentinel", inline(attributes{"configMap": "app"})), "ValidatingAdmissionPolicy '"+nodeIdentityPolicy+"'")
+	awaitRefusal(t, podWith("sentinel", own), "ValidatingAdmissionPolicy '"+nodeIdentityPolicy+"'")
+	t.Run("names", wantsNames)
+	t.Run("sources", seesKindsInSources)
+	t.Run("others", func(t *testing.T) { leavesOthers(t, old) })
 }
 
-// TestNodeIdentityPolicy has pods whose spec names an object somewhere, or not, and whose volume
+// wantsNames has pods whose spec names an object somewhere, or not, and whose volume
 // names it, or another: the policy refuses those whose spec does not name what the volume shows.
-func TestNodeIdentityPolicy(t *testing.T) {
-	enforceNodeIdentity(t)
+func wantsNames(t *testing.T) {
 	for place, set := range places() {
 		for _, named := range []string{"app", "another"} {
 			for attribute, kind := range map[string]volume.Kind{"configMap": volume.ConfigMap, "secret": volume.Secret} {
@@ -124,10 +129,9 @@ func TestNodeIdentityPolicy(t *testing.T) {
 	}
 }
 
-// TestNodeIdentityPolicyOnSources: in YAML the policy sees only of which kind there is an object,
+// seesKindsInSources: in YAML the policy sees only of which kind there is an object,
 // and refuses it if the spec names none of that kind. The plugin sees the rest.
-func TestNodeIdentityPolicyOnSources(t *testing.T) {
-	enforceNodeIdentity(t)
+func seesKindsInSources(t *testing.T) {
 	const noConfigMap, noSecret = "sources: Forbidden: the pod's spec names no ConfigMap itself", "sources: Forbidden: the pod's spec names no Secret itself"
 	for sources, says := range map[string][]string{
 		"- configMap: {name: app}":                                 {noConfigMap},
@@ -156,14 +160,8 @@ func TestNodeIdentityPolicyOnSources(t *testing.T) {
 	}
 }
 
-// TestNodeIdentityPolicyLeavesAlone: other pods, and volumes of the driver that show what the pod
-// itself names, come and go as before.
-func TestNodeIdentityPolicyLeavesAlone(t *testing.T) {
-	old, err := shared.Client().CoreV1().Pods(consumer).Create(t.Context(), podWith("old", inline(attributes{"configMap": "app"})), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	enforceNodeIdentity(t)
+// leavesOthers: other pods, and volumes of the driver that show what the pod itself names, come and go as before.
+func leavesOthers(t *testing.T, old *corev1.Pod) {
 	leavesAlone(t, old)
 	foreign := inline(attributes{"configMap": "app"})
 	foreign.CSI.Driver = "csi.example.com"

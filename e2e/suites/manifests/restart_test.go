@@ -2,101 +2,61 @@ package manifests
 
 import (
 	"cmp"
-	"context"
+	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
 const (
-	restartLabel = "refvol.dev/restart"
-	notify       = "refvol-notify"
-	notifyState  = "refvol-notify-state"
-	notifyEnv    = "refvol-notify-env"
+	notify      = "refvol-notify"
+	notifyState = "refvol-notify-state"
+	notifyEnv   = "refvol-notify-env"
 )
 
-// restartSuite has the namespaces of one test: one with the label, and one without it.
-type restartSuite struct{ restart, plain string }
-
-func newRestartSuite(t *testing.T) restartSuite {
-	t.Helper()
-	return restartSuite{restart: ownNamespace(t, map[string]string{restartLabel: "true"}), plain: ownNamespace(t, nil)}
+// restartTests are the cases of the label for restarts, and what becomes of their pods without a policy.
+type restartTests struct {
+	s      labels
+	cases  []restartCase
+	before []*corev1.Pod
 }
 
-// enforce installs the component until the end of the test, and waits until both bindings are in force, and in the end until
-// none is.
-func (s restartSuite) enforce(t *testing.T, others ...string) {
+func newRestartTests(t *testing.T, s labels) *restartTests {
 	t.Helper()
-	awaitRestart := inForce(t, restartLabel, s.restart, s.plain, func() *corev1.Pod { return withEnv(secretKey("db", "password")) },
-		func(pod *corev1.Pod) bool { return len(pod.Spec.InitContainers) > 0 })
-	install(t, append(others, "restart")...)
-	awaitRestart()
-}
-
-// enforceWithLive is enforce, also for the component live: the API server learns of each policy by itself.
-func (s restartSuite) enforceWithLive(t *testing.T) {
-	t.Helper()
-	awaitLive := inForce(t, liveLabel, s.plain, s.plain, liveAtOnce, isLive)
-	s.enforce(t, "live")
-	awaitLive()
-}
-
-func (c restartCase) where(s restartSuite) string { return cmp.Or(c.namespace, s.restart) }
-
-// TestRestart has the API server make pods without the component and with it: what differs is what each case says.
-func TestRestart(t *testing.T) {
-	s := newRestartSuite(t)
-	cases := restartCases(s)
-	before, accountIn := map[string]*corev1.Pod{}, accounts(t, s.restart)
-	for _, test := range cases {
-		test.pod.Spec.ServiceAccountName = cmp.Or(accountIn[test.namespace], test.pod.Spec.ServiceAccountName)
-		pod, err := createdIn(t.Context(), test.where(s), test.pod.DeepCopy())
-		if err != nil {
-			t.Fatalf("%s: %v", test.name, err)
-		}
-		before[test.name] = pod
+	r := &restartTests{s: s, cases: restartCases(s)}
+	for _, c := range r.cases {
+		r.before = append(r.before, s.before(t, cmp.Or(c.namespace, s.restart), c.pod))
 	}
-	s.enforce(t)
-	for _, test := range cases {
-		t.Run(test.name, func(t *testing.T) {
-			got, err := createdIn(t.Context(), test.where(s), test.pod.DeepCopy())
+	return r
+}
+
+func (r *restartTests) run(t *testing.T) {
+	for i, c := range r.cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := createdIn(t.Context(), cmp.Or(c.namespace, r.s.restart), c.pod.DeepCopy())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if test.adds == nil {
-				wantEqual(t, got, before[test.name])
-				return
+			was := r.before[i]
+			if c.adds != nil {
+				wantAdded(t, got, c.adds)
+				if was.Status.QOSClass == corev1.PodQOSGuaranteed && got.Status.QOSClass != was.Status.QOSClass {
+					t.Errorf("the pod's class became %s", got.Status.QOSClass)
+				}
+				got.Status.QOSClass = was.Status.QOSClass // another one may become Burstable
+				got = withoutSidecar(got, c.adds)
 			}
-			wantAdded(t, got, test.adds)
-			was := before[test.name]
-			if was.Status.QOSClass == corev1.PodQOSGuaranteed && got.Status.QOSClass != was.Status.QOSClass {
-				t.Errorf("the pod's class became %s", got.Status.QOSClass)
-			}
-			got.Status.QOSClass = was.Status.QOSClass // another one may become Burstable
-			wantEqual(t, withoutSidecar(got, test.adds), was)
+			wantEqual(t, got, was)
 		})
 	}
-}
-
-// accounts makes an account in kube-system, where no controller makes one. It returns the accounts of pods by namespace, where that is not the
-// default one.
-func accounts(t *testing.T, name string) map[string]string {
-	t.Helper()
-	accounts := shared.Client().CoreV1().ServiceAccounts(metav1.NamespaceSystem)
-	if _, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := accounts.Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
-	return map[string]string{metav1.NamespaceSystem: name, pluginNamespace: pluginAccount}
 }
 
 // wantAdded compares the sidecar and its volumes with what they should be.
@@ -196,28 +156,8 @@ func cpuOf(c *corev1.Container) string {
 	return c.Resources.Requests.Cpu().String() + "/" + c.Resources.Limits.Cpu().String()
 }
 
-func wantEqual(t *testing.T, got, want *corev1.Pod) {
-	t.Helper()
-	for _, pod := range []*corev1.Pod{got, want} {
-		slices.SortFunc(pod.Spec.Volumes, func(a, b corev1.Volume) int { return cmp.Compare(a.Name, b.Name) })
-	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("the pod became\n%s\nwant\n%s", outline(got), outline(want))
-	}
-}
-
-func asYAML(value any) string {
-	text, err := yaml.Marshal(value)
-	if err != nil {
-		return err.Error()
-	}
-	return string(text[:min(len(text), 3<<10)])
-}
-
-// TestRestartAndLive: whichever policy comes first, and however often, the pod becomes the same.
-func TestRestartAndLive(t *testing.T) {
-	s := newRestartSuite(t)
-	s.enforceWithLive(t)
+// bothInAnyOrder: whichever policy comes first, and however often, the pod becomes the same.
+func (s labels) bothInAnyOrder(t *testing.T) {
 	pod := func(labels ...string) *corev1.Pod {
 		pod := mounting([]corev1.Volume{ofConfigMap("a"), ofSecret("b"), showing("own", attributes{"configMap": "app"})}, "a:/a", "b:/b", "own:/own")
 		pod.Spec.AutomountServiceAccountToken = new(false)
@@ -268,14 +208,6 @@ func TestRestartAndLive(t *testing.T) {
 	}
 }
 
-func withLabels(pod *corev1.Pod, names ...string) *corev1.Pod {
-	pod.Labels = map[string]string{}
-	for _, name := range names {
-		pod.Labels[name] = "true"
-	}
-	return pod
-}
-
 // inOrder sorts the sidecar's directories, and the volumes that backups leave out, whose order says nothing.
 func inOrder(pod *corev1.Pod) *corev1.Pod {
 	if names, ok := pod.Annotations[excludes]; ok {
@@ -287,36 +219,149 @@ func inOrder(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// TestRestartUnderPodSecurity: what a level takes without the sidecar it takes with it.
-func TestRestartUnderPodSecurity(t *testing.T) {
+// underPodSecurity: what a level takes without the sidecar it takes with it.
+func (s labels) underPodSecurity(t *testing.T) {
 	for _, level := range []string{"baseline", "restricted"} {
-		s := restartSuite{plain: ownNamespace(t, nil), restart: ownNamespace(t, map[string]string{
-			restartLabel: "true", "pod-security.kubernetes.io/enforce": level,
-		})}
-		t.Run(level, func(t *testing.T) {
-			s.enforceIn(t)
-			pod := mounting([]corev1.Volume{showing("a", attributes{"configMap": "app"})}, "a:/a")
-			pod.Spec.Containers[0].Env = []corev1.EnvVar{secretKey("db", "password")}
-			pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{
-				RunAsNonRoot: new(true), AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-			}
-			got, err := createdIn(t.Context(), s.restart, pod)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(got.Spec.InitContainers) != 1 {
-				t.Error("there is no sidecar")
-			}
-			pod.Spec.HostNetwork = true
-			_, err = createdIn(t.Context(), s.restart, pod)
-			wantRefusal(t, err, "violates PodSecurity")
-		})
+		namespace := ownNamespace(t, map[string]string{restartLabel: "true", "pod-security.kubernetes.io/enforce": level})
+		pod := mounting([]corev1.Volume{showing("a", attributes{"configMap": "app"})}, "a:/a")
+		pod.Spec.Containers[0].Env = []corev1.EnvVar{secretKey("db", "password")}
+		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{
+			RunAsNonRoot: new(true), AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		}
+		if got, err := createdIn(t.Context(), namespace, pod); err != nil || len(got.Spec.InitContainers) != 1 {
+			t.Errorf("%s: %v, %+v, want a sidecar", level, err, got)
+		}
+		pod.Spec.HostNetwork = true
+		_, err := createdIn(t.Context(), namespace, pod)
+		wantRefusal(t, err, "violates PodSecurity")
 	}
 }
 
-// enforceIn is enforce where only the binding of pods can be asked.
-func (s restartSuite) enforceIn(t *testing.T) {
+// withLimits: pods of a namespace with a LimitRange or a quota, as tenants have, are still created with the sidecar.
+func (s labels) withLimits(t *testing.T) {
+	for _, test := range []struct{ kind, spec, refused string }{
+		{"LimitRange", "{limits: [{type: Container, min: {cpu: 10m, memory: 16Mi}}]}", ""},
+		{"LimitRange", "{limits: [{type: Container, maxLimitRequestRatio: {cpu: 10, memory: 10}}]}", ""},
+		{"ResourceQuota", "{hard: {requests.cpu: 2, requests.memory: 1Gi, limits.cpu: 4, limits.memory: 2Gi}}", ""},
+		// docs/apply.md says what to set.
+		{"LimitRange", "{limits: [{type: Container, min: {memory: 64Mi}}]}", "minimum memory usage per Container is 64Mi"},
+	} {
+		namespace := ownNamespace(t, map[string]string{restartLabel: "true"})
+		limit(t, namespace, test.kind, test.spec)
+		_, err := createdIn(t.Context(), namespace, limitedApp())
+		if test.refused == "" {
+			wantRefusal(t, err)
+		} else {
+			wantRefusal(t, err, test.refused)
+		}
+		if t.Failed() {
+			t.Fatal(test.spec)
+		}
+	}
+}
+
+func limit(t *testing.T, namespace, kind, spec string) {
 	t.Helper()
-	restartSuite{restart: ownNamespace(t, map[string]string{restartLabel: "true"}), plain: s.plain}.enforce(t)
+	manifest := fmt.Sprintf("apiVersion: v1\nkind: %s\nmetadata: {name: limits}\nspec: %s\n", kind, spec)
+	if _, err := shared.kubectlWith(t.Context(), []byte(manifest), "create", "--namespace="+namespace, "--filename=-"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// limitedApp is a pod with limits that uses a ConfigMap.
+func limitedApp() *corev1.Pod {
+	return changed(podWith("app"), func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{fromConfigMap("settings")}
+		pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
+			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("128Mi")},
+		}
+	})
+}
+
+// checkRestart: a namespace in which a pod would be refused with the label is found before it has the label.
+func (s labels) checkRestart(t *testing.T) {
+	namespace := ownNamespace(t, nil)
+	pods := shared.Client().CoreV1().Pods(namespace)
+	if _, err := pods.Create(t.Context(), limitedApp(), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	says := func(want string, wantStatus int) error {
+		args := []string{"check", "--label=restart", "--namespace=" + namespace, "--kubeconfig=" + shared.Kubeconfig()}
+		stdout, stderr, status := harness.Run(t, shared.refvol, args...)
+		if status != wantStatus || !strings.Contains(stdout+stderr, want) {
+			return fmt.Errorf("status %d\n%s%s", status, stdout, stderr)
+		}
+		return nil
+	}
+	if err := says("1 would change, 0 could not start, 0 not known\n", 0); err != nil {
+		t.Error(err)
+	}
+	limit(t, namespace, "LimitRange", "{limits: [{type: Container, min: {memory: 64Mi}}]}")
+	// The API server learns of limits a moment later.
+	harness.Eventually(t, soon, func() error { return says("minimum memory usage per Container is 64Mi, but request is 32Mi\n", 1) })
+	if left, err := pods.List(t.Context(), metav1.ListOptions{}); err != nil || len(left.Items) != 1 { // check creates nothing
+		t.Errorf("%v, %d pods", err, len(left.Items))
+	}
+}
+
+// restartValues: the first variables of the policy are what the chart's values and kustomize replace.
+func (s labels) restartValues(t *testing.T) {
+	policies := shared.Client().AdmissionregistrationV1().MutatingAdmissionPolicies()
+	policy, err := policies.Get(t.Context(), "refvol-restart", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]string{
+		"image": "'example.com/notify:v9'", "pullPolicy": "'Always'", "pullSecrets": "['one', 'two']", "user": "1234", "port": "9811",
+		"usualResources": `{"requests": {"memory": "64Mi"}}`,
+	}
+	for i := range policy.Spec.Variables {
+		v := &policy.Spec.Variables[i]
+		v.Expression = cmp.Or(values[v.Name], v.Expression)
+	}
+	if _, err := policies.Update(t.Context(), policy, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	create := func(change func(*corev1.PodSpec)) *corev1.Pod {
+		pod := withEnv(secretKey("db", "password"))
+		change(&pod.Spec)
+		got, err := createdIn(t.Context(), s.restart, pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	own := func(spec *corev1.PodSpec) {
+		spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "own"}, {Name: "two"}}
+	}
+	harness.Eventually(t, soon, func() error {
+		if image := create(own).Spec.InitContainers[0].Image; image != "example.com/notify:v9" {
+			return errors.New("the old image is in force: " + image)
+		}
+		return nil
+	})
+	for name, test := range map[string]struct {
+		change  func(*corev1.PodSpec)
+		secrets string
+	}{
+		"":                                 {func(*corev1.PodSpec) {}, "[{one} {two}]"},
+		"of its own":                       {own, "[{own} {two} {one}]"},
+		"no port: the network of the node": {func(spec *corev1.PodSpec) { spec.HostNetwork = true }, "[{one} {two}]"},
+		"no port: it is declared": {func(spec *corev1.PodSpec) {
+			spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80}, {ContainerPort: 9811}}
+		}, "[{one} {two}]"},
+	} {
+		spec := create(test.change).Spec
+		c := spec.InitContainers[0]
+		if c.ImagePullPolicy != corev1.PullAlways || *c.SecurityContext.RunAsUser != 1234 || c.Resources.Requests.Memory().String() != "64Mi" ||
+			len(c.Resources.Limits) > 0 || fmt.Sprint(spec.ImagePullSecrets) != test.secrets {
+			t.Errorf("%q: pull secrets %v, the sidecar is\n%s", name, spec.ImagePullSecrets, asYAML(c))
+		}
+		serves := slices.Contains(c.Args, "--http=:9811") && len(c.Ports) == 1 && c.Ports[0].Name == notify && c.Ports[0].ContainerPort == 9811
+		if serves == strings.HasPrefix(name, "no port") {
+			t.Errorf("%q: the sidecar has the arguments %q and the ports %v", name, c.Args, c.Ports)
+		}
+	}
 }

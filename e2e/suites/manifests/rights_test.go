@@ -52,13 +52,25 @@ func golden(set []string) string {
 	return filepath.Join("testdata", "rights-"+strings.Join(set, "+")+".txt")
 }
 
-// TestComponentRights applies the base with each set, and compares all that the plugin's
-// account may do then, as the API server tells it, in its own namespace and in another,
-// with a golden file.
+// TestComponentRights gives the account the rights of each set, and compares all that it may do then, as the API server tells it, in
+// its own namespace and in another, with a golden file. All rights are in one ClusterRole, as TestComponents of deploy says.
 func TestComponentRights(t *testing.T) {
+	install(t)
+	roles := shared.Client().RbacV1().ClusterRoles()
 	for _, set := range sets() {
 		t.Run(strings.Join(append([]string{"base"}, set...), "+"), func(t *testing.T) {
-			install(t, set...)
+			rules, err := harness.Rules(t.Context(), set...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			role, err := roles.Get(t.Context(), "refvol-plugin", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			role.Rules = rules
+			if _, err := roles.Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
 			settle(t)
 			got := rights(t)
 			wantNothingBroad(t, got)
@@ -88,41 +100,30 @@ func wantNothingBroad(t *testing.T, rights string) {
 	}
 }
 
-// settle waits until the API server's authorizer, which hears of roles and bindings by
-// four watches, has heard of all that was made before the call: each watch keeps the
-// order, so it waits for an object of each kind that is made now.
+// settle waits until the API server's authorizer, which hears of roles and bindings of the cluster by a watch each, has heard of all
+// that was made before the call: each watch keeps the order, so it waits for an object of each kind that is made now.
 func settle(t *testing.T) {
 	t.Helper()
 	name := fmt.Sprintf("settled-%d", time.Now().UnixNano())
-	rbac, meta := shared.Client().RbacV1(), metav1.ObjectMeta{Name: name}
-	rules := func(pod string) []rbacv1.PolicyRule {
-		return []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: []string{pod}}}
-	}
-	to := func(kind string) rbacv1.RoleRef {
-		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
-	}
-	user := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}}
-	ctx, create, remove := t.Context(), metav1.CreateOptions{}, metav1.DeleteOptions{}
+	rbac, meta, create := shared.Client().RbacV1(), metav1.ObjectMeta{Name: name}, metav1.CreateOptions{}
 	t.Cleanup(func() {
-		ctx := context.WithoutCancel(ctx)
-		if err := errors.Join(
-			rbac.ClusterRoles().Delete(ctx, name, remove), rbac.ClusterRoleBindings().Delete(ctx, name, remove),
-			rbac.Roles(pluginNamespace).Delete(ctx, name, remove), rbac.RoleBindings(pluginNamespace).Delete(ctx, name, remove),
-		); err != nil {
+		ctx, remove := context.WithoutCancel(t.Context()), metav1.DeleteOptions{}
+		if err := errors.Join(rbac.ClusterRoles().Delete(ctx, name, remove), rbac.ClusterRoleBindings().Delete(ctx, name, remove)); err != nil {
 			t.Error(err)
 		}
 	})
-	_, clusterRole := rbac.ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules("cluster")}, create)
-	_, clusterBinding := rbac.ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: to("ClusterRole"), Subjects: user}, create)
-	_, role := rbac.Roles(pluginNamespace).Create(ctx, &rbacv1.Role{ObjectMeta: meta, Rules: rules("local")}, create)
-	_, binding := rbac.RoleBindings(pluginNamespace).Create(ctx, &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: to("Role"), Subjects: user}, create)
-	if err := errors.Join(clusterRole, clusterBinding, role, binding); err != nil {
+	_, role := rbac.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
+		{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: []string{name}},
+	}}, create)
+	_, binding := rbac.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}},
+	}, create)
+	if err := errors.Join(role, binding); err != nil {
 		t.Fatal(err)
 	}
-	for _, object := range []string{"cluster", "local"} {
-		asked := authorizationv1.ResourceAttributes{Namespace: pluginNamespace, Verb: "get", Resource: "pods", Name: object}
-		harness.Eventually(t, soon, func() error { return allowed(t.Context(), name, nil, asked) })
-	}
+	asked := authorizationv1.ResourceAttributes{Namespace: pluginNamespace, Verb: "get", Resource: "pods", Name: name}
+	harness.Eventually(t, soon, func() error { return allowed(t.Context(), name, nil, asked) })
 }
 
 // allowed returns nil if a user may do what is asked.

@@ -117,14 +117,15 @@ func TestStaged(t *testing.T) {
 	for name, test := range stagedChanges() {
 		t.Run(name, func(t *testing.T) {
 			wantRefusal(t, configMap(test.before, test.patch, nil), test.says...)
-			wantRefusal(t, secret(test.before, test.patch), test.says...)
 		})
 	}
 	t.Run("binary data", func(t *testing.T) {
 		wantRefusal(t, configMap("", `{"binaryData":{"binary":"bmV3"}}`, nil), stagedPolicy)
 		wantRefusal(t, configMap("", `{"binaryData":null}`, nil), stagedPolicy)
 	})
-	t.Run("stringData", func(t *testing.T) {
+	t.Run("a Secret", func(t *testing.T) {
+		wantRefusal(t, secret("", onlyData), stagedPolicy)
+		wantRefusal(t, secret("", withShare("1%")))
 		wantRefusal(t, secret("", `{"stringData":{"key":"new"}}`), stagedPolicy)
 		wantRefusal(t, secret("", `{"stringData":{"key":"old"}}`))
 	})

@@ -109,9 +109,9 @@ func BuildNotify(ctx context.Context, dir string, progress io.Writer) (string, e
 }
 
 // BuildKubectlRefvol builds kubectl-refvol, as BuildPlugin does the plugin, and returns the path of a copy in dir.
-func BuildKubectlRefvol(ctx context.Context, dir string, race bool, progress io.Writer) (string, error) {
-	o := gobuild.Options{Dir: "cmd/kubectl-refvol", Package: ".", Race: race, Progress: progress}
-	return build(ctx, o, "kubectl-refvol", raced("kubectl-refvol", race), dir)
+func BuildKubectlRefvol(ctx context.Context, dir string, progress io.Writer) (string, error) {
+	o := gobuild.Options{Dir: "cmd/kubectl-refvol", Package: ".", Progress: progress}
+	return build(ctx, o, "kubectl-refvol", "kubectl-refvol", dir)
 }
 
 func raced(name string, race bool) string {
