@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,7 +68,7 @@ func TestPolicies(t *testing.T) {
 
 // TestChartLabelsElsewhere: the bindings for labels leave out the release's namespace.
 func TestChartLabelsElsewhere(t *testing.T) {
-	loaded, err := loader.LoadDir(chart)
+	loaded, err := load()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,34 +124,6 @@ func TestChartRestartValues(t *testing.T) {
 	}
 	if _, _, err := renderChart(newest, values{"restart": values{"enabled": true, "resources": values{"requests": values{"cpu": 1}}}}); err == nil {
 		t.Error("a number is no quantity of the policy's language")
-	}
-}
-
-// TestChartRestartImage: the sidecar's image is beside the plugin's, unless the values say another.
-func TestChartRestartImage(t *testing.T) {
-	digest := "sha256:" + strings.Repeat("0", 64)
-	for want, change := range map[string]values{
-		"ghcr.io/refvol/refvol-notify:v0.1.0":     {},
-		"r.example.com/mirror/refvol-notify:v9":   {"image": values{"registry": "r.example.com/", "repository": "mirror/plugin", "tag": "v9"}},
-		"ghcr.io/own/notify@" + digest:            {"restart": values{"image": values{"repository": "own/notify", "digest": digest}}},
-		"ghcr.io/refvol/refvol-notify:v2-patched": {"restart": values{"image": values{"tag": "v2-patched"}}},
-	} {
-		restart, _ := change["restart"].(values)
-		if restart == nil {
-			restart = values{}
-		}
-		restart["enabled"], change["restart"] = true, restart
-		manifests, _, err := renderChart(newest, change)
-		if err != nil {
-			t.Fatal(err)
-		}
-		policy, ok := byName(t, decode(t, chart, manifests))["MutatingAdmissionPolicy refvol-restart"].(*admissionv1.MutatingAdmissionPolicy)
-		if !ok {
-			t.Fatal("there is no policy refvol-restart")
-		}
-		if image := policy.Spec.Variables[0]; image.Name != "image" || image.Expression != "'"+want+"'" {
-			t.Errorf("the policy has %+v, want the image %s", image, want)
-		}
 	}
 }
 

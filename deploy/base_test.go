@@ -22,7 +22,7 @@ const (
 )
 
 func TestCSIDriver(t *testing.T) {
-	driver := only[*storagev1.CSIDriver](t, render(t, "base"))
+	driver := only[*storagev1.CSIDriver](t, renderWith(t, nil))
 	if driver.Name != driverName {
 		t.Errorf("name = %q, want %q", driver.Name, driverName)
 	}
@@ -59,7 +59,7 @@ func TestExistingNamespace(t *testing.T) {
 	if i < 0 {
 		t.Fatal("docs/install.md has no such lines")
 	}
-	objects := renderOverlay(t, blocks[i])
+	objects := render(t, kustomization(t, nil, blocks[i]))
 	for _, object := range objects {
 		if namespace, ok := object.(*corev1.Namespace); ok {
 			t.Errorf("the Namespace %s is there still", namespace.Name)

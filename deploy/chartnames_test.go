@@ -4,7 +4,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -97,24 +96,5 @@ func TestChartGlobalPullSecrets(t *testing.T) {
 	check := only[*batchv1.Job](t, decode(t, chart, hooks)).Spec.Template.Spec.ImagePullSecrets
 	if !reflect.DeepEqual(plugin, want) || !reflect.DeepEqual(check, want) {
 		t.Errorf("the plugin has %v, the check %v, want %v", plugin, check, want)
-	}
-}
-
-// TestChartSaysWhatIsMissing: values that need an object of the user's own, and values that the API server would refuse.
-func TestChartSaysWhatIsMissing(t *testing.T) {
-	for _, test := range []struct {
-		overrides values
-		says      string
-	}{
-		{values{"serviceAccount": values{"create": false}}, "serviceAccount.name: Required value: with serviceAccount.create=false, the name of your own account"},
-		{values{"admission": values{"enabled": true, "validationActions": []any{"Deny", "Audit", "Warn"}}}, `admission.validationActions: Invalid value: ["Deny","Audit","Warn"]: must not contain both Deny and Warn`},
-		{values{"updateStrategy": values{"type": "Recreate"}}, "/updateStrategy/type"},
-		{values{"updateStrategy": values{"rollingUpdate": values{"maxSurge": 1}}}, "/updateStrategy/rollingUpdate"},
-		{values{"nameOverride": "A"}, "/nameOverride"},
-		{values{"global": values{"imagePullSecrets": "x"}}, "/global/imagePullSecrets"},
-	} {
-		if _, _, err := renderChart(newest, test.overrides); err == nil || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%v: got %v, want %q", test.overrides, err, test.says)
-		}
 	}
 }

@@ -28,7 +28,7 @@ func TestChartOpenShift(t *testing.T) {
 			}
 		}
 	}
-	wantObjects(t, decodeSome(t, with), decodeSome(t, without))
+	wantObjects(t, decode(t, chart, with), decode(t, chart, without))
 	anyone := map[string]any{"type": "RunAsAny"}
 	want := map[string]any{
 		"apiVersion": "security.openshift.io/v1", "kind": "SecurityContextConstraints",

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"helm.sh/helm/v4/pkg/chart/common/util"
-	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/strvals"
 
 	"github.com/refvol/refvol/internal/doclines"
@@ -31,7 +30,7 @@ func TestDocumentedMake(t *testing.T) {
 
 // TestDocumentedValues: what the documents set with helm are values of the chart.
 func TestDocumentedValues(t *testing.T) {
-	loaded, err := loader.LoadDir(chart)
+	loaded, err := load()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,7 +85,7 @@ func TestDocumentedNodeLabel(t *testing.T) {
 	if command == nil {
 		t.Fatal("docs/live-namespaces.md has no such command")
 	}
-	plugin := only[*appsv1.DaemonSet](t, render(t, "base"))
+	plugin := only[*appsv1.DaemonSet](t, renderWith(t, nil))
 	if command[1] != plugin.Namespace || plugin.Spec.Template.Labels[command[2]] != command[3] {
 		t.Errorf("the command takes pods with %q, and the plugin's have %v", command[1:], plugin.Spec.Template.Labels)
 	}

@@ -3,23 +3,21 @@ package deploy
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/validation/field"
-
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/refvol/refvol/pkg/payload"
-	"github.com/refvol/refvol/pkg/pod"
+	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/check"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -51,10 +49,18 @@ func TestExamples(t *testing.T) {
 			if filepath.Base(file) == "gate.yaml" {
 				return // it is about volumes that others have; the kind suite runs it
 			}
-			pod := only[*corev1.Pod](t, objects)
-			checkImages(t, pod.Spec)
-			checkVolumes(t, pod, payloadObjects(t, objects))
-			checkConsent(t, pod, objects)
+			checkImages(t, only[*corev1.Pod](t, objects).Spec)
+			opts := check.Options{Cluster: brought(objects)}
+			switch filepath.Base(file) {
+			case "pod-identity.yaml":
+				opts.PodVerbs = authz.PodVerbs(true)
+			case "cross-namespace.yaml": // its owner consents to one object, and to nothing more
+				rules := only[*rbacv1.Role](t, objects).Rules
+				if len(rules) != 1 || len(rules[0].Resources) != 1 || len(rules[0].ResourceNames) != 1 || len(rules[0].Verbs) != 1 {
+					t.Errorf("the Role has %v", rules)
+				}
+			}
+			checkVolumes(t, opts, manifests)
 		})
 	}
 }
@@ -92,131 +98,70 @@ func checkImages(t *testing.T, spec corev1.PodSpec) {
 	}
 }
 
-// checkVolumes does with each volume what the plugin would: it parses the
-// attributes and renders the files from the objects that the example brings.
-func checkVolumes(t *testing.T, example *corev1.Pod, objects payload.Objects) {
+// checkVolumes has `kubectl refvol check` find no problem, and a volume of the driver that shows something.
+func checkVolumes(t *testing.T, opts check.Options, manifests []byte) {
 	t.Helper()
-	for _, podVolume := range ours(t, example) {
-		csi := podVolume.CSI
-		if csi.ReadOnly == nil || !*csi.ReadOnly {
-			t.Errorf("volume %s: csi.readOnly must be true", podVolume.Name)
-		}
-		spec, err := volume.Parse(csi.VolumeAttributes, podOf(example), volume.AcrossNamespaces())
-		if err != nil {
-			t.Errorf("volume %s: %v", podVolume.Name, err)
-			continue
-		}
-		var opts payload.Options
-		if example.Spec.SecurityContext != nil {
-			opts.FSGroup = example.Spec.SecurityContext.FSGroup
-		}
-		resolved, leftOut, err := pod.Resolve(spec,
-			func(container string) (volume.Env, []string, error) {
-				return pod.Env(&example.Spec, podOf(example).Namespace, container)
-			},
-			func(name string) ([]volume.Source, error) {
-				return pod.VolumeSources(&example.Spec, field.NewPath("spec"), podOf(example).Namespace, name)
-			},
-			func(name string) []pod.Below { return pod.MountsBelow(&example.Spec, field.NewPath("spec"))[name] }, podVolume.Name, nil)
-		if err != nil || len(leftOut) > 0 {
-			t.Errorf("volume %s: %v; left out: %q", podVolume.Name, err, leftOut)
-			continue
-		}
-		shown, err := payload.Render(resolved, objects, opts)
-		if err != nil {
-			t.Errorf("volume %s: %v", podVolume.Name, err)
-			continue
-		}
-		if len(shown.Skipped) > 0 {
-			t.Errorf("volume %s: skipped: %v", podVolume.Name, shown.Skipped)
-		}
+	opts.Driver, opts.Namespace = driverName, exampleNamespace
+	checker, err := check.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := checker.Add(t.Context(), "manifests", bytes.NewReader(manifests)); err != nil {
+		t.Fatal(err)
+	}
+	report := checker.Report()
+	shows := slices.ContainsFunc(report.Workloads, func(w check.Workload) bool {
+		return slices.ContainsFunc(w.References, func(r check.Reference) bool { return r.Refvol })
+	})
+	if len(report.Problems) > 0 || !shows {
+		t.Errorf("problems %v in %+v", report.Problems, report.Workloads)
 	}
 }
 
-// ours returns the driver's volumes of a pod. Another volume is there to be shown by one of them,
-// and no container mounts it.
-func ours(t *testing.T, pod *corev1.Pod) []corev1.Volume {
-	t.Helper()
-	var found []corev1.Volume
-	shown := map[string]bool{}
-	for _, podVolume := range pod.Spec.Volumes {
-		if podVolume.CSI != nil && podVolume.CSI.Driver == driverName {
-			found = append(found, podVolume)
-			shown[podVolume.CSI.VolumeAttributes["volume"]] = true
-		}
-	}
-	for _, podVolume := range pod.Spec.Volumes {
-		if podVolume.CSI != nil {
-			continue
-		}
-		mounted := slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
-			return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == podVolume.Name })
-		})
-		if !shown[podVolume.Name] || mounted {
-			t.Errorf("volume %s: shown by a volume of %s: %t, mounted: %t", podVolume.Name, driverName, shown[podVolume.Name], mounted)
-		}
-	}
-	if len(found) == 0 {
-		t.Error("the pod has no volume of the driver")
-	}
-	return found
-}
+// brought is a cluster that has what an example brings: its ConfigMaps and Secrets, and the rights that its Roles give.
+type brought []runtime.Object
 
-func podOf(pod *corev1.Pod) volume.Pod {
-	return volume.Pod{Namespace: cmp.Or(pod.Namespace, exampleNamespace), Name: pod.Name, ServiceAccount: cmp.Or(pod.Spec.ServiceAccountName, "default")}
-}
-
-// checkConsent wants a Role and a RoleBinding for each object of another namespace.
-func checkConsent(t *testing.T, pod *corev1.Pod, objects []runtime.Object) {
-	t.Helper()
-	for _, podVolume := range ours(t, pod) {
-		spec, err := volume.Parse(podVolume.CSI.VolumeAttributes, podOf(pod), volume.AcrossNamespaces())
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		for _, use := range spec.CrossNamespaceRefs(podOf(pod)) {
-			role, binding := only[*rbacv1.Role](t, objects), only[*rbacv1.RoleBinding](t, objects)
-			rule := rbacv1.PolicyRule{
-				APIGroups: []string{""}, Resources: []string{strings.ToLower(string(use.Ref.Kind)) + "s"},
-				ResourceNames: []string{use.Ref.Name}, Verbs: []string{"get"},
-			}
-			if role.Namespace != use.Ref.Namespace || !reflect.DeepEqual(role.Rules, []rbacv1.PolicyRule{rule}) {
-				t.Errorf("the Role in %s has %v, want just %v in %s", role.Namespace, role.Rules, rule, use.Ref.Namespace)
-			}
-			subject := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: exampleNamespace, Name: podOf(pod).ServiceAccount}
-			if binding.Namespace != use.Ref.Namespace || binding.RoleRef.Name != role.Name || !reflect.DeepEqual(binding.Subjects, []rbacv1.Subject{subject}) {
-				t.Errorf("the RoleBinding in %s binds %v to %s, want %v", binding.Namespace, binding.Subjects, binding.RoleRef.Name, subject)
-			}
-		}
-	}
-}
-
-// payloadObjects returns the ConfigMaps and Secrets among objects in the form in
-// which volumes show them.
-func payloadObjects(t *testing.T, objects []runtime.Object) payload.Objects {
-	t.Helper()
-	found := payload.Objects{}
-	for _, object := range objects {
+func (b brought) Lookup(_ context.Context, ref volume.Ref) (check.Object, error) {
+	for _, object := range b {
+		found := check.Object{Exists: check.Yes}
 		switch object := object.(type) {
 		case *corev1.ConfigMap:
-			ref := volume.Ref{Kind: volume.ConfigMap, Namespace: cmp.Or(object.Namespace, exampleNamespace), Name: object.Name}
-			found[ref] = &volume.Object{Ref: ref, Data: bytesOf(object.Data), BinaryData: object.BinaryData}
+			found.Data, found.BinaryData = sets.KeySet(object.Data), sets.KeySet(object.BinaryData)
 		case *corev1.Secret:
-			ref := volume.Ref{Kind: volume.Secret, Namespace: cmp.Or(object.Namespace, exampleNamespace), Name: object.Name}
-			found[ref] = &volume.Object{Ref: ref, Data: bytesOf(object.StringData)}
-		case *corev1.Pod, *corev1.Namespace, *corev1.ServiceAccount, *rbacv1.Role, *rbacv1.RoleBinding, *batchv1.Job:
-		default:
-			t.Errorf("unexpected object %T", object)
+			found.Data = sets.KeySet(object.StringData)
+		}
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			return found, err
+		}
+		kind := volume.Kind(object.GetObjectKind().GroupVersionKind().Kind)
+		if ref == (volume.Ref{Kind: kind, Namespace: cmp.Or(accessor.GetNamespace(), exampleNamespace), Name: accessor.GetName()}) {
+			return found, nil
 		}
 	}
-	return found
+	return check.Object{Exists: check.No}, nil
 }
 
-func bytesOf(texts map[string]string) map[string][]byte {
-	values := make(map[string][]byte, len(texts))
-	for key, text := range texts {
-		values[key] = []byte(text)
+func (b brought) CanI(_ context.Context, account volume.ServiceAccount, ref volume.Ref, verb string) (check.Answer, error) {
+	var rules []rbacv1.PolicyRule
+	isBound := false
+	for _, object := range b {
+		switch object := object.(type) {
+		case *rbacv1.Role:
+			if object.Namespace == ref.Namespace {
+				rules = append(rules, object.Rules...)
+			}
+		case *rbacv1.RoleBinding:
+			to := object.Subjects[0]
+			isBound = isBound || object.Namespace == ref.Namespace && to.Namespace == account.Namespace && to.Name == account.Name
+		}
 	}
-	return values
+	if isBound && slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool {
+		return slices.Contains(r.ResourceNames, ref.Name) && slices.Contains(r.Resources, ref.Kind.Resource()) && slices.Contains(r.Verbs, verb)
+	}) {
+		return check.Yes, nil
+	}
+	return check.No, nil
 }
+
+func (brought) Text(context.Context, volume.Ref, string) ([]byte, error) { return nil, nil }

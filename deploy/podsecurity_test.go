@@ -13,7 +13,7 @@ import (
 // flags alone (TestComponents). All that a pod's spec can ask for and this one doesn't is zero: a
 // field that is set must be here, with its reason.
 func TestPodSecurity(t *testing.T) {
-	daemonSet := only[*appsv1.DaemonSet](t, render(t, "base"))
+	daemonSet := only[*appsv1.DaemonSet](t, renderWith(t, nil))
 	checkPodFields(t, &daemonSet.Spec.Template.Spec)
 	checkContainerFields(t, pluginContainer(t, daemonSet))
 }

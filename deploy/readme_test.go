@@ -9,11 +9,9 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/refvol/refvol/internal/doclines"
-	"github.com/refvol/refvol/pkg/payload"
-	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/check"
 )
 
 // TestReadmeExample holds the pods of the Deployment that a newcomer sees first to what the examples
@@ -27,13 +25,9 @@ func TestReadmeExample(t *testing.T) {
 	if len(blocks) == 0 {
 		t.Fatal("README.md has no example")
 	}
-	app := volume.Ref{Kind: volume.ConfigMap, Namespace: exampleNamespace, Name: "app"}
-	objects := payload.Objects{app: {Ref: app, Data: map[string][]byte{"app.yaml": []byte("x")}}}
 	for _, block := range blocks {
-		deployment := only[*appsv1.Deployment](t, decode(t, "README.md", []byte(block)))
-		pod := &corev1.Pod{ObjectMeta: deployment.Spec.Template.ObjectMeta, Spec: deployment.Spec.Template.Spec}
-		checkImages(t, pod.Spec)
-		checkVolumes(t, pod, objects)
+		checkImages(t, only[*appsv1.Deployment](t, decode(t, "README.md", []byte(block))).Spec.Template.Spec)
+		checkVolumes(t, check.Options{}, []byte(block))
 	}
 }
 

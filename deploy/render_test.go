@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
@@ -45,16 +46,21 @@ func build(dir string) ([]byte, error) {
 	return resources.AsYaml()
 }
 
+// rendered has the manifests of sets of components, by their names: kustomize takes long.
+var rendered = map[string][]byte{}
+
 // renderWith renders the base with components on top.
 func renderWith(t *testing.T, components []string) []runtime.Object {
 	t.Helper()
-	return render(t, kustomization(t, components, ""))
-}
-
-// renderOverlay renders the base with the lines of a kustomization on top.
-func renderOverlay(t *testing.T, lines string) []runtime.Object {
-	t.Helper()
-	return render(t, kustomization(t, nil, lines))
+	name := strings.Join(components, " ")
+	if rendered[name] == nil {
+		manifests, err := build(kustomization(t, components, ""))
+		if err != nil {
+			t.Fatalf("build the base with %q: %v", components, err)
+		}
+		rendered[name] = manifests
+	}
+	return decode(t, name, rendered[name])
 }
 
 // kustomization writes one as users do, with the base, components, and more lines. It returns the
@@ -85,22 +91,23 @@ func kustomization(t *testing.T, components []string, lines string) string {
 	return top
 }
 
-// decode reads a stream of YAML documents into typed objects. A field that the
-// type doesn't have, or one that is given twice, ends the test, as does a kind
-// that nothing here installs.
-func decode(t *testing.T, name string, stream []byte) []runtime.Object {
-	t.Helper()
+// decoder refuses a field that the type doesn't have, or one that is given twice, and a kind that nothing here installs.
+var decoder = sync.OnceValue(func() runtime.Decoder {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		admissionv1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, flowcontrolv1.AddToScheme,
 		monitoringv1.AddToScheme, networkingv1.AddToScheme, rbacv1.AddToScheme, storagev1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
-			t.Fatal(err)
+			panic(err)
 		}
 	}
-	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+})
 
+// decode reads a stream of YAML documents into typed objects.
+func decode(t *testing.T, name string, stream []byte) []runtime.Object {
+	t.Helper()
 	var objects []runtime.Object
 	documents := yaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(stream)))
 	defer documents.Close()
@@ -113,7 +120,10 @@ func decode(t *testing.T, name string, stream []byte) []runtime.Object {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		object, _, err := decoder.Decode(buffer[:n], nil, nil)
+		if len(bytes.TrimSpace(buffer[:n])) == 0 {
+			continue
+		}
+		object, _, err := decoder().Decode(buffer[:n], nil, nil)
 		if err != nil {
 			t.Fatalf("%s: decode %q: %v", name, buffer[:n], err)
 		}
