@@ -38,7 +38,7 @@ random() {
     REFVOL_SEEDS=300 tools/sandbox.sh go test "${flags[@]}" -run FuzzSequences ./pkg/writer &&
     REFVOL_SEEDS=300 tools/sandbox.sh go test "${flags[@]}" -run TestModel ./cmd/refvol-notify &&
     REFVOL_SEEDS=50 tools/sandbox.sh go -C e2e test "${flags[@]}" ./suites/envfile &&
-    REFVOL_SEEDS=50 go -C deploy test "${flags[@]}" . &&
+    REFVOL_LONG=1 REFVOL_SEEDS=50 go -C deploy test "${flags[@]}" . &&
     REFVOL_LONG=1 REFVOL_SEEDS=1-5000 go -C cmd/kubectl-refvol test "${flags[@]}" -run 'TestRolloutModel|TestWhatIsLinked' . &&
     REFVOL_LONG=1 tools/sandbox.sh go test "${flags[@]}" -run Faults ./pkg/writer &&
     REFVOL_LONG=1 go test "${flags[@]}" -run TestMemory ./pkg/report
@@ -57,7 +57,7 @@ simulation() {
 # The long forms of the suites that have no part of their own.
 suites() {
   local flags=(-race -trimpath -buildvcs=false -count=1 -v)
-  REFVOL_LONG=1 tools/sandbox.sh go -C e2e test "${flags[@]}" -timeout 35m ./suites/fleet ./suites/manifests &&
+  REFVOL_LONG=1 tools/sandbox.sh go -C e2e test "${flags[@]}" -timeout 35m ./suites/envfile ./suites/fleet ./suites/manifests ./suites/notify &&
     REFVOL_LONG=1 tools/sandbox.sh go -C e2e/suites/bench test "${flags[@]}" -timeout 20m .
 }
 

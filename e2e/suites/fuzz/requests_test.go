@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 	"unicode"
@@ -58,58 +57,6 @@ func (w *world) settle(t *testing.T, id, target string) {
 	}
 }
 
-// idForm is what a volume's id may be: a file's name and a mount's source hold it.
-var idForm = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
-
-func FuzzVolumeID(f *testing.F) {
-	for _, id := range []string{
-		"csi-0123456789abcdef", "a", ".", "..", "../x", "a/../../x", "/etc/passwd", "x\x00y", "x\n", "", " ", "-", "_x", ".json", "x.json", "x.json.tmp",
-		bystander, bystander + ".json", "../" + bystander, "csi-outside", "csi-foreign", "csi-near", "csi-part", "2:csi-near", "other.example.org:csi-foreign",
-		driver + ":x", "%2e%2e", `..\x`, "csi-\u00e9", strings.Repeat("x", 128), strings.Repeat("x", 129), strings.Repeat("../", 100), strings.Repeat("y", 1<<16),
-	} {
-		f.Add(id)
-	}
-	on := keep(f)
-	f.Fuzz(func(t *testing.T, id string) {
-		if !valid(id) || id == bystander {
-			return
-		}
-		on(t, func(w *world) { w.tryID(t, id) })
-	})
-}
-
-// tryID publishes a volume of an id, and has the id unpublished wherever else something is.
-func (w *world) tryID(t *testing.T, id string) {
-	t.Helper()
-	target := w.target(selfUID, settings)
-	request := w.request(id, selfUID, "app")
-	err := w.publish(request)
-	w.check(t, "publish", w.place(id, target))
-	if ok := idForm.MatchString(id) && len(id) <= 128; ok != (err == nil) {
-		t.Fatalf("publish: got %v; the id is valid: %t", err, ok)
-	} else if !ok {
-		wantRefused(t, err, "volume_id: ")
-		wantRefused(t, w.unpublish(id, target), "volume_id: ")
-		wantRefused(t, w.stats(id, target), "volume_id: ")
-	}
-	_ = w.stats(id, w.target(bystanderUID, settings))
-	for _, elsewhere := range w.elsewhere() {
-		_ = w.unpublish(id, elsewhere)
-	}
-	w.check(t, "unpublish elsewhere", place{})
-	w.settle(t, id, target)
-}
-
-// elsewhere are the paths of what is not the input's.
-func (w *world) elsewhere() []string {
-	return []string{
-		w.target(bystanderUID, settings), w.target(bystanderUID, settings) + "/..data",
-		w.target(otherUID, "foreign"), w.target(otherUID, "near"), w.target(otherUID, "part"), w.target("uid-link", "near"),
-		w.target(selfUID, "linked"), w.target(selfUID, "pointing"), w.target(selfUID, "taken"), w.target(selfUID, "file"),
-		w.kubelet + "/plugins/ours", w.outside + "/ours", w.outside + "/empty",
-	}
-}
-
 func FuzzTargetPath(f *testing.F) {
 	for _, path := range []string{
 		"{target}", "{bystander}", "{kubelet}/pods/uid-other/volumes/kubernetes.io~csi/idle/mount", "{kubelet}/pods/uid-self/volumes/kubernetes.io~csi/idle/mount",
@@ -146,7 +93,7 @@ func FuzzTargetPath(f *testing.F) {
 func (w *world) tryTarget(t *testing.T, path, uid string) {
 	t.Helper()
 	const id = "csi-target"
-	request := w.request(id, uid, "app")
+	request := w.request(id, uid)
 	request.TargetPath = path
 	at := w.place(id, path)
 	isPods := at.target != "" && path == w.target(uid, w.named(path))

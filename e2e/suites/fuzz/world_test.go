@@ -57,7 +57,7 @@ func newWorld(tb testing.TB) *world {
 	w.must(os.Remove(w.target(selfUID, settings)))
 	w.must(os.MkdirAll(filepath.Dir(w.target(bystanderUID, settings)), 0o750))
 	w.plugin = startPlugin(tb, w.top, w.kubelet)
-	w.mustPublish(bystander, bystanderUID, "app")
+	w.must(w.publish(w.request(bystander, bystanderUID)))
 	w.look()
 	return w
 }
@@ -224,7 +224,7 @@ func (w *world) mountDecoys() {
 }
 
 // request is one that publishes a volume of a ConfigMap, as a kubelet sends it.
-func (w *world) request(id, uid, configMap string) *csi.NodePublishVolumeRequest {
+func (w *world) request(id, uid string) *csi.NodePublishVolumeRequest {
 	return &csi.NodePublishVolumeRequest{
 		VolumeId:   id,
 		TargetPath: w.target(uid, settings),
@@ -234,24 +234,10 @@ func (w *world) request(id, uid, configMap string) *csi.NodePublishVolumeRequest
 			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
 		},
 		VolumeContext: map[string]string{
-			podName: "pod", podNamespace: "ns", podUID: uid, podAccount: "default",
-			"configMap": configMap,
+			// The keys by which a kubelet tells whose the volume is.
+			"csi.storage.k8s.io/pod.name": "pod", "csi.storage.k8s.io/pod.namespace": "ns", "csi.storage.k8s.io/pod.uid": uid,
+			"csi.storage.k8s.io/serviceAccount.name": "default", "configMap": "app",
 		},
-	}
-}
-
-// The keys by which a kubelet tells whose the volume is.
-const (
-	podName      = "csi.storage.k8s.io/pod.name"
-	podNamespace = "csi.storage.k8s.io/pod.namespace"
-	podUID       = "csi.storage.k8s.io/pod.uid"
-	podAccount   = "csi.storage.k8s.io/serviceAccount.name"
-)
-
-func (w *world) mustPublish(id, uid, configMap string) {
-	w.Helper()
-	if err := w.publish(w.request(id, uid, configMap)); err != nil {
-		w.Fatalf("publish %s: %v", id, err)
 	}
 }
 

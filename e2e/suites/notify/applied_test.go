@@ -51,8 +51,11 @@ func TestNginxReloads(t *testing.T) {
 	answers("third\n")
 }
 
-// TestPrometheusReloads: the request is repeated until Prometheus takes the configuration.
+// TestPrometheusReloads: the request is repeated until Prometheus takes the configuration. To build Prometheus takes minutes.
 func TestPrometheusReloads(t *testing.T) {
+	if harness.Scaled(true, false) {
+		t.Skipf("it runs in the long form (%s=1)", harness.LongVariable)
+	}
 	prometheus, err := harness.BuildPrometheusServer(t.Context(), t.TempDir(), os.Stderr)
 	if err != nil {
 		t.Fatal(err)

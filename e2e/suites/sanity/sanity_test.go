@@ -138,7 +138,7 @@ func TestSanity(t *testing.T) {
 	ginkgo.RunSpecs(t, suiteName, suite, reporter)
 	cases.Finalize()
 
-	checkSkips(t, reports)
+	checkRun(t, reports)
 	checkNothingLeft(t, shared.plugin)
 	if err := errors.Join(shared.wrapper.leaks(), shared.plugin.ShownLeaks(t.Context()), shared.plugin.DiskLeaks()); err != nil {
 		t.Error(err)
