@@ -108,9 +108,6 @@ TEST := test $(RACE) -vet=off -timeout 40m
 # have compiled.
 PLAIN_TEST = $(filter-out -race,$(TEST))
 
-# Prints the packages that have benchmarks.
-BENCHED := grep -rl --include='*_test.go' '^func Benchmark' pkg | xargs -n 1 dirname | sort -u | sed 's|^|./|'
-
 # Prints the packages whose tests have fake time. Their tests get one processor: Go's race detector keeps
 # one state for all timers of a bubble, and breaks ("ThreadSanitizer: CHECK failed", go.dev/issue/78156) if two
 # processors run such timers at the same moment.
@@ -127,7 +124,6 @@ programs:
 		apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $$missing >/dev/null || true; \
 	fi
 
-# Each benchmark runs once too, so that none rots; with -race, as all is compiled for that.
 .PHONY: test-unit
 test-unit: programs ## Run the unit tier: no root, no network, no built binaries
 	$(GO) $(TEST) $(SANDBOX) -cpu 1 $$($(BUBBLED))
@@ -136,11 +132,6 @@ test-unit: programs ## Run the unit tier: no root, no network, no built binaries
 	$(GO) -C cmd/kubectl-refvol $(TEST) -cpu 1 ./...
 	$(STATIC) -C tools $(PLAIN_TEST) $(ONCE) ./...
 	$(STATIC) -C tools/release $(PLAIN_TEST) -short ./...
-	@output=$$($(GO) test $(SANDBOX) $(RACE) -vet=off -run '^$$' -bench . -benchtime 1x $$($(BENCHED))) || { echo "$$output"; exit 1; }
-
-.PHONY: bench-micro
-bench-micro: ## Run the micro-benchmarks of the packages; BENCH=Write picks some, COUNT=10 repeats them
-	$(GO) test $(SANDBOX) -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) $$($(BENCHED))
 
 # The suites of the e2e module run programs that they don't import, and those of deploy/ read
 # files outside of their module, so a result that go kept says nothing of them: -count=1.

@@ -3,6 +3,7 @@ package deploy
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -10,7 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/refvol/refvol/internal/dice"
 )
 
 // TestChartAgainstPlugin: the plugin starts with all that the chart renders. What the plugin refuses, the chart refuses with the
@@ -22,40 +26,46 @@ func TestChartAgainstPlugin(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	const wontStart = "the plugin would not start"
-	for _, test := range []struct {
-		set  []pluginValue
-		says string
-	}{
-		{[]pluginValue{{"maxVolumeSize", "1Gi"}}, wontStart},
-		{[]pluginValue{{"maxTotalSize", "16Mi"}}, wontStart},
-		{[]pluginValue{{"maxVolumeSize", "1Gi"}, {"maxTotalSize", "1000M"}}, wontStart},
-		{[]pluginValue{{"maxVolumeSize", "0"}}, wontStart},
-		{[]pluginValue{{"maxCachedSize", "0.0Mi"}}, wontStart},
-		{[]pluginValue{{"defaultSpread", "2h"}}, wontStart},
-		{[]pluginValue{{"defaultSpread", "500ms"}}, wontStart},
-		{[]pluginValue{{"defaultSpread", "1h0.000001ms"}}, wontStart},
-		{[]pluginValue{{"resyncInterval", "0s"}}, wontStart},
-		{[]pluginValue{{"publishWait", "9999999h"}}, wontStart},
-		{[]pluginValue{{"crossNamespace", true}}, wontStart},
-		{nil, ""},
-		{[]pluginValue{{"maxVolumeSize", "1Gi"}, {"maxTotalSize", "1Gi"}}, ""},
-		{[]pluginValue{{"maxVolumeSize", "1.000000001Ki"}, {"maxTotalSize", "1025"}}, ""},
-		{[]pluginValue{{"maxVolumeSize", "0.5Gi"}}, ""},
-		{[]pluginValue{{"maxVolumeSize", "524288k"}}, ""},
-		{[]pluginValue{{"defaultSpread", "0s"}}, ""},
-		{[]pluginValue{{"defaultSpread", "0.999s1ms"}}, ""},
-		{[]pluginValue{{"defaultSpread", "59m60s"}}, ""},
-		{[]pluginValue{{"publishWait", "0"}, {"resyncInterval", "1ms"}}, ""},
-		{[]pluginValue{{"crossNamespace", true}, {"identity", "pod"}}, ""},
-		{[]pluginValue{{"changeDetection", "Get"}, {"logFormat", "json"}, {"logLevel", 10}}, ""},
+	for _, set := range [][]pluginValue{
+		{{"maxVolumeSize", "1Gi"}},
+		{{"maxTotalSize", "16Mi"}},
+		{{"maxVolumeSize", "1Gi"}, {"maxTotalSize", "1000M"}},
+		{{"maxVolumeSize", "0"}},
+		{{"maxCachedSize", "0.0Mi"}},
+		{{"defaultSpread", "2h"}},
+		{{"defaultSpread", "500ms"}},
+		{{"defaultSpread", "1h0.000001ms"}},
+		{{"resyncInterval", "0s"}},
+		{{"publishWait", "9999999h"}},
+		{{"crossNamespace", true}},
 	} {
-		t.Run(fmt.Sprint(test.set), func(t *testing.T) {
-			if refused := comparePlugin(t, program, test.set); (refused == "") != (test.says == "") || !strings.Contains(refused, test.says) {
-				t.Errorf("the chart says %q, want %q", refused, test.says)
+		t.Run(fmt.Sprint(set), func(t *testing.T) {
+			if refused := comparePlugin(t, program, set); !strings.Contains(refused, "the plugin would not start") {
+				t.Errorf("the chart says %q", refused)
 			}
 		})
 	}
+	for _, set := range [][]pluginValue{
+		nil,
+		{{"maxVolumeSize", "1Gi"}, {"maxTotalSize", "1Gi"}},
+		{{"maxVolumeSize", "1.000000001Ki"}, {"maxTotalSize", "1025"}},
+		{{"maxVolumeSize", "0.5Gi"}},
+		{{"maxVolumeSize", "524288k"}},
+		{{"defaultSpread", "0s"}},
+		{{"defaultSpread", "0.999s1ms"}},
+		{{"defaultSpread", "59m60s"}},
+		{{"publishWait", "0"}, {"resyncInterval", "1ms"}},
+		{{"crossNamespace", true}, {"identity", "pod"}},
+	} {
+		t.Run(fmt.Sprint(set), func(t *testing.T) {
+			if refused := comparePlugin(t, program, set); refused != "" {
+				t.Errorf("the chart refuses it: %s", refused)
+			}
+		})
+	}
+	dice.Each(t, 150, func(t *testing.T, random *rand.Rand) {
+		comparePlugin(t, program, randomPluginValues(random))
+	})
 }
 
 // pluginValue is a value of the chart that becomes a flag.
@@ -77,7 +87,7 @@ func (v pluginValue) flag() string {
 // comparePlugin renders the chart with values, and gives them to the plugin. It returns why the chart refuses them, or nothing.
 func comparePlugin(t *testing.T, program string, set []pluginValue) string {
 	t.Helper()
-	loaded, err := load()
+	loaded, err := loader.LoadDir(chart)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,4 +139,41 @@ func refusal(t *testing.T, program string, args []string) string {
 		t.Fatalf("%q: %v: %s", args, err, text)
 		return ""
 	}
+}
+
+// randomPluginValues returns some values that become flags. Most of them are usual, so that the plugin accepts many sets.
+func randomPluginValues(random *rand.Rand) []pluginValue {
+	pick := func(usual, odd []string) string {
+		if random.IntN(24) > 0 || odd == nil {
+			return usual[random.IntN(len(usual))]
+		}
+		return odd[random.IntN(len(odd))]
+	}
+	size := func() string {
+		return pick([]string{""}, []string{"+", "-", " "}) +
+			pick([]string{"1", "8", "16", "32", "100", "512", "1024", "0.5", "1.5"}, []string{"0", "0.0", "00", "007", ".5", "1.", "0.0000000001", "12345678901234567890", "", "big"}) +
+			pick([]string{"k", "M", "G", "Ki", "Mi", "Mi", "Gi", "T", "Ti", ""}, []string{"P", "E", "Pi", "Ei", "m", "u", "n", "e3", "E3", "e+3", "e-3", "K", "MB", "mi", " "})
+	}
+	duration := func() string {
+		text := pick([]string{""}, []string{"-", "+"})
+		for range 1 + random.IntN(2) {
+			text += pick([]string{"1", "2", "5", "30", "59.5", "500", "1000", "0"}, []string{"0.0000000001", "999999999999", ".5", "1.", "", "soon"}) +
+				pick([]string{"ms", "s", "s", "m", "h"}, []string{"us", "µs", "ns", "d", ""})
+		}
+		return text
+	}
+	all := []pluginValue{
+		{"identity", pick([]string{"node", "pod", "plugin"}, []string{"Pod", ""})},
+		{"crossNamespace", random.IntN(4) == 0},
+		{"changeDetection", pick([]string{"Watch", "Cache", "Get"}, []string{"watch", ""})},
+		{"logFormat", pick([]string{"text", "json"}, []string{"xml"})},
+		{"logLevel", random.IntN(11)},
+		{"resyncInterval", duration()},
+		{"defaultSpread", duration()},
+		{"publishWait", duration()},
+		{"maxVolumeSize", size()},
+		{"maxTotalSize", size()},
+		{"maxCachedSize", size()},
+	}
+	return slices.DeleteFunc(all, func(pluginValue) bool { return random.IntN(3) > 0 })
 }
