@@ -58,7 +58,7 @@ func (s *shell) apply(text string) (file string) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		s.pods.t.Fatal(err)
 	}
-	s.output("kubectl create --filename=" + file)
+	s.output("kubectl create --filename=- <'" + file + "'") // kubectl would take a comma of the path for the end of a name
 	return file
 }
 
