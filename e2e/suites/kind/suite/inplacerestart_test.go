@@ -17,8 +17,8 @@ const restartLabel = "refvol.dev/restart"
 const restartTimeout = 6 * time.Minute
 
 // A labelled pod restarts in place with new values of a ConfigMap by env, by a file and by subPaths of two kinds of volumes, and of a
-// Secret by envFrom. A pod without the label keeps its variables. It runs with no other test, as the command looks at all nodes.
-func TestRestartInPlace(t *testing.T) {
+// Secret by envFrom. A pod without the label keeps its variables.
+func testRestartInPlace(t *testing.T) {
 	n := newNamespace(t)
 	n.needsPolicies()
 	n.setConfigMap("settings", object{"mode": "slow"})

