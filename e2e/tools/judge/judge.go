@@ -8,16 +8,6 @@ import (
 	"strings"
 )
 
-// About returns nil if one line both names the volume and has the text.
-func About(lines []string, volume, text string) error {
-	for _, line := range lines {
-		if strings.Contains(line, `"`+volume+`"`) && strings.Contains(line, text) {
-			return nil
-		}
-	}
-	return fmt.Errorf("no line about %s has %q: %q", volume, text, lines)
-}
-
 // Control is the positive control of a search: it returns an error unless the text that was searched has all texts that must be in it. A search
 // that finds nothing has proven nothing if it read the wrong place.
 func Control(place, searched string, wants ...string) error {

@@ -5,28 +5,6 @@ import (
 	"testing"
 )
 
-// TestAbout: a line proves only what it says itself.
-func TestAbout(t *testing.T) {
-	const line = `MountVolume.SetUp failed for volume "deleted-native" : configmap "deleted" not found`
-	for name, test := range map[string]struct {
-		lines []string
-		found bool
-	}{
-		"none":                      {nil, false},
-		"the line":                  {[]string{"Started container", line}, true},
-		"of another one":            {[]string{`MountVolume.SetUp failed for volume "other-native" : configmap "other" not found`}, false},
-		"another reason":            {[]string{`MountVolume.SetUp failed for volume "deleted-native" : object "ns"/"deleted" not registered`}, false},
-		"in two lines":              {[]string{`MountVolume.SetUp failed for volume "deleted-native"`, `configmap "deleted" not found`}, false},
-		"a volume of a longer name": {[]string{`MountVolume.SetUp failed for volume "not-deleted-native" : configmap "deleted" not found`}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if err := About(test.lines, "deleted-native", `"deleted" not found`); (err == nil) != test.found {
-				t.Errorf("found %t: %v", !test.found, err)
-			}
-		})
-	}
-}
-
 // TestControl: a search of the wrong place fails.
 func TestControl(t *testing.T) {
 	for name, test := range map[string]struct {

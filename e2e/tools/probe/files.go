@@ -10,30 +10,13 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/e2e/tools/probe/answers"
 )
 
-// entry is one file, directory or link.
-type entry struct {
-	// Path is relative to the root of the walk; the root itself is ".".
-	Path string `json:"path"`
-	// Type is "file", "dir", "link" or "other".
-	Type string `json:"type"`
-	// Mode is the permission bits with setuid, setgid and sticky, in octal.
-	Mode string `json:"mode"`
-	UID  uint32 `json:"uid"`
-	GID  uint32 `json:"gid"`
-	// Link is what a link points to.
-	Link string `json:"link,omitempty"`
-	// Content is what a file holds, in base64.
-	Content []byte `json:"content,omitempty"`
-	// Denied tells that a file's content, or what is in a directory, may not be read, or that
-	// the directory was removed.
-	Denied bool `json:"denied,omitempty"`
-}
-
 // tree lists everything at and below root and follows no link.
-func tree(root string) ([]entry, error) {
-	entries := []entry{}
+func tree(root string) ([]answers.Entry, error) {
+	entries := []answers.Entry{}
 	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if cannotList := errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist); cannotList && len(entries) > 0 {
 			// The walk comes again to a directory that it could not read, right after
@@ -55,12 +38,12 @@ func tree(root string) ([]entry, error) {
 	return entries, err
 }
 
-func describe(path string) (entry, error) {
+func describe(path string) (answers.Entry, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
-		return entry{}, fmt.Errorf("lstat %s: %w", path, err)
+		return answers.Entry{}, fmt.Errorf("lstat %s: %w", path, err)
 	}
-	e := entry{Type: "other", Mode: fmt.Sprintf("%04o", st.Mode&0o7777), UID: st.Uid, GID: st.Gid}
+	e := answers.Entry{Type: "other", Mode: fmt.Sprintf("%04o", st.Mode&0o7777), UID: st.Uid, GID: st.Gid}
 	var err error
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:

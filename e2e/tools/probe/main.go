@@ -17,6 +17,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/refvol/refvol/e2e/tools/probe/answers"
 )
 
 const usage = `usage:
@@ -31,8 +33,7 @@ const usage = `usage:
                                             read that fails, until SIGTERM
   probe reload PERIOD FILE                  the clock's name, then in JSON each text that it reads, by a descriptor
                                             that it opens each PERIOD, until SIGTERM
-  probe obey FILE                           each text that FILE gets, a line each, until one that begins with "bad", which
-                                            is an error, or SIGTERM
+  probe obey FILE                           as follow, until a text that begins with "bad", which is an error
   probe events PATHS DIR                    "ready", then a line for each event (inotify) of the PATHS, separated by commas, in
                                             DIR, until SIGTERM
   probe mounts TEXT                         the mounts of all processes that have TEXT, in JSON
@@ -60,61 +61,54 @@ func main() {
 
 // run does what args say and writes the answer to out.
 func run(ctx context.Context, out io.Writer, args []string) error {
+	// args is how many arguments a command has, or at least has if it takes more.
+	commands := map[string]struct {
+		args int
+		more bool
+		run  func(a []string) error
+	}{
+		"sleep":    {0, false, func([]string) error { return sleep(ctx) }},
+		"read":     {1, false, func(a []string) error { return read(out, a[0]) }},
+		"tree":     {1, false, func(a []string) error { return answer(out)(tree(a[0])) }},
+		"write":    {2, false, func(a []string) error { return write(out, a[0], a[1]) }},
+		"await":    {3, false, func(a []string) error { return await(ctx, out, a[0], a[1], a[2]) }},
+		"login":    {3, false, func(a []string) error { return login(ctx, out, a[0], a[1], a[2]) }},
+		"follow":   {1, true, func(a []string) error { return follow(ctx, out, false, a) }},
+		"obey":     {1, false, func(a []string) error { return follow(ctx, out, true, a) }},
+		"reload":   {2, false, func(a []string) error { return reload(ctx, out, a[0], a[1]) }},
+		"events":   {2, false, func(a []string) error { return followEvents(ctx, out, strings.Split(a[0], ","), a[1]) }},
+		"mounts":   {1, false, func(a []string) error { return answer(out)(mounts(a[0]), nil) }},
+		"attack":   {1, false, func(a []string) error { return assail(ctx, out, attack, a[0]) }},
+		"remount":  {1, false, func(a []string) error { return assail(ctx, out, remount, a[0]) }},
+		"escape":   {1, false, func(a []string) error { return assail(ctx, out, escape, a[0]) }},
+		"install":  {1, false, func(a []string) error { return install(a[0]) }},
+		"curl":     {1, true, func(a []string) error { return curl(ctx, out, a) }},
+		"serve":    {2, false, func(a []string) error { return serve(ctx, a[0], a[1]) }},
+		"requests": {1, false, func(a []string) error { return sendRequests(ctx, out, a[0]) }},
+	}
 	if len(args) == 0 {
 		return errors.New(usage)
 	}
-	command, args := args[0], args[1:]
-	switch {
-	case command == "sleep" && len(args) == 0:
-		<-ctx.Done()
-		return nil
-	case command == "read" && len(args) == 1:
-		return read(out, args[0])
-	case command == "tree" && len(args) == 1:
-		return answer(out)(tree(args[0]))
-	case command == "write" && len(args) == 2:
-		return write(out, args[0], args[1])
-	case command == "await" && len(args) == 3:
-		return await(ctx, out, args[0], args[1], args[2])
-	case command == "login" && len(args) == 3:
-		return login(ctx, out, args[0], args[1], args[2])
-	case command == "follow" && len(args) >= 1:
-		return follow(ctx, out, args)
-	case command == "reload" && len(args) == 2:
-		return reload(ctx, out, args[0], args[1])
-	case command == "obey" && len(args) == 1:
-		return obey(ctx, out, args[0])
-	case command == "events" && len(args) == 2:
-		return followEvents(ctx, out, strings.Split(args[0], ","), args[1])
-	case command == "mounts" && len(args) == 1:
-		return answer(out)(mounts("/proc", args[0]))
-	case command == "install" && len(args) == 1:
-		return install(args[0])
-	case command == "curl" && len(args) > 0:
-		return curl(ctx, out, args)
-	case command == "serve" && len(args) == 2:
-		return serve(ctx, args[0], args[1])
-	case command == "requests" && len(args) == 1:
-		return sendRequests(ctx, out, args[0])
-	case len(args) == 1:
-		return assail(ctx, out, command, args[0])
+	command, ok := commands[args[0]]
+	if args = args[1:]; !ok || len(args) < command.args || len(args) > command.args && !command.more {
+		return errors.New(usage)
 	}
-	return errors.New(usage)
+	return command.run(args)
+}
+
+func sleep(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
 }
 
 // assail makes the attacks that the argument asks for.
-func assail(ctx context.Context, out io.Writer, command, arg string) error {
-	how, ok := map[string]func(context.Context, *assault) (siege, error){
-		"attack": attack, "remount": remount, "escape": escape,
-	}[command]
-	if !ok {
-		return errors.New(usage)
-	}
-	a := new(assault)
+func assail(ctx context.Context, out io.Writer, how func(context.Context, *answers.Assault) (*siege, error), arg string) error {
+	a := new(answers.Assault)
 	if err := json.Unmarshal([]byte(arg), a); err != nil {
 		return fmt.Errorf("assault %q: %w", arg, err)
 	}
-	return answer(out)(how(ctx, a))
+	s, err := how(ctx, a)
+	return answer(out)(s, err)
 }
 
 // answer returns a function that writes a value to out in JSON, unless there is an

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/e2e/tools/probe/answers"
 	"github.com/refvol/refvol/e2e/tools/probe/clock"
 )
 
@@ -21,20 +22,12 @@ const (
 	// pollInterval bounds how late a change is noticed by await and login. Polling, because the tests measure when a
 	// reader sees a change, not when it is told of one.
 	pollInterval = time.Millisecond
-	// obeyInterval is the time between two reads of obey.
-	obeyInterval = 200 * time.Millisecond
 	// followInterval is how long follow and reload do not read at most.
 	followInterval = 50 * time.Millisecond
 )
 
-// reading tells how texts came into files.
-type reading struct {
-	// Reads counts the reads, and Failed those of them that went wrong.
-	Reads  int `json:"reads"`
-	Failed int `json:"failed"`
-	// Error tells of the last read that failed.
-	Error string `json:"error,omitempty"`
-}
+// reading counts the reads, and those that went wrong.
+type reading struct{ answers.Reading }
 
 // fails counts a read that went wrong.
 func (r *reading) fails(why string) { r.Failed, r.Error = r.Failed+1, why }
@@ -55,7 +48,7 @@ func until(ctx context.Context, out io.Writer, timeout string, look func(*readin
 		r.Reads++
 		done, err := look(&r)
 		if done || err != nil {
-			return answer(out)(r, err)
+			return answer(out)(r.Reading, err)
 		}
 		if r.Reads == 1 {
 			if _, err := fmt.Fprintln(out, "ready"); err != nil {
@@ -91,22 +84,13 @@ func readFile(file string) ([]byte, error) {
 	return content, err
 }
 
-// told is a text that a file got, or a read that went wrong.
-type told struct {
-	File string `json:"file"`
-	Text string `json:"text"`
-	// Error is set if the read failed.
-	Error string `json:"error,omitempty"`
-	// Reads counts the reads of the file up to this one.
-	Reads int `json:"reads"`
-	// At is the time after the read, by the clock of package clock.
-	At time.Duration `json:"at"`
-}
+// told is the last that was told of a file.
+type told struct{ answers.Told }
 
 // tell writes it to out, in JSON and with the time.
 func (t *told) tell(out io.Writer, at time.Duration) error {
 	t.At = at
-	return json.NewEncoder(out).Encode(t)
+	return json.NewEncoder(out).Encode(t.Told)
 }
 
 // nameClock writes the clock's name to out.
@@ -119,8 +103,9 @@ func nameClock(out io.Writer) error {
 }
 
 // follow reads the files until ctx ends: when something is renamed in a file's directory, as
-// volumes of ConfigMaps change, and each followInterval. It tells of what the read before did not give.
-func follow(ctx context.Context, out io.Writer, files []string) error {
+// volumes of ConfigMaps change, and each followInterval. It tells of what the read before did not give. If it obeys, it ends with an error
+// at a text that begins with bad, as a program does whose configuration is bad.
+func follow(ctx context.Context, out io.Writer, obeys bool, files []string) error {
 	renames, err := watchDirectories(files)
 	if err != nil {
 		return err
@@ -135,6 +120,9 @@ func follow(ctx context.Context, out io.Writer, files []string) error {
 		for i, file := range files {
 			if err := last[i].follow(out, file); err != nil {
 				return err
+			}
+			if obeys && strings.HasPrefix(last[i].Text, "bad") {
+				return fmt.Errorf("%s is bad", file)
 			}
 		}
 		if err := renames.SetReadDeadline(time.Now().Add(followInterval)); err != nil {
@@ -151,7 +139,7 @@ func follow(ctx context.Context, out io.Writer, files []string) error {
 func (t *told) follow(out io.Writer, file string) error {
 	content, err := readFile(file)
 	t.Reads++
-	now := told{File: file, Text: string(content), Reads: t.Reads}
+	now := told{answers.Told{File: file, Text: string(content), Reads: t.Reads}}
 	switch {
 	case err != nil:
 		now.Error = err.Error()
@@ -165,32 +153,6 @@ func (t *told) follow(out io.Writer, file string) error {
 		return err
 	}
 	return now.tell(out, at)
-}
-
-// obey is a program that reads its configuration again and again, and ends with an error if that is bad. It tells of each change.
-func obey(ctx context.Context, out io.Writer, file string) error {
-	ticker := time.NewTicker(obeyInterval)
-	defer ticker.Stop()
-	for seen := ""; ; {
-		content, err := readFile(file)
-		if err != nil {
-			return err
-		}
-		if text := string(content); text != seen {
-			if _, err := fmt.Fprintln(out, text); err != nil {
-				return err
-			}
-			seen = text
-		}
-		if strings.HasPrefix(seen, "bad") {
-			return fmt.Errorf("%s is bad", file)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
 }
 
 // watchDirectories has the kernel tell of what is renamed in the files' directories. Reads
@@ -220,7 +182,7 @@ func reload(ctx context.Context, out io.Writer, period, path string) error {
 	if err := nameClock(out); err != nil {
 		return err
 	}
-	last := told{File: path}
+	last := told{answers.Told{File: path}}
 	for ctx.Err() == nil {
 		if err := last.useOpen(ctx, out, every); err != nil {
 			return err

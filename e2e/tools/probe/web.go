@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -22,15 +21,12 @@ func serve(ctx context.Context, address, name string) error {
 	if strings.HasPrefix(value, "bad") {
 		return fmt.Errorf("%s is bad", name)
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return err
-	}
 	server := &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, value) }), ReadHeaderTimeout: time.Second,
+		Addr: address, ReadHeaderTimeout: time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, value) }),
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(listener) }()
+	go func() { ended <- server.ListenAndServe() }()
 	select {
 	case err := <-ended:
 		return err
@@ -38,11 +34,7 @@ func serve(ctx context.Context, address, name string) error {
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	err = server.Shutdown(bounded)
-	if ended := <-ended; !errors.Is(ended, http.ErrServerClosed) {
-		err = errors.Join(err, ended)
-	}
-	return err
+	return server.Shutdown(bounded)
 }
 
 // served counts the requests that were sent, and those that failed.
@@ -56,26 +48,17 @@ func sendRequests(ctx context.Context, out io.Writer, url string) error {
 	ticker, tell := time.NewTicker(requestEvery), time.NewTicker(time.Second)
 	defer ticker.Stop()
 	defer tell.Stop()
-	var all served
-	count := func(err error) {
-		all.Sent++
-		if err != nil {
-			all.Failed++
-		}
-	}
-	for under := 0; ; {
+	for all := (served{}); ; {
 		select {
 		case <-ctx.Done():
-			for ; under > 0; under-- {
-				count(<-results)
-			}
 			return nil
 		case <-ticker.C:
-			under++
 			go func() { results <- request(client, url) }()
 		case err := <-results:
-			under--
-			count(err)
+			all.Sent++
+			if err != nil {
+				all.Failed++
+			}
 		case <-tell.C:
 			if err := json.NewEncoder(out).Encode(all); err != nil {
 				return err

@@ -3,16 +3,12 @@ package suite
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"path"
-	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -67,7 +63,7 @@ func newCluster() (*cluster, error) {
 func (c *cluster) findPlugin(ctx context.Context, namespace, node string) (*corev1.Pod, error) {
 	pods, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: pluginLabels,
-		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
+		FieldSelector: "spec.nodeName=" + node,
 	})
 	if err != nil || len(pods.Items) == 0 {
 		return nil, err
@@ -75,49 +71,12 @@ func (c *cluster) findPlugin(ctx context.Context, namespace, node string) (*core
 	return &pods.Items[0], nil
 }
 
-// mustPlugin is findPlugin for a test that needs it.
-func (c *cluster) mustPlugin(t *testing.T, namespace, node string) *corev1.Pod {
-	t.Helper()
-	pod, err := c.findPlugin(t.Context(), namespace, node)
-	if err != nil || pod == nil {
-		t.Fatalf("plugin of %s: %v, %v", node, pod, err)
-	}
-	return pod
-}
-
-// nodePaths are directories of the plugin, as the node knows them.
-type nodePaths struct{ pods, socket string }
-
-// pluginPaths reads from the plugin's pod where on the node it finds the pods' directories,
-// and has the directory of its socket.
-func pluginPaths(t *testing.T, plugin *corev1.Pod) nodePaths {
-	t.Helper()
-	flags := map[string]string{}
-	container := plugin.Spec.Containers[0]
-	for _, arg := range container.Args {
-		name, value, _ := strings.Cut(arg, "=")
-		flags[name] = value
-	}
-	hostPaths := map[string]string{}
-	for _, v := range plugin.Spec.Volumes {
-		if v.HostPath != nil {
-			hostPaths[v.Name] = v.HostPath.Path
-		}
-	}
-	onNode := func(path string) string {
-		for _, m := range container.VolumeMounts {
-			if rest, ok := strings.CutPrefix(path, m.MountPath); ok && hostPaths[m.Name] != "" {
-				return hostPaths[m.Name] + rest
-			}
-		}
-		t.Fatalf("%s of the plugin's container is not on the node", path)
-		return ""
-	}
-	return nodePaths{
-		pods:   onNode(flags["--kubelet-dir"] + "/pods"),
-		socket: path.Dir(onNode(strings.TrimPrefix(flags["--endpoint"], "unix://"))),
-	}
-}
+// The directories on a node of the pods, of the sockets of drivers, and of their registrations.
+const (
+	podsDir          = "/var/lib/kubelet/pods/"
+	socketsDir       = "/var/lib/kubelet/plugins/"
+	registrationsDir = "/var/lib/kubelet/plugins_registry/"
+)
 
 // eventually calls check until it returns nil, and fails the test with its last
 // error after the timeout.
@@ -151,9 +110,4 @@ func poll(ctx context.Context, check func(context.Context) error) error {
 			return last
 		}
 	}
-}
-
-// milliseconds formats a duration as the tests report it.
-func milliseconds(d time.Duration) string {
-	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
 }

@@ -27,9 +27,6 @@ func kubectlRefvol(t *testing.T, args ...string) (r commandResult) {
 	return r
 }
 
-// loadInterval is how often the programs of testRotatePassword load their password: the new file is there long before.
-const loadInterval = 4 * time.Second
-
 // testRotatePassword does the commands of the recipe, for 30 pods whose programs load the password now and then. When the
 // second command says yes, no login fails any more if the old one is revoked: all have loaded the new one.
 func testRotatePassword(t *testing.T) {
@@ -45,12 +42,10 @@ func testRotatePassword(t *testing.T) {
 	for i := range pods {
 		spec := newPod(fmt.Sprintf("app-%02d", i), refvol("login", attributes{"secret": "db"}))
 		spec.Spec.NodeName = workers[i%len(workers)]
-		spec.Spec.Containers[0].Args = []string{"reload", loadInterval.String(), mountDir + "login/password"}
+		spec.Spec.Containers[0].Args = []string{"reload", "4s", mountDir + "login/password"} // the new file is there long before
 		pods[i] = n.create(spec)
 	}
-	for _, p := range pods {
-		p.awaitReady()
-	}
+	awaitReady(pods...)
 	for _, p := range pods { // a pod is ready before its program has read anything
 		p.awaitHistory("a text", func(h history) bool { return len(h.told) > 0 })
 	}
@@ -69,5 +64,5 @@ func testRotatePassword(t *testing.T) {
 		last = max(last, got.At)
 	}
 	t.Logf("the last of %d pods had the new password %s after the change, and the answer came after %s", len(pods),
-		milliseconds(last-changed), milliseconds(revoked-changed))
+		(last - changed).Round(time.Millisecond), (revoked - changed).Round(time.Millisecond))
 }

@@ -6,8 +6,9 @@
 //
 // A test that doesn't call Parallel runs alone: it measures a time, asks about all nodes,
 // or takes a node down. Those that take the plugin or the
-// kubelet of one node down and measure nothing run beside the others, one at a time, on
-// the node of the control plane, see takeNode.
+// kubelet of one node down and measure nothing run beside the others on
+// the node of the control plane, see takeNode and shareNode. As a kubelet is down for a moment there, what other tests ask of a pod on
+// that node must be asked again.
 //
 // Some tests restart a node or its kubelet: the nodes are containers of the engine that DOCKER_HOST names.
 package suite

@@ -82,7 +82,12 @@ func envPod(t *testing.T) *corev1.Pod {
 	spec.Spec.EnableServiceLinks = new(false)
 	spec.Spec.Containers = nil
 	for _, env := range containers {
-		volume := refvol(env.Name, attributes{"sources": envSources(t, env)})
+		file := func(source string) string { return env.Name + "." + source } // an event names a file by its path, and is on the pod
+		sources := toJSON(t, []map[string]any{
+			{"env": map[string]any{"path": file("env"), "format": "shell", "envFrom": env.EnvFrom, "env": env.Env}},
+			{"podEnv": map[string]any{"path": file("podEnv"), "format": "shell", "container": env.Name}},
+		})
+		volume := refvol(env.Name, attributes{"sources": sources})
 		c := newContainer(env.Name, []corev1.Volume{volume})
 		c.EnvFrom, c.Env = env.EnvFrom, env.Env
 		spec.Spec.Containers = append(spec.Spec.Containers, c)
@@ -91,34 +96,9 @@ func envPod(t *testing.T) *corev1.Pod {
 	return spec
 }
 
-// envSources returns the sources of a container's env files, in the format of shells.
-func envSources(t *testing.T, c corev1.Container) string {
-	t.Helper()
-	var sources []map[string]any
-	for _, kind := range envSourceKinds() {
-		source := map[string]any{"path": envPath(c.Name, kind), "format": "shell"}
-		if kind == "podEnv" {
-			source["container"] = c.Name
-		} else {
-			source["envFrom"], source["env"] = c.EnvFrom, c.Env
-		}
-		sources = append(sources, map[string]any{kind: source})
-	}
-	return toJSON(t, sources)
-}
-
-// envSourceKinds are the sources of the env files that a container's volume has.
-func envSourceKinds() []string { return []string{"env", "podEnv"} }
-
-// envPath is in a volume of the container. An event names a file by its path, and is on
-// the pod, so the container is in it.
-func envPath(container, source string) string { return container + "." + source }
-
-// isVariable tells whether shells take the name. Containers may have
+// variable is what shells take as a name. Containers may have
 // variables of other names; a file leaves these out.
-func isVariable(name string) bool {
-	return regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`).MatchString(name)
-}
+var variable = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 
 // parseShell has the shell of this machine source the file.
 func parseShell(t *testing.T, content string) map[string]string {
@@ -167,23 +147,18 @@ func checkEnvFiles(t *testing.T, p *pod, c corev1.Container) {
 		return content
 	}
 	actual := environment(read("/proc/1/environ"))
-	maps.DeleteFunc(actual, func(name, _ string) bool { return setByOthers(name) })
-	for _, source := range envSourceKinds() {
-		path := envPath(c.Name, source)
-		got := parseShell(t, read(mountDir+c.Name+"/"+path))
+	maps.DeleteFunc(actual, func(name, _ string) bool { // of the runtime (TERM from CRI-O), and of the API server's Service
+		return strings.HasPrefix(name, "KUBERNETES_") || slices.Contains([]string{"PATH", "HOME", "HOSTNAME", "TERM"}, name)
+	})
+	for _, source := range []string{"env", "podEnv"} {
+		got := parseShell(t, read(mountDir+c.Name+"/"+c.Name+"."+source))
 		want := maps.Clone(actual)
 		maps.DeleteFunc(want, func(name, _ string) bool { // an event tells of these
 			_, there := got[name]
-			return !there && !isVariable(name)
+			return !there && !variable.MatchString(name)
 		})
 		if !maps.Equal(got, want) {
-			t.Errorf("%s: got %q\nwant %q\nenvFrom %s\nenv %s", path, got, want, toJSON(t, c.EnvFrom), toJSON(t, c.Env))
+			t.Errorf("%s: got %q\nwant %q\nenvFrom %s\nenv %s", source, got, want, toJSON(t, c.EnvFrom), toJSON(t, c.Env))
 		}
 	}
-}
-
-// setByOthers tells whether a container has the variable from its runtime (TERM from CRI-O), or because
-// of the API server's Service.
-func setByOthers(name string) bool {
-	return strings.HasPrefix(name, "KUBERNETES_") || slices.Contains([]string{"PATH", "HOME", "HOSTNAME", "TERM"}, name)
 }

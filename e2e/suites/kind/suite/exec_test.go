@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -13,30 +14,26 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/refvol/refvol/e2e/tools/probe/answers"
 )
 
-// stream runs the probe in a container of the pod with its stdout going to out.
+// stream runs the probe in a container of the pod with its stdout going to out. The error has its stderr.
 func (p *pod) stream(ctx context.Context, container string, out io.Writer, args ...string) error {
-	return p.exec(ctx, p.Pod, container, out, append([]string{"/probe"}, args...))
-}
-
-// exec runs a command in a container of a pod with its stdout going to out. The error has its stderr, and is
-// an exec.CodeExitError if it ended with another status than 0.
-func (c *cluster) exec(ctx context.Context, p *corev1.Pod, container string, out io.Writer, command []string) error {
-	request := c.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(p.Namespace).Name(p.Name).
+	request := p.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(p.Namespace).Name(p.Name).
 		SubResource("exec").VersionedParams(&corev1.PodExecOptions{
 		Container: container,
-		Command:   command,
+		Command:   append([]string{"/probe"}, args...),
 		Stdout:    true,
 		Stderr:    true,
 	}, scheme.ParameterCodec)
-	executor, err := remotecommand.NewWebSocketExecutor(c.config, "GET", request.URL().String())
+	executor, err := remotecommand.NewWebSocketExecutor(p.config, "GET", request.URL().String())
 	if err != nil {
 		return err
 	}
 	var stderr bytes.Buffer
 	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: out, Stderr: &stderr}); err != nil {
-		return fmt.Errorf("%q in %s/%s: %w: %s", command, p.Name, container, err, stderr.Bytes())
+		return fmt.Errorf("%q in %s/%s: %w: %s", args, p.Name, container, err, stderr.Bytes())
 	}
 	return nil
 }
@@ -64,20 +61,8 @@ func (p *pod) probe(args ...string) string {
 	return answer
 }
 
-// entry is one file, directory or link, as the probe tells of it.
-type entry struct {
-	Path    string `json:"path"`
-	Type    string `json:"type"`
-	Mode    string `json:"mode"`
-	UID     int    `json:"uid"`
-	GID     int    `json:"gid"`
-	Link    string `json:"link"`
-	Content []byte `json:"content"`
-	Denied  bool   `json:"denied"`
-}
-
 // tree returns what the pod's first container has below path.
-func (p *pod) tree(path string) []entry {
+func (p *pod) tree(path string) []answers.Entry {
 	p.t.Helper()
 	entries, err := p.entries(p.t.Context(), path)
 	if err != nil {
@@ -87,22 +72,21 @@ func (p *pod) tree(path string) []entry {
 }
 
 // entries is tree for who may try again.
-func (p *pod) entries(ctx context.Context, path string) ([]entry, error) {
+func (p *pod) entries(ctx context.Context, path string) ([]answers.Entry, error) {
 	answer, err := p.ask(ctx, p.Spec.Containers[0].Name, "tree", path)
 	if err != nil {
 		return nil, err
 	}
-	var entries []entry
+	var entries []answers.Entry
 	return entries, json.Unmarshal([]byte(answer), &entries)
 }
 
-// arrival tells how a text arrived in a file, as the probe tells of it.
+// arrival tells how a text arrived in a file.
 type arrival struct {
-	Reads  int    `json:"reads"`
-	Failed int    `json:"failed"`
-	Error  string `json:"error"`
+	answers.Reading
 	// at is when the answer reached this process: later than the file had the text.
-	at time.Time
+	at  time.Time
+	err error
 }
 
 // pending is a probe that waits for a text. One goroutine reads its answer and ends
@@ -111,26 +95,19 @@ type pending struct {
 	p      *pod
 	what   string
 	result chan arrival
-	failed chan error
 }
 
 // await starts a probe in the pod's first container that reads file until it holds
 // text, and returns once it does so.
 func (p *pod) await(file, text string, timeout time.Duration) *pending {
 	p.t.Helper()
-	return p.pend(fmt.Sprintf("%q in %s", text, file), timeout, []string{"await", file, text, timeout.String()})
-}
-
-// login starts a probe that logs in with a user and a password until both are the last ones.
-func (p *pod) login(last string, timeout time.Duration, dir string) *pending {
-	p.t.Helper()
-	return p.pend("logins with "+dir, timeout, []string{"login", timeout.String(), last, dir})
+	return p.pend(fmt.Sprintf("%q in %s", text, file), timeout, "await", file, text, timeout.String())
 }
 
 // pend starts a probe that says when it is ready, and answers later.
-func (p *pod) pend(what string, timeout time.Duration, args []string) *pending {
+func (p *pod) pend(what string, timeout time.Duration, args ...string) *pending {
 	p.t.Helper()
-	w := &pending{p: p, what: what, result: make(chan arrival, 1), failed: make(chan error, 1)}
+	w := &pending{p: p, what: what, result: make(chan arrival, 1)}
 	reader, writer := io.Pipe()
 	// The limit is the probe's; this one is for a connection that breaks.
 	ctx, cancel := context.WithTimeout(p.t.Context(), timeout+30*time.Second)
@@ -138,38 +115,27 @@ func (p *pod) pend(what string, timeout time.Duration, args []string) *pending {
 	go func() {
 		writer.CloseWithError(p.stream(ctx, p.Spec.Containers[0].Name, writer, args...))
 	}()
-
 	lines := bufio.NewReader(reader)
 	if line, err := lines.ReadString('\n'); err != nil || line != "ready\n" {
 		p.t.Fatalf("wait for %s: got %q, %v", w.what, line, err)
 	}
-	go w.read(lines)
+	go func() {
+		line, err := lines.ReadString('\n')
+		got := arrival{at: time.Now()}
+		got.err = errors.Join(err, json.Unmarshal([]byte(line), &got.Reading))
+		w.result <- got
+	}()
 	return w
-}
-
-func (w *pending) read(lines *bufio.Reader) {
-	line, err := lines.ReadString('\n')
-	got := arrival{at: time.Now()}
-	if err == nil {
-		err = json.Unmarshal([]byte(line), &got)
-	}
-	if err != nil {
-		w.failed <- err
-		return
-	}
-	w.result <- got
 }
 
 // arrive waits for the text.
 func (w *pending) arrive() arrival {
 	w.p.t.Helper()
-	select {
-	case got := <-w.result:
-		return got
-	case err := <-w.failed:
-		w.p.t.Fatalf("%s: %v", w.what, err)
+	got := <-w.result
+	if got.err != nil {
+		w.p.t.Fatalf("%s: %v", w.what, got.err)
 	}
-	return arrival{}
+	return got
 }
 
 // hasText returns an error unless the file in the container holds exactly text.
@@ -184,11 +150,12 @@ func (p *pod) hasText(ctx context.Context, container, file, text string) error {
 	return nil
 }
 
-// mountLine is a mount of a process of the node, as the probe tells of it.
-type mountLine struct {
-	Process string `json:"process"`
-	PID     int    `json:"pid"`
-	Line    string `json:"line"`
+// wantText wants a file in the pod's first container to hold exactly text now.
+func (p *pod) wantText(file, text string) {
+	p.t.Helper()
+	if err := p.hasText(p.t.Context(), p.Spec.Containers[0].Name, file, text); err != nil {
+		p.t.Errorf("pod %s: %v", p.Name, err)
+	}
 }
 
 // isAbsent tells whether a probe failed because the file or directory is missing.

@@ -16,14 +16,10 @@ import (
 // and a list while nobody has opened the Secret, and waits until a pod does. Only the image, names and the time to wait
 // are replaced.
 func testGate(t *testing.T) {
-	image := os.Getenv("REFVOL_GATE_IMAGE")
-	if image == "" {
-		t.Skip("left out: the nodes have no image of kubectl-refvol")
-	}
 	shop := newNamespace(t)
 	s, own := newShell(shop), shop.name
-	text := strings.NewReplacer("ghcr.io/refvol/kubectl-refvol:v0.1.0", image, "refvol-gate", own, "namespace: shop", "namespace: "+own,
-		"name: kubectl-refvol", "name: "+own+"-asks").
+	text := strings.NewReplacer("ghcr.io/refvol/kubectl-refvol:v0.1.0", os.Getenv("REFVOL_GATE_IMAGE"), "refvol-gate", own,
+		"namespace: shop", "namespace: "+own, "name: kubectl-refvol", "name: "+own+"-asks").
 		Replace(read(t, "../../../../deploy/kubectl-refvol/rbac.yaml") + "---\n" + read(t, "../../../../deploy/examples/gate.yaml"))
 	rights, job, found := strings.Cut(text, "apiVersion: batch/v1")
 	if !found {
@@ -43,10 +39,7 @@ func testGate(t *testing.T) {
 		s.apply("apiVersion: batch/v1" + strings.Replace(named, "--timeout=10m", "--timeout="+timeout, 1))
 	}
 	start("too-early", "10s")
-	if how := shop.jobEnds("too-early"); how != batchv1.JobFailed {
-		t.Errorf("before the file was opened the Job is %s", how)
-	}
-	shop.jobSays("too-early", "NotOpened", "nobody has opened password")
+	shop.jobEnds("too-early", batchv1.JobFailed, "NotOpened", "nobody has opened password")
 	if status := shop.jobPod("too-early").Status.ContainerStatuses[0].State.Terminated; status == nil || status.ExitCode != 1 {
 		t.Errorf("its container ended with %+v", status)
 	}
@@ -58,10 +51,7 @@ func testGate(t *testing.T) {
 		return nil
 	})
 	p.probe("read", mountDir+"login/password")
-	if how := shop.jobEnds("in-time"); how != batchv1.JobComplete {
-		t.Errorf("after the file was opened the Job is %s", how)
-	}
-	shop.jobSays("in-time", "Converged: yes")
+	shop.jobEnds("in-time", batchv1.JobComplete, "Converged: yes")
 }
 
 // read returns a file of the checkout.

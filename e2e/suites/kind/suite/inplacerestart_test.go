@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const restartLabel = "refvol.dev/restart"
@@ -114,16 +113,18 @@ func (p *pod) hasVariables(ctx context.Context, want map[string]string) error {
 // restarts returns how often the container has restarted. It fails if the pod is another one.
 func (p *pod) restarts(t *testing.T) int32 {
 	t.Helper()
-	now, err := p.client.CoreV1().Pods(p.Namespace).Get(t.Context(), p.Name, metav1.GetOptions{})
+	now, err := p.now(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if now.UID != p.UID {
 		t.Fatalf("pod %s is another one", p.Name)
 	}
-	i := slices.IndexFunc(now.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == "probe" })
-	if i < 0 {
-		t.Fatalf("pod %s has no status of its container", p.Name)
+	for _, c := range now.Status.ContainerStatuses {
+		if c.Name == "probe" {
+			return c.RestartCount
+		}
 	}
-	return now.Status.ContainerStatuses[i].RestartCount
+	t.Fatalf("pod %s has no status of its container", p.Name)
+	return 0
 }

@@ -2,7 +2,6 @@ package suite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,16 +16,23 @@ import (
 
 // A plugin that restarts derives from the pods' specs what the kubelet asked of it. A kubelet
 // that restarts publishes the volumes of all pods again, and no request differs from the derived
-// one. Again and again: the node's mounts stay the very ones that they were, no container
+// one. Again and again: the pods' mounts stay the very ones that they were, no container
 // restarts, and volumes stay live. A pod whose object was deleted meanwhile goes on, and terminates.
+//
+// The kubelet renews tokens then, and the sidecar of docs/apply.md signals the program of a pod that has one. It writes certificates of a
+// pod in the same way, and keeps both in its memory only.
 func TestKubeletRestarts(t *testing.T) {
 	t.Parallel()
-	node := takeQuietNode(t)
+	node := takeNode(t)
 	n := newNamespace(t)
 	n.setConfigMap("settings", object{"key": "old", "NAME": "value"})
 	n.setConfigMap("doomed", object{"key": canary("last")})
 	n.setSecret("login", object{"user": canary("old")})
-	n.serviceAccount("web")
+	n.kubectl("create", "serviceaccount", "web")
+	token := newNamespace(t).start(renewed(t, node))
+	if ended := token.ended(t.Context()); ended != 0 {
+		t.Fatalf("before any renewal the program has ended with %d", ended)
+	}
 	inspector := n.startOnNode("inspector", node)
 	var pods []*pod
 	var ids []string
@@ -39,19 +45,39 @@ func TestKubeletRestarts(t *testing.T) {
 	plugin := n.restartDerives(t, node, ids)
 
 	orphan := n.start(onNode(newPod("orphan", refvol("doomed", attributes{"configMap": "doomed"})), node))
-	if err := n.client.CoreV1().ConfigMaps(n.name).Delete(t.Context(), "doomed", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
+	n.drop(kindConfigMap, "doomed")
+	all := append(orphan.volumeIDs(), ids...)
+	mounts := func() (own []string) {
+		t.Helper()
+		table, err := inspector.mountTable(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range append([]*pod{orphan}, pods...) {
+			own = append(own, having(string(p.UID), table)...)
+		}
+		return own
 	}
-	runs := n.runs(t, node)
-	restarts := harness.Scaled(5, 100)
-	began := time.Now()
-	before, after := n.restartKubelet(t, node, restarts, inspector, append(orphan.volumeIDs(), ids...))
-	t.Logf("%d restarts of the kubelet in %.0f s: %d volumes of %d pods, %d mounts before, %d after",
-		restarts, time.Since(began).Seconds(), len(ids)+1, len(pods)+1, before, after)
+	runs, before := n.runs(t, node), mounts()
+	if len(before) < len(all) {
+		t.Fatalf("the node has the mounts %q of %d volumes", before, len(all))
+	}
+	for i := range harness.Scaled(2, 100) {
+		n.restartKubelet(node, plugin, all)
+		if after := mounts(); !slices.Equal(before, after) {
+			t.Fatalf("mounts after restart %d: %q, before: %q", i+1, after, before)
+		}
+	}
 	if got := n.runs(t, node); !slices.Equal(got, runs) {
 		t.Errorf("pods after the restarts: %v, before: %v", got, runs)
 	}
 	n.wantDerived(t, plugin, ids)
+	eventually(t, restartTimeout, "the program with the token is signalled", func(ctx context.Context) error {
+		if ended := token.ended(ctx); ended != hangup {
+			return fmt.Errorf("it has ended with %d", ended)
+		}
+		return nil
+	})
 
 	n.setConfigMap("settings", object{"key": "new", "NAME": "value"})
 	n.setSecret("login", object{"user": canary("new")})
@@ -61,97 +87,60 @@ func TestKubeletRestarts(t *testing.T) {
 	plain := pods[0]
 	plain.awaitText(mountDir+"in-place/key", "new", podTimeout)
 	plain.awaitText(mountDir+"login/user", canary("new"), podTimeout)
-	for p, file := range map[*pod]string{plain: "pinned/user", orphan: "doomed/key"} {
-		text := map[*pod]string{plain: canary("old"), orphan: canary("last")}[p]
-		if err := p.hasText(t.Context(), "probe", mountDir+file, text); err != nil {
-			t.Error(err)
-		}
-	}
-	paths := pluginPaths(t, plugin)
+	plain.wantText(mountDir+"pinned/user", canary("old"))
+	orphan.wantText(mountDir+"doomed/key", canary("last"))
 	for _, p := range []*pod{orphan, plain} {
-		left := leftovers{inspector: inspector, paths: paths, of: p}
+		left := leftovers{inspector: inspector, of: p}
 		left.there(t)
 		p.delete()
 		left.awaitNone(t)
 	}
 }
 
-// restartKubelet restarts the kubelet of a node so many times, waits each time until it
-// has published the volumes again, and checks that the node's mounts are the same. It
-// returns the number of them before and after.
-func (n *namespace) restartKubelet(t *testing.T, node string, times int, inspector *pod, ids []string) (before, after int) {
-	t.Helper()
-	first, err := inspector.mountTable(t.Context())
+// restartKubelet restarts the kubelet of a node, and waits until it has published the volumes again.
+func (n *namespace) restartKubelet(node string, plugin *corev1.Pod, ids []string) {
+	n.t.Helper()
+	since := time.Now()
+	known, err := n.publishes(n.t.Context(), plugin, since, ids)
 	if err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
-	plugin := n.mustPlugin(t, pluginNamespace, node)
-	pods := pluginPaths(t, plugin).pods
-	var last []string
-	for i := range times {
-		since := metav1.NewTime(time.Now())
-		known, err := n.publishes(t.Context(), plugin, since, ids)
+	mustDocker(n.t, "exec", node, "systemctl", "restart", "kubelet")
+	eventually(n.t, podTimeout, "publish by the kubelet that was restarted", func(ctx context.Context) error {
+		now, err := n.publishes(ctx, plugin, since, ids)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		mustDocker(t, "exec", node, "systemctl", "restart", "kubelet")
-		eventually(t, podTimeout, "publish by the kubelet that was restarted", func(ctx context.Context) error {
-			now, err := n.publishes(ctx, plugin, since, ids)
-			if err != nil {
-				return err
+		for i, id := range ids {
+			if now[i] <= known[i] {
+				return fmt.Errorf("volume %s was not published again", id)
 			}
-			for i, id := range ids {
-				if now[i] <= known[i] {
-					return fmt.Errorf("volume %s was not published again", id)
-				}
-			}
-			return nil
-		})
-		if last, err = inspector.mountTable(t.Context()); err != nil {
-			t.Fatal(err)
 		}
-		// Of containers that have ended a mount may go late.
-		added, gone := notIn(first, last), having(pods, notIn(last, first))
-		if len(added)+len(gone) > 0 {
-			t.Fatalf("mounts after restart %d:\nnew: %q\ngone: %q", i+1, added, gone)
-		}
-	}
-	return len(first), len(last)
+		return nil
+	})
 }
 
 // publishes counts for each volume the publishes that the plugin has answered OK since
 // then; of the first second there may be some from before.
-func (n *namespace) publishes(ctx context.Context, plugin *corev1.Pod, since metav1.Time, ids []string) ([]int, error) {
-	log, err := n.client.CoreV1().Pods(plugin.Namespace).GetLogs(plugin.Name, &corev1.PodLogOptions{SinceTime: &since}).DoRaw(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (n *namespace) publishes(ctx context.Context, plugin *corev1.Pod, since time.Time, ids []string) ([]int, error) {
+	log, err := n.pluginLog(ctx, plugin, since)
 	counts := make([]int, len(ids))
-	for line := range strings.Lines(string(log)) {
-		for i, id := range ids {
-			if containsAll(line, []string{`"CSI call done"`, `"method":"NodePublishVolume"`, id}) {
-				counts[i]++
-			}
-		}
+	for i, id := range ids {
+		counts[i] = len(linesWith(log, `"CSI call done"`, `"method":"NodePublishVolume"`, id))
 	}
-	return counts, nil
+	return counts, err
 }
 
 // runs returns the runs of this test's pods and of the plugin's on the node, in order.
-func (n *namespace) runs(t *testing.T, node string) []run {
+func (n *namespace) runs(t *testing.T, node string) (runs []string) {
 	t.Helper()
-	var runs []run
 	eventually(t, podTimeout, "all pods on "+node+" ready", func(ctx context.Context) error {
 		pods, err := n.client.CoreV1().Pods(n.name).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
-		plugin, err := n.findPlugin(ctx, pluginNamespace, node)
-		if err != nil || plugin == nil {
-			return errors.Join(err, fmt.Errorf("plugin of %s: %v", node, plugin))
-		}
 		runs = nil
-		for _, p := range append(pods.Items, *plugin) {
+		for _, p := range append(pods.Items, *n.awaitPlugin(t, pluginNamespace, node)) {
 			one, err := runOf(&p)
 			if err != nil {
 				return err
@@ -163,44 +152,34 @@ func (n *namespace) runs(t *testing.T, node string) []run {
 	return runs
 }
 
-// What the plugin logs when it has taken a volume over, when it can't, and when the kubelet's
-// request is another one than that which it has derived.
-const (
-	logTookOver  = "Took over a mounted volume"
-	logWaits     = "A mounted volume is not updated"
-	logDerived   = "The kubelet's request is not the one that was derived from the pod's spec"
-	logDifferent = "is published already, with another"
-)
+// logDerived is what the plugin logs when the kubelet's request is another one than that which it has derived.
+const logDerived = "The kubelet's request is not the one that was derived from the pod's spec"
 
 // restartDerives has the node's plugin restart, and returns it when it has taken all volumes over.
 func (n *namespace) restartDerives(t *testing.T, node string, ids []string) *corev1.Pod {
 	t.Helper()
-	deletePlugin(t, n, n.mustPlugin(t, pluginNamespace, node))
-	n.awaitPlugin(t.Context(), t, node)
-	plugin := n.mustPlugin(t, pluginNamespace, node)
+	deletePlugin(t, n, n.awaitPlugin(t, pluginNamespace, node))
+	plugin := n.awaitPlugin(t, pluginNamespace, node)
 	eventually(t, podTimeout, "all volumes taken over", func(ctx context.Context) error {
-		log, err := n.pluginLog(ctx, plugin)
-		if err != nil {
-			return err
-		}
+		log, err := n.pluginLog(ctx, plugin, plugin.CreationTimestamp.Add(-time.Second))
 		for _, id := range ids {
-			if len(linesWith(log, logTookOver, id)) == 0 {
-				return fmt.Errorf("volume %s was not", id)
+			if err == nil && len(linesWith(log, "Took over a mounted volume", id)) == 0 {
+				err = fmt.Errorf("volume %s was not", id)
 			}
 		}
-		return nil
+		return err
 	})
 	return plugin
 }
 
-// wantDerived wants the plugin to have said of no volume that the kubelet's request was another one.
+// wantDerived wants the plugin to have said of no volume that it is not updated, or that the kubelet's request was another one.
 func (n *namespace) wantDerived(t *testing.T, plugin *corev1.Pod, ids []string) {
 	t.Helper()
-	log, err := n.pluginLog(t.Context(), plugin)
+	log, err := n.pluginLog(t.Context(), plugin, plugin.CreationTimestamp.Add(-time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{logWaits, logDerived, logDifferent, "AlreadyExists"} {
+	for _, text := range []string{"A mounted volume is not updated", logDerived, "is published already, with another", "AlreadyExists"} {
 		for _, id := range ids {
 			if lines := linesWith(log, text, id); len(lines) > 0 {
 				t.Errorf("the plugin logged %s", lines[0])
@@ -233,11 +212,9 @@ func derivedPods() []*corev1.Pod {
 	return []*corev1.Pod{plain, group, account, odd}
 }
 
-// pluginLog returns what a plugin has logged since it started.
-func (c *cluster) pluginLog(ctx context.Context, plugin *corev1.Pod) (string, error) {
-	since := metav1.NewTime(plugin.CreationTimestamp.Add(-time.Second))
-	log, err := c.client.CoreV1().Pods(plugin.Namespace).GetLogs(plugin.Name, &corev1.PodLogOptions{SinceTime: &since}).DoRaw(ctx)
-	return string(log), err
+// pluginLog returns what a plugin has logged since a time.
+func (c *cluster) pluginLog(ctx context.Context, plugin *corev1.Pod, since time.Time) (string, error) {
+	return c.log(ctx, plugin, &corev1.PodLogOptions{SinceTime: &metav1.Time{Time: since}})
 }
 
 // linesWith returns the lines of a log that have all of texts.

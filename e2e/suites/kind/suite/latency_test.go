@@ -41,12 +41,13 @@ type samples struct {
 	Answer []float64 `json:"answer_ms"`
 }
 
-// subject is one pod with two volumes of one ConfigMap, the kubelet's and refvol's, and
-// that one's only update.
+// subject is one pod with two volumes of one ConfigMap, the kubelet's and refvol's,
+// that one's only update, and a bare watch of it.
 type subject struct {
 	*pod
-	text string
-	sent time.Duration
+	text  string
+	sent  time.Duration
+	floor *harness.BareWatch
 }
 
 // latencyFiles are the kubelet's file and refvol's.
@@ -64,14 +65,13 @@ func TestNativeVolumeLatency(t *testing.T) {
 	}
 	n := newNamespace(t)
 	subjects := n.startSubjects(t)
-	floors := n.watchFloors(t, subjects)
 
 	// The first moment is one step from now: what the kubelet does soon after a pod has
 	// started is over then.
 	moments := time.NewTicker(latencySpread / latencyPods)
 	defer moments.Stop()
 	var all samples
-	for i, s := range subjects {
+	for _, s := range subjects {
 		<-moments.C
 		configMap := contents{text: sized(s.text)}.configMap(s.Name)
 		began := time.Now()
@@ -81,7 +81,7 @@ func TestNativeVolumeLatency(t *testing.T) {
 			t.Fatal(err)
 		}
 		all.Answer = append(all.Answer, inMilliseconds(now(t)-s.sent))
-		at, err := floors[i].Arrived(t.Context(), updated.ResourceVersion)
+		at, err := s.floor.Arrived(t.Context(), updated.ResourceVersion)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,6 +124,10 @@ func (n *namespace) startSubjects(t *testing.T) []*subject {
 	for _, s := range subjects {
 		s.awaitReady()
 		s.awaitHistory("the old text", func(h history) bool { return h.has("old", latencyFiles()...) })
+		var err error
+		if s.floor, err = harness.WatchBare(t.Context(), n.client, n.name, s.Name); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return subjects
 }
@@ -131,20 +135,6 @@ func (n *namespace) startSubjects(t *testing.T) []*subject {
 // sized is a ConfigMap's data of 1 KiB with the text in it.
 func sized(text string) object {
 	return object{"key": text, "filler": strings.Repeat("x", 1024-len(text)-len("key")-len("filler"))}
-}
-
-// watchFloors watches the ConfigMap of each subject. The watches end with the test.
-func (n *namespace) watchFloors(t *testing.T, subjects []*subject) []*harness.BareWatch {
-	t.Helper()
-	var floors []*harness.BareWatch
-	for _, s := range subjects {
-		floor, err := harness.WatchBare(t.Context(), n.client, n.name, s.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		floors = append(floors, floor)
-	}
-	return floors
 }
 
 // now reads the clock that the pods' processes read, too.

@@ -1,13 +1,10 @@
 package suite
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"testing"
@@ -48,26 +45,16 @@ func searchCluster(ctx context.Context) error {
 		return err
 	}
 	plugins, err := c.plugins(ctx)
+	if err == nil && len(plugins.Items) == 0 {
+		err = errors.New("there is no plugin")
+	}
 	if err != nil {
 		return err
 	}
-	var errs []error
-	total := int64(0)
+	errs := []error{c.searchObjects(ctx, pluginNamespace, metav1.NamespaceAll)}
 	for i := range plugins.Items {
-		size, err := c.searchLogs(ctx, &plugins.Items[i], &corev1.PodLogOptions{})
-		errs = append(errs, err)
-		total += size
+		errs = append(errs, c.searchLogs(ctx, &plugins.Items[i], &corev1.PodLogOptions{}))
 	}
-	if len(plugins.Items) == 0 {
-		return errors.New("there is no plugin")
-	}
-	control, err := c.plantEvent(ctx, plugins.Items[0].Namespace)
-	if err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	told, err := c.searchObjects(ctx, metav1.NamespaceAll, control, plugins.Items...)
-	errs = append(errs, err)
-	fmt.Printf("searched %d KiB of log of %d plugins and %d objects for values and tokens\n", total>>10, len(plugins.Items), told)
 	return errors.Join(errs...)
 }
 
@@ -77,11 +64,10 @@ func (c *cluster) plugins(ctx context.Context) (*corev1.PodList, error) {
 }
 
 // searchLogs searches the logs of all containers of a pod, also those of the run before
-// this one, and returns how long they are. Nor may they say that the plugin has derived another
+// this one. Nor may they say that the plugin has derived another
 // request than the kubelet sent, or that it has recovered from a panic.
-func (c *cluster) searchLogs(ctx context.Context, p *corev1.Pod, opts *corev1.PodLogOptions) (int64, error) {
+func (c *cluster) searchLogs(ctx context.Context, p *corev1.Pod, opts *corev1.PodLogOptions) error {
 	var errs []error
-	var size int64
 	if opts.SinceTime == nil && len(p.Status.ContainerStatuses) == 0 {
 		errs = append(errs, fmt.Errorf("%s has no containers whose logs can be searched", p.Name))
 	}
@@ -91,25 +77,19 @@ func (c *cluster) searchLogs(ctx context.Context, p *corev1.Pod, opts *corev1.Po
 				continue
 			}
 			opts.Container, opts.Previous = container.Name, previous
-			stream, err := c.client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, opts).Stream(ctx)
-			if err != nil {
-				errs = append(errs, err)
-				continue
+			text, err := c.log(ctx, p, opts)
+			errs = append(errs, err, leak.Check("the log of "+p.Name, text))
+			if err == nil && opts.SinceTime == nil && !previous { // an earlier run may have ended before its first line
+				errs = append(errs, judge.Control("the log of "+p.Name, text))
 			}
-			text, err := io.ReadAll(stream)
-			errs = append(errs, err, stream.Close(), leak.Check("the log of "+p.Name, text))
-			if opts.SinceTime == nil && !previous { // an earlier run may have ended before its first line
-				errs = append(errs, judge.Control("the log of "+p.Name, string(text)))
-			}
-			size += int64(len(text))
 			for _, bad := range []string{logDerived, "panicked"} {
-				if bytes.Contains(text, []byte(bad)) {
+				if strings.Contains(text, bad) {
 					errs = append(errs, fmt.Errorf("the log of %s says: %s", p.Name, bad))
 				}
 			}
 		}
 	}
-	return size, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // hasPrevious says whether a container has a run before this one whose log can be read. CRI-O forgets at a reboot what ran before.
@@ -126,30 +106,26 @@ func isCRIO(node *corev1.Node) bool {
 	return strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, "cri-o:")
 }
 
-// plantEvent creates an event in a namespace, and returns its message. A search of the events there must read it.
-func (c *cluster) plantEvent(ctx context.Context, namespace string) (message string, err error) {
-	message = "control of the search " + rand.Text()
-	_, err = c.client.CoreV1().Events(namespace).Create(ctx, &corev1.Event{
+// searchObjects searches the events and the pods' status of a namespace, or of all. It must find an event that it creates.
+func (c *cluster) searchObjects(ctx context.Context, namespace, in string) error {
+	control := "control of the search " + rand.Text()
+	if _, err := c.client.CoreV1().Events(namespace).Create(ctx, &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: "control-"},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: "control"},
-		Type:           corev1.EventTypeNormal, Reason: "Control", Message: message,
-	}, metav1.CreateOptions{})
-	return message, err
-}
-
-// searchObjects searches the events and the pods' status of a namespace, and returns how
-// many there are. It must read the message of an event, and the status of the pods.
-func (c *cluster) searchObjects(ctx context.Context, namespace, message string, known ...corev1.Pod) (int, error) {
-	events, err := c.client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return 0, err
+		Type:           corev1.EventTypeNormal, Reason: "Control", Message: control,
+	}, metav1.CreateOptions{}); err != nil {
+		return err
 	}
-	pods, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	events, err := c.client.CoreV1().Events(in).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return 0, err
+		return err
+	}
+	pods, err := c.client.CoreV1().Pods(in).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
 	}
 	var errs []error
-	var messages, names strings.Builder
+	var messages strings.Builder
 	for i := range events.Items {
 		e := &events.Items[i]
 		fmt.Fprintln(&messages, e.Message)
@@ -157,28 +133,19 @@ func (c *cluster) searchObjects(ctx context.Context, namespace, message string, 
 	}
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		fmt.Fprintln(&names, p.Namespace+"/"+p.Name)
 		errs = append(errs, leak.CheckObject("status of pod "+p.Namespace+"/"+p.Name, p.Status))
 	}
-	errs = append(errs, judge.Control("the events of "+cmp.Or(namespace, "the cluster"), messages.String(), message))
-	for i := range known {
-		errs = append(errs, judge.Control("the pods of "+cmp.Or(namespace, "the cluster"), names.String(), known[i].Namespace+"/"+known[i].Name+"\n"))
-	}
-	return len(events.Items) + len(pods.Items), errors.Join(errs...)
+	return errors.Join(append(errs, judge.Control("the events of "+namespace, messages.String(), control))...)
 }
 
 // searchNamespace searches what there is of a test when it ends, the plugins' logs as far as
 // they have grown since begin.
 func (n *namespace) searchNamespace(ctx context.Context, begin time.Time) {
 	n.t.Helper()
-	var errs []error
-	switch control, err := n.plantEvent(ctx, n.name); {
-	case apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // the test has removed the namespace
-	case err != nil:
-		n.t.Error(err)
-	default:
-		_, err = n.searchObjects(ctx, n.name, control)
-		errs = append(errs, err)
+	err := n.searchObjects(ctx, n.name, n.name)
+	gone := apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) // the test may have removed it
+	if err != nil && !gone {
+		n.t.Errorf("values or tokens have leaked, or were not searched for: %v", err)
 	}
 	plugins, err := n.plugins(ctx)
 	if err != nil {
@@ -191,12 +158,9 @@ func (n *namespace) searchNamespace(ctx context.Context, begin time.Time) {
 		if !ready(p) || p.DeletionTimestamp != nil {
 			continue
 		}
-		if _, err := n.searchLogs(ctx, p, &corev1.PodLogOptions{SinceTime: &metav1.Time{Time: begin}}); isLeak(err) {
-			errs = append(errs, err)
+		if err := n.searchLogs(ctx, p, &corev1.PodLogOptions{SinceTime: &metav1.Time{Time: begin}}); isLeak(err) {
+			n.t.Errorf("values or tokens have leaked: %v", err)
 		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		n.t.Errorf("values or tokens have leaked: %v", err)
 	}
 }
 
@@ -204,10 +168,11 @@ func (n *namespace) searchNamespace(ctx context.Context, begin time.Time) {
 // again.
 func isLeak(err error) bool { return err != nil && strings.Contains(err.Error(), " leaks a ") }
 
-// searchBefore searches a plugin's log before its pod goes, and the log with it.
+// searchBefore searches a plugin's log before its pod goes, and the log with it. Beside it another test may restart the kubelet, without
+// which there is no log.
 func (c *cluster) searchBefore(t *testing.T, plugin *corev1.Pod) {
 	t.Helper()
-	if _, err := c.searchLogs(t.Context(), plugin, &corev1.PodLogOptions{}); err != nil {
-		t.Error(err)
-	}
+	eventually(t, podTimeout, "no leak in the log of "+plugin.Name, func(ctx context.Context) error {
+		return c.searchLogs(ctx, plugin, &corev1.PodLogOptions{})
+	})
 }

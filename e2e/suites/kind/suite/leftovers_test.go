@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/e2e/tools/probe/answers"
 )
 
 // nodeRoot is the node's file system, seen from a pod with the node's process ids.
@@ -28,51 +28,35 @@ func (n *namespace) startOnNode(name, node string) *pod {
 }
 
 // mounts returns the mounts whose line contains text, of every process of the node.
-func (p *pod) mounts(ctx context.Context, text string) ([]mountLine, error) {
+func (p *pod) mounts(ctx context.Context, text string) ([]answers.Mount, error) {
 	answer, err := p.ask(ctx, "probe", "mounts", text)
 	if err != nil {
 		return nil, err
 	}
-	var found []mountLine
+	var found []answers.Mount
 	return found, json.Unmarshal([]byte(answer), &found)
 }
 
 // leftovers finds what the volumes of one pod have left on its node.
-type leftovers struct {
-	inspector *pod
-	paths     nodePaths
-	of        *pod
-}
+type leftovers struct{ inspector, of *pod }
 
 // there checks that each search finds something, as it must while the pod has its
 // volumes: so finding nothing afterwards means something.
 func (l leftovers) there(t *testing.T) {
 	t.Helper()
-	for what, find := range l.searches() {
-		if err := find(t.Context()); err == nil {
-			t.Errorf("pod %s (%s): no %s while it has its volumes", l.of.Name, l.of.UID, what)
-		}
+	if l.mounts(t.Context()) == nil || l.directory(t.Context()) == nil {
+		t.Errorf("pod %s (%s): no mount or no directory while it has its volumes", l.of.Name, l.of.UID)
 	}
 }
 
 // awaitNone waits until nothing is left.
 func (l leftovers) awaitNone(t *testing.T) {
 	t.Helper()
-	for what, find := range l.searches() {
-		eventually(t, podTimeout, fmt.Sprintf("pod %s (%s) left no %s", l.of.Name, l.of.UID, what), find)
-	}
+	eventually(t, podTimeout, fmt.Sprintf("pod %s (%s) left no mount", l.of.Name, l.of.UID), l.mounts)
+	eventually(t, podTimeout, fmt.Sprintf("pod %s (%s) left no directory", l.of.Name, l.of.UID), l.directory)
 }
 
-// searches returns functions that return an error which tells what they found, or
-// nil if they found nothing.
-func (l leftovers) searches() map[string]func(context.Context) error {
-	return map[string]func(context.Context) error{
-		"mount":     l.mounts,
-		"directory": l.directory,
-	}
-}
-
-// mounts looks in every mount namespace of the node.
+// mounts returns an error if any is in a mount namespace of the node.
 func (l leftovers) mounts(ctx context.Context) error {
 	for _, text := range append(l.of.volumeIDs(), string(l.of.UID)) {
 		found, err := l.inspector.mounts(ctx, text)
@@ -86,35 +70,22 @@ func (l leftovers) mounts(ctx context.Context) error {
 	return nil
 }
 
-// directory looks for the pod's directory, which the kubelet can remove only when
+// directory returns an error if the pod's directory is there, which the kubelet can remove only when
 // every volume is gone from it.
 func (l leftovers) directory(ctx context.Context) error {
-	dir := path.Join(nodeRoot, l.paths.pods, string(l.of.UID))
-	answer, err := l.inspector.ask(ctx, "probe", "tree", dir)
+	answer, err := l.inspector.ask(ctx, "probe", "tree", nodeRoot+podsDir+string(l.of.UID))
 	if isAbsent(err) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("%s: %s", dir, answer)
+	return fmt.Errorf("it is there: %s, %w", answer, err)
 }
 
 // onlyOneMount checks that the node itself has the volume mounted once.
 func onlyOneMount(t *testing.T, inspector *pod, id string) {
 	t.Helper()
-	found, err := inspector.mounts(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	count := 0
-	for _, m := range found {
-		if m.PID == 1 {
-			count++
-		}
-	}
-	if count != 1 {
-		t.Errorf("the node has %d mounts of %s: %+v", count, id, found)
+	table, err := inspector.mountTable(t.Context())
+	if found := having(id, table); err != nil || len(found) != 1 {
+		t.Errorf("the node has the mounts %q of %s, error %v", found, id, err)
 	}
 }
 
@@ -122,9 +93,5 @@ func onlyOneMount(t *testing.T, inspector *pod, id string) {
 func deletePlugin(t *testing.T, n *namespace, plugin *corev1.Pod) {
 	t.Helper()
 	n.searchBefore(t, plugin)
-	err := n.client.CoreV1().Pods(plugin.Namespace).Delete(t.Context(), plugin.Name, metav1.DeleteOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	(&pod{n, plugin}).awaitGone(t)
+	(&pod{n, plugin}).delete()
 }

@@ -3,13 +3,12 @@ package suite
 import (
 	"context"
 	"fmt"
-	"strings"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // liveNamespace makes a namespace whose new pods are changed, or leaves the test out where the API server
@@ -17,16 +16,10 @@ import (
 func liveNamespace(t *testing.T) *namespace {
 	t.Helper()
 	n := newNamespace(t)
-	n.makeLive()
-	return n
-}
-
-// makeLive puts the label on the namespace, and waits until new pods are changed.
-func (n *namespace) makeLive() {
-	n.t.Helper()
 	n.needsPolicies()
-	n.label("refvol.dev/live")
+	n.kubectl("label", "namespace", n.name, "refvol.dev/live=true")
 	n.awaitLive(nodeIdentityDriver, true)
+	return n
 }
 
 // awaitLive waits until new pods are changed to a driver, or are not: the API server hears of its policies by a watch.
@@ -38,7 +31,7 @@ func (n *namespace) awaitLive(driver string, want bool) {
 		if err != nil {
 			return err
 		}
-		if err := live(pod, driver); (err == nil) != want {
+		if err := isLive(pod, driver, "settings"); (err == nil) != want {
 			return fmt.Errorf("%+v, %w", pod.Spec.Volumes, err)
 		}
 		return nil
@@ -57,31 +50,16 @@ func (n *namespace) needsPolicies() {
 	}
 }
 
-// label gives the namespace a label that is true.
-func (n *namespace) label(key string) {
-	n.t.Helper()
-	label := fmt.Appendf(nil, `{"metadata": {"labels": {%q: "true"}}}`, key)
-	if _, err := n.client.CoreV1().Namespaces().Patch(n.t.Context(), n.name, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
-		n.t.Fatal(err)
+// isLive returns an error unless the driver shows the volume of a pod, and its containers mount that.
+func isLive(p *corev1.Pod, driver, name string) error {
+	if !slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.CSI != nil && v.CSI.Driver == driver && v.CSI.VolumeAttributes["volume"] == name
+	}) {
+		return fmt.Errorf("pod %s has no live volume of %s", p.Name, name)
 	}
-}
-
-// live returns an error if a container of the pod mounts a native volume in place of the driver's.
-func live(pod *corev1.Pod, driver string) error {
-	shown := map[string]string{}
-	for _, v := range pod.Spec.Volumes {
-		if v.CSI != nil && v.CSI.Driver == driver {
-			shown[v.Name] = v.CSI.VolumeAttributes["volume"]
-		}
-	}
-	for _, c := range pod.Spec.Containers {
-		for _, m := range c.VolumeMounts {
-			if !strings.HasPrefix(m.MountPath, mountDir) {
-				continue
-			}
-			if want := strings.TrimPrefix(m.MountPath, mountDir); shown[m.Name] != want {
-				return fmt.Errorf("pod %s mounts %s at %s", pod.Name, m.Name, m.MountPath)
-			}
+	for _, c := range p.Spec.Containers {
+		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == name }) {
+			return fmt.Errorf("container %s of pod %s mounts %s itself", c.Name, p.Name, name)
 		}
 	}
 	return nil

@@ -2,11 +2,9 @@ package suite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,7 +29,6 @@ spec:
 // TestLiveNamespaceRemoval installs the chart beside workloads of a live namespace, and removes it in a wrong order and in the right one.
 func TestLiveNamespaceRemoval(t *testing.T) {
 	t.Parallel()
-	useAllNodes(t)
 	s := newInstaller(t, "lives")
 	n := s.pods
 	n.needsPolicies()
@@ -40,7 +37,7 @@ func TestLiveNamespaceRemoval(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	n.label(s.driver + "/live")
+	n.kubectl("label", "namespace", n.name, s.driver+"/live=true")
 	n.setConfigMap("settings", object{"key": "first"})
 	for _, kind := range []string{"Deployment", "StatefulSet", "DaemonSet"} {
 		s.apply(fmt.Sprintf(liveWorkload, kind, os.Getenv("REFVOL_PROBE_IMAGE")))
@@ -50,14 +47,14 @@ func TestLiveNamespaceRemoval(t *testing.T) {
 
 	s.output("helm install refvol deploy/charts/refvol --set image.registry=registry.example.com,image.tag=v0.1.0," +
 		"image.pullPolicy=IfNotPresent,live.enabled=true,liveNodeSelector.enabled=true --namespace refvol-system")
-	s.wantRunning(s.image, "--identity=node", true)
-	if now := n.running(); !slices.EqualFunc(before, now, func(a, b *pod) bool { return a.UID == b.UID }) || s.areLive(now) == nil {
+	s.wantRunning(s.image)
+	if now := n.running(); !slices.EqualFunc(before, now, func(a, b *pod) bool { return a.UID == b.UID }) || s.areLive(now...) == nil {
 		t.Error("the pods are not those of before the installation")
 	}
 	n.awaitLive(s.driver, true)
 	n.rolled("restart")
 	pods := n.running()
-	if err := s.areLive(pods); err != nil {
+	if err := s.areLive(pods...); err != nil {
 		t.Fatal(err)
 	}
 	n.setConfigMap("settings", object{"key": "second"})
@@ -68,12 +65,7 @@ func TestLiveNamespaceRemoval(t *testing.T) {
 		}
 	}
 	late := n.create(newPod("late", native("late", "late")))
-	eventually(t, podTimeout, "the missing object is told", func(context.Context) error {
-		if out, _ := s.run("kubectl get events"); !strings.Contains(out, "RefNotFound") {
-			return errors.New(out)
-		}
-		return nil
-	})
+	late.awaitWarning("RefNotFound")
 	n.setConfigMap("late", object{"key": "here"})
 	late.awaitReady()
 	late.awaitText(mountDir+"late/key", "here", podTimeout)
@@ -82,19 +74,17 @@ func TestLiveNamespaceRemoval(t *testing.T) {
 	s.refusesUninstall("helm uninstall refvol --namespace refvol-system", "pod "+n.name+"/late on node "+late.Spec.NodeName, "switch live namespaces off before")
 	s.output("helm uninstall refvol --namespace refvol-system --no-hooks --wait")
 	eventually(t, podTimeout, "no plugin is left", func(ctx context.Context) error { // helm waits for the DaemonSet, not for its pods
-		plugins, err := s.client.CoreV1().Pods(s.name).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + s.app})
-		if err == nil && len(plugins.Items) > 0 {
-			err = fmt.Errorf("there are %d", len(plugins.Items))
+		plugins, err := s.plugins(ctx)
+		if err == nil && len(plugins) > 0 {
+			err = fmt.Errorf("there are %d", len(plugins))
 		}
 		return err
 	})
-	if err := n.client.CoreV1().Pods(n.name).Delete(t.Context(), late.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	late.beginDelete()
 	n.awaitLive(s.driver, false)
 	n.rolled("restart", "deployment/app")
 	for _, p := range n.running() {
-		if isLive := s.areLive([]*pod{p}) == nil; isLive == (p.Labels["kind"] == "Deployment") {
+		if isLive := s.areLive(p) == nil; isLive == (p.Labels["kind"] == "Deployment") {
 			t.Errorf("without the plugin %s is live: %t", p.Name, isLive)
 		}
 		// The files stay, but for a live pod they are those of the last moment.
@@ -104,13 +94,13 @@ func TestLiveNamespaceRemoval(t *testing.T) {
 
 	// It is mended by another installation, and then removed in the right order.
 	s.output("helm install refvol deploy/charts/refvol --set image.registry=registry.example.com,image.tag=v0.1.0,image.pullPolicy=IfNotPresent --namespace refvol-system")
-	s.wantRunning(s.image, "--identity=node", true)
-	late.awaitGone(t)
+	s.wantRunning(s.image)
+	late.awaitGone()
 	n.awaitLive(s.driver, false)
 	n.rolled("restart")
 	native := n.running()
 	for _, p := range native {
-		if s.areLive([]*pod{p}) == nil {
+		if s.areLive(p) == nil {
 			t.Errorf("%s is live, which is switched off", p.Name)
 		}
 	}
@@ -128,13 +118,8 @@ func (n *namespace) rolled(how string, workloads ...string) {
 		workloads = []string{"deployment/app", "statefulset/app", "daemonset/app"}
 	}
 	for _, workload := range workloads {
-		err := kubectl(n.t.Context(), "--namespace="+n.name, "rollout", how, workload)
-		if err == nil {
-			err = kubectl(n.t.Context(), "--namespace="+n.name, "rollout", "status", workload, "--timeout="+rollTimeout.String())
-		}
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		n.kubectl("rollout", how, workload)
+		n.kubectl("rollout", "status", workload, "--timeout="+rollTimeout.String())
 	}
 }
 
@@ -158,10 +143,11 @@ func (n *namespace) running() []*pod {
 }
 
 // areLive returns an error if one of the pods is not made live by the release.
-func (s *installer) areLive(pods []*pod) error {
-	var errs []error
+func (s *installer) areLive(pods ...*pod) error {
 	for _, p := range pods {
-		errs = append(errs, live(p.Pod, s.driver))
+		if err := isLive(p.Pod, s.driver, "settings"); err != nil {
+			return err
+		}
 	}
-	return errors.Join(errs...)
+	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
@@ -36,7 +35,7 @@ func (r *readers) update() {
 		shared, own = max(shared, settings.At-r.sent["settings"]), max(own, login.At-r.sent[h.pod.Name])
 	}
 	r.t.Logf("%d pods on %d workers: the ConfigMap was in the last of them %s after the request of its update, the last Secret after %s",
-		r.count, len(r.workers), milliseconds(shared), milliseconds(own))
+		len(r.names), len(r.workers), shared.Round(time.Millisecond), own.Round(time.Millisecond))
 	if slowest := max(shared, own); slowest >= busyLimit {
 		r.t.Errorf("a volume was current after %s", slowest)
 	}
@@ -71,23 +70,7 @@ func (r *readers) loseNodes(pause time.Duration) {
 		}
 	}
 	r.t.Logf("away for %s: the paused worker was current after %s, the one that was cut off after %s",
-		pause, milliseconds(late[paused]), milliseconds(late[cutOff]))
-}
-
-// workers returns the names of all nodes but the control plane's.
-func (c *cluster) workers(t *testing.T) []string {
-	t.Helper()
-	nodes, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var workers []string
-	for _, node := range nodes.Items {
-		if _, ok := node.Labels[controlPlaneTaint]; !ok {
-			workers = append(workers, node.Name)
-		}
-	}
-	return workers
+		pause, late[paused].Round(time.Millisecond), late[cutOff].Round(time.Millisecond))
 }
 
 // whilePaused freezes all processes of a node, its pods' too, calls do, and lets them go on, also if do
@@ -130,15 +113,16 @@ func (n *namespace) undo(how func(context.Context) error) {
 // apiServerAddress returns the address of the node that has the API server.
 func (n *namespace) apiServerAddress() string {
 	n.t.Helper()
-	nodes, err := n.client.CoreV1().Nodes().List(n.t.Context(), metav1.ListOptions{LabelSelector: controlPlaneTaint})
-	if err != nil || len(nodes.Items) != 1 {
-		n.t.Fatalf("nodes of the control plane: %v, %v", nodes, err)
-	}
-	for _, a := range nodes.Items[0].Status.Addresses {
-		if a.Type == corev1.NodeInternalIP {
-			return a.Address
+	for _, node := range n.nodes(n.t) {
+		if _, ok := node.Labels[controlPlaneTaint]; !ok {
+			continue
+		}
+		for _, a := range node.Status.Addresses {
+			if a.Type == corev1.NodeInternalIP {
+				return a.Address
+			}
 		}
 	}
-	n.t.Fatal("the control plane's node has no address")
+	n.t.Fatal("no node of the control plane has an address")
 	return ""
 }

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // namespace is where one test has its objects.
@@ -48,18 +47,12 @@ func newNamespace(t *testing.T) *namespace {
 		defer cancel()
 		n.remove(ctx)
 	})
-	n.awaitServiceAccount()
-	return n
-}
-
-// awaitServiceAccount waits for the account that pods get: one that is created
-// before it would be refused.
-func (n *namespace) awaitServiceAccount() {
-	n.t.Helper()
-	eventually(n.t, podTimeout, "default service account", func(ctx context.Context) error {
+	// A pod that is created before the account that it gets would be refused.
+	eventually(t, podTimeout, "default service account", func(ctx context.Context) error {
 		_, err := n.client.CoreV1().ServiceAccounts(n.name).Get(ctx, "default", metav1.GetOptions{})
 		return err
 	})
+	return n
 }
 
 // remove deletes the namespace and waits until its pods are gone, so that the next
@@ -92,9 +85,9 @@ const (
 
 // contents is what a ConfigMap or a Secret holds. A Secret holds all of it in `data`.
 type contents struct {
-	text      map[string]string
-	binary    map[string][]byte
-	immutable bool
+	text, annotations map[string]string
+	binary            map[string][]byte
+	immutable         bool
 }
 
 // object has the data of a ConfigMap or a Secret, by key.
@@ -114,10 +107,7 @@ func (n *namespace) setSecret(name string, data object) {
 // patchConfigMap changes what a merge patch has, and nothing else of a ConfigMap.
 func (n *namespace) patchConfigMap(name, patch string) {
 	n.t.Helper()
-	_, err := n.client.CoreV1().ConfigMaps(n.name).Patch(n.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	n.kubectl("patch", "configmap", name, "--type=merge", "--patch="+patch)
 }
 
 // put makes the object hold just the contents, and creates it if it is missing.
@@ -156,21 +146,26 @@ func (n *namespace) drop(kind, name string) {
 
 func (c contents) configMap(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: c.annotations},
 		Data:       c.text, BinaryData: c.binary, Immutable: new(c.immutable),
 	}
 }
 
 func (c contents) secret(name string) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: c.annotations},
 		StringData: c.text, Data: c.binary, Immutable: new(c.immutable),
 	}
 }
 
-// explain logs what the cluster knows of the test's pods.
+// explain logs what the cluster knows of the test's pods, and the last lines of the plugins on their nodes.
 func (n *namespace) explain(ctx context.Context) {
 	pods, err := n.client.CoreV1().Pods(n.name).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		n.t.Log(err)
+		return
+	}
+	events, err := n.client.CoreV1().Events(n.name).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		n.t.Log(err)
 		return
@@ -185,36 +180,33 @@ func (n *namespace) explain(ctx context.Context) {
 		}
 		nodes[pod.Spec.NodeName] = true
 	}
-	events, err := n.client.CoreV1().Events(n.name).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		lines = append(lines, err.Error())
-	} else {
-		for _, e := range events.Items {
-			line := fmt.Sprintf("event on %s: %s: %s", e.InvolvedObject.Name, e.Reason, e.Message)
-			if e.Type == corev1.EventTypeWarning {
-				warnings = append(warnings, line)
-			} else {
-				lines = append(lines, line)
-			}
+	for _, e := range events.Items {
+		line := fmt.Sprintf("event on %s: %s: %s", e.InvolvedObject.Name, e.Reason, e.Message)
+		if e.Type == corev1.EventTypeWarning {
+			warnings = append(warnings, line)
+		} else {
+			lines = append(lines, line)
 		}
 	}
 	n.t.Log("events and pods:\n" + strings.Join(append(warnings, lines...), "\n"))
 	for node := range nodes {
-		n.explainPlugin(ctx, node)
+		plugin, err := n.findPlugin(ctx, pluginNamespace, node)
+		if err != nil || plugin == nil {
+			n.t.Logf("plugin on %q: %v, %v", node, plugin, err)
+			continue
+		}
+		log, err := n.log(ctx, plugin, &corev1.PodLogOptions{TailLines: new(int64(12))})
+		n.t.Logf("plugin on %s (%v):\n%s", node, err, log)
 	}
 }
 
-// explainPlugin logs the last lines of the plugin on a node.
-func (n *namespace) explainPlugin(ctx context.Context, node string) {
-	plugin, err := n.findPlugin(ctx, pluginNamespace, node)
-	if err != nil || plugin == nil {
-		n.t.Logf("plugin on %q: %v, %v", node, plugin, err)
-		return
-	}
-	lines := int64(12)
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+// log returns a log of a pod's container. The connection to a node that went away may hang.
+func (c *cluster) log(ctx context.Context, p *corev1.Pod, opts *corev1.PodLogOptions) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	log, err := n.client.CoreV1().Pods(pluginNamespace).GetLogs(plugin.Name,
-		&corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
-	n.t.Logf("plugin on %s (%v):\n%s", node, err, log)
+	log, err := c.client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, opts).DoRaw(ctx)
+	if err != nil {
+		err = fmt.Errorf("log of %s on %s: %w", p.Name, p.Spec.NodeName, err)
+	}
+	return string(log), err
 }

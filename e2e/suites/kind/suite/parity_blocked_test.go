@@ -3,56 +3,40 @@ package suite
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// blockedCase is a volume that lacks what it requires.
+// blockedCase is a volume that lacks what it requires until its changes.
 type blockedCase struct {
-	name string
-	view view
-	// objects exist before the pods; late ones end the wait.
-	objects, late []stored
+	parityCase
 	// reason is that of refvol's event, and texts are in the events of both.
 	reason string
 	texts  []string
 }
 
 func blockedCases() []blockedCase {
-	single := func(s corev1.VolumeProjection) view { return view{sources: []corev1.VolumeProjection{s}} }
 	var cases []blockedCase
-	for _, kind := range []string{kindConfigMap, kindSecret} {
-		missingKey := "references non-existent secret key: b"
-		if kind == kindConfigMap {
-			missingKey = "configmap references non-existent config key: b"
-		}
+	for kind, missingKey := range map[string]string{
+		kindConfigMap: "configmap references non-existent config key: b", kindSecret: "references non-existent secret key: b",
+	} {
 		name := strings.ToLower(kind)
+		lacksKey := changing(kind, name+"-key", text("a", "1"), text("a", "2", "b", "2")).by(item("a", "a"), item("b", "dir/b"))
 		cases = append(cases,
-			blockedCase{
-				name: name, view: single(source(kind, name)),
-				late:   []stored{{kind, name, text("a", "1")}},
-				reason: "RefNotFound", texts: []string{name + `" not found`},
-			},
-			blockedCase{
-				name: name + "-key", view: single(source(kind, name+"-key", item("a", "a"), item("b", "dir/b"))),
-				objects: []stored{{kind, name + "-key", text("a", "1")}},
-				late:    []stored{{kind, name + "-key", text("a", "2", "b", "2")}},
-				reason:  "RefKeyNotFound", texts: []string{missingKey},
-			},
-		)
+			blockedCase{changing(kind, name, nil, text("a", "1")), "RefNotFound", []string{name + `" not found`}},
+			blockedCase{lacksKey, "RefKeyNotFound", []string{missingKey}})
 	}
-	return append(cases, blockedCase{
+	return append(cases, blockedCase{parityCase{
 		name: "several",
 		view: view{projected: true, sources: []corev1.VolumeProjection{
 			source(kindConfigMap, "several-1"), source(kindSecret, "several-2"), optional(source(kindSecret, "several-3")),
 		}},
-		late:   []stored{{kindConfigMap, "several-1", text("a", "1")}, {kindSecret, "several-2", text("b", "1")}},
-		reason: "RefNotFound", texts: []string{`several-1" not found`, `several-2" not found`},
-	})
+		changes: []stored{{kindConfigMap, "several-1", text("a", "1")}, {kindSecret, "several-2", text("b", "1")}},
+	}, "RefNotFound", []string{`several-1" not found`, `several-2" not found`}})
 }
 
 // A pod waits for an object or a key that it requires, says so in an event that names
@@ -79,13 +63,8 @@ func TestParityOfBlockedPods(t *testing.T) {
 				}
 			}
 
-			began := time.Now()
-			applyChanges(n, []parityCase{{changes: c.late}})
-			refvol.awaitReady()
-			unmounted.awaitReady()
-			t.Logf("refvol's pods were ready %.1f s after that", time.Since(began).Seconds())
-			native.awaitReady()
-			t.Logf("the kubelet's, %.1f s", time.Since(began).Seconds())
+			applyChanges(n, []parityCase{c.parityCase})
+			awaitReady(native, refvol, unmounted)
 			want := native.snapshots(t)["volume"]
 			for _, p := range []*pod{refvol, unmounted} {
 				for _, d := range compare(want, p.snapshots(t)["volume"]) {
@@ -96,22 +75,25 @@ func TestParityOfBlockedPods(t *testing.T) {
 	}
 }
 
+// warnings returns the events on the pod that are warnings.
+func (p *pod) warnings() []corev1.Event {
+	p.t.Helper()
+	warnings := metav1.ListOptions{FieldSelector: "involvedObject.name=" + p.Name + ",type=Warning"}
+	events, err := p.client.CoreV1().Events(p.Namespace).List(p.t.Context(), warnings)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return events.Items
+}
+
 // awaitWarning waits for an event of that reason on the pod whose message has all
 // texts, and returns the message.
-func (p *pod) awaitWarning(reason string, texts ...string) string {
+func (p *pod) awaitWarning(reason string, texts ...string) (message string) {
 	p.t.Helper()
-	var message string
-	eventually(p.t, podTimeout, fmt.Sprintf("event %s with %q", reason, texts), func(ctx context.Context) error {
-		events, err := p.client.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{
-			FieldSelector: "involvedObject.name=" + p.Name,
-		})
-		if err != nil {
-			return err
-		}
+	eventually(p.t, podTimeout, fmt.Sprintf("event %s with %q", reason, texts), func(context.Context) error {
 		var seen []string
-		for _, e := range events.Items {
-			if e.Reason == reason && e.Type == corev1.EventTypeWarning && containsAll(e.Message, texts) {
-				message = e.Message
+		for _, e := range p.warnings() {
+			if message = e.Message; e.Reason == reason && containsAll(message, texts) {
 				return nil
 			}
 			seen = append(seen, e.Reason+": "+e.Message)
@@ -122,10 +104,5 @@ func (p *pod) awaitWarning(reason string, texts ...string) string {
 }
 
 func containsAll(line string, words []string) bool {
-	for _, word := range words {
-		if !strings.Contains(line, word) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) })
 }

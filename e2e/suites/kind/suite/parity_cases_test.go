@@ -14,13 +14,9 @@ type parityCase struct {
 	objects []stored
 	// changes happen while the pod runs.
 	changes []stored
-	// keeps is set where no file changes. It is what the kubelet says on the pod about a
-	// change that takes away what is required, or noEvent.
-	keeps string
+	// keeps is set where no file changes, as a change takes away what is required, or only seems to be one.
+	keeps bool
 }
-
-// noEvent is for a case of which nobody has anything to say.
-const noEvent = "nothing"
 
 // stored is what an object holds, or that it goes, where the contents are nil.
 type stored struct {
@@ -55,51 +51,77 @@ func varied() *contents {
 	}
 }
 
+// single is a view of one object, by its items or whole.
+func single(kind, name string, items ...corev1.KeyToPath) view {
+	return view{sources: []corev1.VolumeProjection{source(kind, name, items...)}}
+}
+
+// changing is a case of a whole object that has the contents before the pod starts, unless they are nil, and the others one after the other.
+func changing(kind, name string, before *contents, after ...*contents) parityCase {
+	c := parityCase{name: name, view: single(kind, name)}
+	if before != nil {
+		c.objects = []stored{{kind, name, before}}
+	}
+	for _, one := range after {
+		c.changes = append(c.changes, stored{kind, name, one})
+	}
+	return c
+}
+
+// by has the case show items of its object.
+func (c parityCase) by(items ...corev1.KeyToPath) parityCase {
+	c.view = single(c.objects[0].kind, c.objects[0].name, items...)
+	return c
+}
+
+// optional has the case do without what is missing.
+func (c parityCase) optional() parityCase {
+	c.view.sources[0] = optional(c.view.sources[0])
+	return c
+}
+
+// keeping has the case keep its files.
+func (c parityCase) keeping() parityCase {
+	c.keeps = true
+	return c
+}
+
+// mode has the case's volume have a mode.
+func (c parityCase) mode(mode int32) parityCase {
+	c.view.defaultMode = &mode
+	return c
+}
+
 // staticCases returns the cases whose objects don't change.
 func staticCases(kind string) []parityCase {
-	one := func(name string, c *contents, v view) parityCase {
-		return parityCase{name: name, view: v, objects: []stored{{kind, name, c}}}
-	}
-	single := func(name string, items ...corev1.KeyToPath) view {
-		return view{sources: []corev1.VolumeProjection{source(kind, name, items...)}}
-	}
-	cases := []parityCase{
-		one("default-mode", varied(), single("default-mode")),
-		one("mapping", varied(), single("mapping",
+	modes := []corev1.KeyToPath{item("a", "dir/a"), moded("b", "b", 0o604)}
+	return append([]parityCase{
+		changing(kind, "default-mode", varied()),
+		changing(kind, "mapping", varied()).by(
 			item("app.yaml", "conf/deep/er/app.yaml"), item("blob", "conf/blob"), item("empty", "e"),
 			item("app.yaml", "again"), item(".hidden", "with space/ä€"), item("large", "./un//clean/./path"),
-			item("UPPER_lower-1.2", "slash/"))),
-		one("item-mode", text("a", "1", "b", "2", "c", "3"), single("item-mode",
-			moded("a", "a", 0o400), moded("b", "dir/b", 0o777), moded("c", "c", 0))),
-		one("empty-object", text(), single("empty-object")),
-		one("immutable", &contents{text: map[string]string{"a": "1"}, immutable: true}, single("immutable")),
-		{name: "optional-object", view: view{sources: []corev1.VolumeProjection{optional(source(kind, "optional-object"))}}},
-		one("optional-key", text("a", "1"), view{sources: []corev1.VolumeProjection{
-			optional(source(kind, "optional-key", item("a", "a"), item("none", "dir/none"))),
-		}}),
-	}
-	for name, mode := range map[string]int32{"mode-0400": 0o400, "mode-0000": 0, "mode-0777": 0o777, "mode-0640": 0o640} {
-		c := one(name, text("a", "1", "b", "2"), single(name, item("a", "dir/a"), moded("b", "b", 0o604)))
-		c.view.defaultMode = &mode
-		cases = append(cases, c)
-	}
-	return append(cases, projectedCases(kind)...)
+			item("UPPER_lower-1.2", "slash/")),
+		changing(kind, "item-mode", text("a", "1", "b", "2", "c", "3")).by(
+			moded("a", "a", 0o400), moded("b", "dir/b", 0o777), moded("c", "c", 0)),
+		changing(kind, "empty-object", text()),
+		changing(kind, "immutable", &contents{text: map[string]string{"a": "1"}, immutable: true}),
+		changing(kind, "optional-object", nil).optional(),
+		changing(kind, "optional-key", text("a", "1")).by(item("a", "a"), item("none", "dir/none")).optional(),
+		changing(kind, "mode-0400", text("a", "1", "b", "2")).by(modes...).mode(0o400),
+		changing(kind, "mode-0000", text("a", "1", "b", "2")).by(modes...).mode(0),
+	}, projectedCases(kind)...)
 }
 
 // userCases returns the cases whose files have owners of their own.
 func userCases(kind string) []parityCase {
 	items := []corev1.KeyToPath{ofUser("a", "dir/a", 1000), ofUser("a", "root", 0), ofUser("b", "b", 1002), item("b", "default")}
 	items[2].Mode = new(int32(0o400))
-	users := view{sources: []corev1.VolumeProjection{source(kind, "users", items...)}}
+	users := changing(kind, "users", text("a", "1", "b", "2")).by(items...)
 	byDefault := users
-	byDefault.defaultUser = new(int64(1000))
+	byDefault.name, byDefault.view.defaultUser = "users-default", new(int64(1000))
 	projected := byDefault
-	projected.projected = true
-	var cases []parityCase
-	for name, v := range map[string]view{"users": users, "users-default": byDefault, "users-projected": projected} {
-		cases = append(cases, parityCase{name: name, view: v, objects: []stored{{kind, "users", text("a", "1", "b", "2")}}})
-	}
-	return cases
+	projected.name, projected.view.projected = "users-projected", true
+	return []parityCase{users, byDefault, projected}
 }
 
 // projectedCases returns the cases of several sources, one of them always of the
@@ -128,74 +150,35 @@ func projectedCases(kind string) []parityCase {
 				{kind, "later-wins-3", text("d", "third")},
 			},
 		},
-		{name: "one-projected", view: projected(source(kind, "one-projected")), objects: []stored{{kind, "one-projected", text("a", "1")}}},
 		{name: "nothing", view: projected(optional(source(kind, "nothing")), optional(source(other, "nothing")))},
 	}
 }
 
-// changingCases returns the cases whose objects change while the pod runs. When the
-// last one's change is in the kubelet's volume, the others have come at the same sync.
+// changingCases returns the cases whose objects change while the pod runs. When the last one's change is in the kubelet's volume, the others
+// have come at the same sync.
 func changingCases(kind string) []parityCase {
-	single := func(s corev1.VolumeProjection) view { return view{sources: []corev1.VolumeProjection{s}} }
-	cases := []parityCase{
-		{name: "twice", view: single(source(kind, "updated", item("a", "dir/renamed")))},
-		{name: "keys", view: single(source(kind, "keys")), objects: []stored{{kind, "keys", varied()}}},
-		{name: "emptied", view: single(source(kind, "emptied")), objects: []stored{{kind, "emptied", varied()}}},
-		{name: "to-binary", view: single(source(kind, "to-binary")), objects: []stored{{kind, "to-binary", text("a", "1")}}},
-		{name: "recreated", view: single(source(kind, "recreated")), objects: []stored{{kind, "recreated", text("a", "1")}}},
-		{name: "optional-created", view: single(optional(source(kind, "optional-created")))},
-		{name: "optional-updated", view: single(optional(source(kind, "optional-updated"))), objects: []stored{{kind, "optional-updated", text("a", "1")}}},
-		{name: "optional-deleted", view: single(optional(source(kind, "optional-deleted"))), objects: []stored{{kind, "optional-deleted", text("a", "1")}}},
-		{
-			name:    "optional-keys",
-			view:    single(optional(source(kind, "optional-keys", item("a", "dir/a"), item("b", "dir/b"), item("c", "c")))),
-			objects: []stored{{kind, "optional-keys", text("a", "1", "c", "3")}},
-		},
+	return []parityCase{
+		{name: "twice", view: single(kind, "updated", item("a", "dir/renamed"))},
+		changing(kind, "keys", varied(), text("empty", "", "new", "1", "app.yaml", "debug: false")),
+		changing(kind, "emptied", varied(), text()),
+		changing(kind, "to-binary", text("a", "1"), &contents{binary: map[string][]byte{"a": notText()}}),
+		changing(kind, "recreated", text("a", "1"), nil, text("b", "2")),
+		changing(kind, "optional-created", nil, text("a", "1")).optional(),
+		changing(kind, "optional-deleted", text("a", "1"), nil).optional(),
+		changing(kind, "optional-keys", text("a", "1", "c", "3"), text("b", "2", "c", "4")).
+			by(item("a", "dir/a"), item("b", "dir/b"), item("c", "c")).optional(),
 		{
 			name: "several", view: view{projected: true, sources: []corev1.VolumeProjection{
 				source(kind, "several"), optional(source(kind, "several-2")), source(kind, "updated", item("a", "a")),
 			}},
 			objects: []stored{{kind, "several", text("x", "1")}, {kind, "several-2", text("y", "1", "x", "2")}},
+			changes: []stored{{kind, "several", text("z", "1")}, {kind, "several-2", nil}},
 		},
-	}
-	changes := map[string][]stored{
-		"twice":            {},
-		"keys":             {{kind, "keys", text("empty", "", "new", "1", "app.yaml", "debug: false")}},
-		"emptied":          {{kind, "emptied", text()}},
-		"to-binary":        {{kind, "to-binary", &contents{binary: map[string][]byte{"a": notText()}}}},
-		"recreated":        {{kind, "recreated", nil}, {kind, "recreated", text("b", "2")}},
-		"optional-created": {{kind, "optional-created", text("a", "1")}},
-		"optional-updated": {{kind, "optional-updated", text("a", "2")}},
-		"optional-deleted": {{kind, "optional-deleted", nil}},
-		"optional-keys":    {{kind, "optional-keys", text("b", "2", "c", "4")}},
-		"several":          {{kind, "several", text("z", "1")}, {kind, "several-2", nil}},
-	}
-	for i := range cases {
-		cases[i].changes = changes[cases[i].name]
-	}
-	cases = append(cases, keepingCases(kind)...)
-	return append(cases, parityCase{
-		name: "updated", view: single(source(kind, "updated")),
-		objects: []stored{{kind, "updated", text("a", "1", "b", "2")}},
-		changes: []stored{{kind, "updated", text("a", "changed", "b", "2")}},
-	})
-}
 
-// keepingCases returns the cases that lose what they require, and one whose object
-// only seems to change: their files stay.
-func keepingCases(kind string) []parityCase {
-	single := func(s corev1.VolumeProjection) view { return view{sources: []corev1.VolumeProjection{s}} }
-	missingKey := "configmap references non-existent config key: b"
-	if kind == kindSecret {
-		missingKey = "references non-existent secret key: b"
-	}
-	return []parityCase{
-		{name: "deleted", view: single(source(kind, "deleted")), objects: []stored{{kind, "deleted", text("a", "1")}}, changes: []stored{{kind, "deleted", nil}}, keeps: `"deleted" not found`},
-		{
-			name: "key-removed", view: single(source(kind, "key-removed", item("a", "a"), item("b", "dir/b"))),
-			objects: []stored{{kind, "key-removed", text("a", "1", "b", "2")}}, changes: []stored{{kind, "key-removed", text("a", "2")}},
-			keeps: missingKey,
-		},
-		{name: "namesake", view: single(source(kind, "namesake")), objects: []stored{{kind, "namesake", text("a", "1")}}, keeps: noEvent},
+		changing(kind, "deleted", text("a", "1"), nil).keeping(),
+		changing(kind, "key-removed", text("a", "1", "b", "2"), text("a", "2")).by(item("a", "a"), item("b", "dir/b")).keeping(),
+		changing(kind, "namesake", text("a", "1")).keeping(),
+
+		changing(kind, "updated", text("a", "1", "b", "2"), text("a", "changed", "b", "2")),
 	}
 }

@@ -4,11 +4,17 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/refvol/refvol/e2e/tools/probe/answers"
 )
+
+// generation is the name of the directory that holds one version of all files.
+var generation = regexp.MustCompile(`^\.\.\d{4}_\d{2}_\d{2}_[\d_.]+$`)
 
 // snapshot is what one volume shows, by path. The name of the current generation is
 // GENERATION in paths and links, since it has the time in it.
@@ -30,13 +36,13 @@ func (p *pod) trySnapshots(ctx context.Context) (map[string]snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	volumes := map[string][]entry{}
+	volumes := map[string][]answers.Entry{}
 	for _, e := range entries {
-		name, path, inside := strings.Cut(e.Path, "/")
+		name, below, inside := strings.Cut(e.Path, "/")
 		if e.Path == "." {
 			continue
 		}
-		if e.Path = path; !inside {
+		if e.Path = below; !inside {
 			e.Path = "."
 		}
 		volumes[name] = append(volumes[name], e)
@@ -49,7 +55,7 @@ func (p *pod) trySnapshots(ctx context.Context) (map[string]snapshot, error) {
 }
 
 // newSnapshot takes the entries of one volume, with paths from its root.
-func newSnapshot(entries []entry) snapshot {
+func newSnapshot(entries []answers.Entry) snapshot {
 	current := ""
 	for _, e := range entries {
 		if e.Path == "..data" && generation.MatchString(e.Link) {
@@ -70,21 +76,27 @@ func newSnapshot(entries []entry) snapshot {
 		case e.Type == "file":
 			text += fmt.Sprintf(" = %q", e.Content)
 		}
-		path := e.Path
+		at := e.Path
 		if current != "" {
-			path, text = strings.ReplaceAll(path, current, "GENERATION"), strings.ReplaceAll(text, current, "GENERATION")
+			at, text = strings.ReplaceAll(at, current, "GENERATION"), strings.ReplaceAll(text, current, "GENERATION")
 		}
-		s[path] = text
+		s[at] = text
 	}
 	return s
 }
 
-// difference is one path of which two volumes show different things. What is missing
-// is empty.
-type difference struct{ path, native, refvol string }
-
-func (d difference) String() string {
-	return fmt.Sprintf("%s: the kubelet's: %s; refvol's: %s", d.path, d.native, d.refvol)
+// snapshotOf returns what a volume with files of these texts shows, by their paths.
+func snapshotOf(files object) snapshot {
+	s := snapshot{".": "dir 0755 0:0", "..data": "link 0777 0:0 -> GENERATION", "GENERATION": "dir 0755 0:0"}
+	for file, text := range files {
+		s["GENERATION/"+file] = fmt.Sprintf("file 0644 0:0 = %q", text)
+		for dir := path.Dir(file); dir != "."; dir = path.Dir(dir) {
+			s["GENERATION/"+dir] = "dir 0755 0:0"
+		}
+		first, _, _ := strings.Cut(file, "/")
+		s[first] = "link 0777 0:0 -> ..data/" + first
+	}
+	return s
 }
 
 // Refvol's volume differs from the kubelet's on purpose in one thing. The kubelet's is an emptyDir, whose mode lets everybody write. Neither
@@ -94,15 +106,15 @@ var (
 	refvolRoot = regexp.MustCompile(`^dir [02]755 0:\d+$`)
 )
 
-// compare returns how two volumes differ that should not, sorted by path.
-func compare(native, refvol snapshot) []difference {
-	paths := maps.Clone(native)
-	maps.Copy(paths, refvol)
-	var found []difference
-	for _, path := range slices.Sorted(maps.Keys(paths)) {
-		isKnown := path == "." && nativeRoot.MatchString(native[path]) && refvolRoot.MatchString(refvol[path])
-		if native[path] != refvol[path] && !isKnown {
-			found = append(found, difference{path, native[path], refvol[path]})
+// compare returns how two volumes differ that should not, sorted by path. What is missing is empty.
+func compare(native, refvol snapshot) []string {
+	all := maps.Clone(native)
+	maps.Copy(all, refvol)
+	var found []string
+	for _, at := range slices.Sorted(maps.Keys(all)) {
+		isKnown := at == "." && nativeRoot.MatchString(native[at]) && refvolRoot.MatchString(refvol[at])
+		if native[at] != refvol[at] && !isKnown {
+			found = append(found, fmt.Sprintf("%s: the kubelet's: %s; refvol's: %s", at, native[at], refvol[at]))
 		}
 	}
 	return found

@@ -39,13 +39,9 @@ func newPod(name string, volumes ...corev1.Volume) *corev1.Pod {
 }
 
 func newContainer(name string, volumes []corev1.Volume) corev1.Container {
-	image := os.Getenv("REFVOL_PROBE_IMAGE")
-	if image == "" {
-		image = "localhost/refvol/probe:e2e"
-	}
 	container := corev1.Container{
 		Name:            name,
-		Image:           image,
+		Image:           os.Getenv("REFVOL_PROBE_IMAGE"),
 		ImagePullPolicy: corev1.PullIfNotPresent,
 		Args:            []string{"sleep"},
 	}
@@ -58,8 +54,10 @@ func newContainer(name string, volumes []corev1.Volume) corev1.Container {
 // attributes are a volume's, as its author writes them.
 type attributes map[string]string
 
-// refvol describes a volume of the driver.
-func refvol(name string, a attributes) corev1.Volume {
+// refvol describes a volume of the driver, and ofDriver one of another plugin.
+func refvol(name string, a attributes) corev1.Volume { return ofDriver(driver, name, a) }
+
+func ofDriver(driver, name string, a attributes) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
 		CSI: &corev1.CSIVolumeSource{Driver: driver, ReadOnly: new(true), VolumeAttributes: a},
 	}}
@@ -87,7 +85,7 @@ func (n *namespace) start(spec *corev1.Pod) *pod {
 func (p *pod) awaitReady() {
 	p.t.Helper()
 	eventually(p.t, podTimeout, "pod "+p.Name+" ready", func(ctx context.Context) error {
-		now, err := p.client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+		now, err := p.now(ctx)
 		if err != nil {
 			return err
 		}
@@ -99,6 +97,13 @@ func (p *pod) awaitReady() {
 	})
 }
 
+// awaitReady waits until all pods are ready.
+func awaitReady(pods ...*pod) {
+	for _, p := range pods {
+		p.awaitReady()
+	}
+}
+
 func ready(p *corev1.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
@@ -108,27 +113,39 @@ func ready(p *corev1.Pod) bool {
 	return false
 }
 
+// beginDelete deletes the pod, at once if seconds are 0, and doesn't wait.
+func (p *pod) beginDelete(seconds ...int64) {
+	p.t.Helper()
+	var opts metav1.DeleteOptions
+	if len(seconds) > 0 {
+		opts.GracePeriodSeconds = &seconds[0]
+	}
+	if err := p.client.CoreV1().Pods(p.Namespace).Delete(p.t.Context(), p.Name, opts); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 // delete deletes the pod and waits until the kubelet has let go of it.
 func (p *pod) delete() {
 	p.t.Helper()
-	if err := p.client.CoreV1().Pods(p.Namespace).Delete(p.t.Context(), p.Name, metav1.DeleteOptions{}); err != nil {
-		p.t.Fatal(err)
-	}
-	p.awaitGone(p.t)
+	p.beginDelete()
+	p.awaitGone()
 }
 
-func (p *pod) awaitGone(t *testing.T) {
-	t.Helper()
-	eventually(t, podTimeout, "pod "+p.Name+" gone", func(ctx context.Context) error {
-		now, err := p.client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err), err == nil && now.UID != p.UID:
+func (p *pod) awaitGone() {
+	p.t.Helper()
+	eventually(p.t, podTimeout, "pod "+p.Name+" gone", func(ctx context.Context) error {
+		now, err := p.now(ctx)
+		if apierrors.IsNotFound(err) || err == nil && now.UID != p.UID {
 			return nil
-		case err != nil:
-			return err
 		}
-		return errors.New("it is still there")
+		return errors.Join(err, errors.New("it is still there"))
 	})
+}
+
+// now returns the pod as it is.
+func (p *pod) now(ctx context.Context) (*corev1.Pod, error) {
+	return p.client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 }
 
 // volumeID returns the id that the kubelet makes for an inline volume.
@@ -150,7 +167,7 @@ func (p *pod) volumeIDs() []string {
 // phase returns the pod's phase now.
 func (p *pod) phase(t *testing.T) corev1.PodPhase {
 	t.Helper()
-	now, err := p.client.CoreV1().Pods(p.Namespace).Get(t.Context(), p.Name, metav1.GetOptions{})
+	now, err := p.now(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,9 +181,7 @@ const nodeIdentityDriver = "node-identity.refvol.dev"
 // asNode describes a volume of the driver that reads as the node, which shows what the pod's own
 // volume shown names.
 func asNode(name, shown string) corev1.Volume {
-	v := refvol(name, attributes{"volume": shown})
-	v.CSI.Driver = nodeIdentityDriver
-	return v
+	return ofDriver(nodeIdentityDriver, name, attributes{"volume": shown})
 }
 
 // withUnmounted adds volumes to a pod that no container mounts.

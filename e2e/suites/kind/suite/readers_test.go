@@ -3,7 +3,6 @@ package suite
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,19 +13,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/e2e/tools/probe/answers"
 	"github.com/refvol/refvol/e2e/tools/probe/clock"
 	judged "github.com/refvol/refvol/internal/history"
 )
 
-// requestTimeout is how long a reader's log may take.
-const requestTimeout = 10 * time.Second
+// requestTimeout is how long a log may take.
+const requestTimeout = 30 * time.Second
 
 // readers are pods that tell of each text that their volumes get. The volume settings is of the one
 // ConfigMap settings, the volume login of a Secret of the reader's own, which has its name.
 type readers struct {
 	*namespace
-	count   int
-	workers []string
+	// names are those of the readers and of their Secrets.
+	names, workers []string
 	// step counts the changes, and sent has the times of the last one by the object's name.
 	step int
 	sent map[string]time.Duration
@@ -35,12 +35,14 @@ type readers struct {
 // newReaders starts readers, spread over the workers, and waits until all have told of the first text.
 func newReaders(t *testing.T, count int) *readers {
 	t.Helper()
-	r := &readers{namespace: newNamespace(t), count: count, sent: map[string]time.Duration{}}
+	r := &readers{namespace: newNamespace(t), sent: map[string]time.Duration{}}
 	if r.workers = r.cluster.workers(t); len(r.workers) < 3 {
 		t.Fatalf("there are %d workers, want 3", len(r.workers))
 	}
 	r.setConfigMap("settings", r.object())
-	for i, name := range r.names() {
+	for i := range count {
+		name := fmt.Sprintf("reader-%02d", i)
+		r.names = append(r.names, name)
 		r.setSecret(name, r.object())
 		spec := newPod(name, refvol("settings", attributes{"configMap": "settings"}), refvol("login", attributes{"secret": name}))
 		spec.Labels = map[string]string{"app": "reader"}
@@ -50,15 +52,6 @@ func newReaders(t *testing.T, count int) *readers {
 	}
 	r.awaitCurrent()
 	return r
-}
-
-// names are those of the readers and of their Secrets.
-func (r *readers) names() []string {
-	var names []string
-	for i := range r.count {
-		names = append(names, fmt.Sprintf("reader-%02d", i))
-	}
-	return names
 }
 
 // text is what all objects hold at this step. It grows in byte order.
@@ -72,7 +65,7 @@ func (r *readers) change() {
 	r.step++
 	r.sent["settings"] = now(r.t)
 	r.setConfigMap("settings", r.object())
-	for _, name := range r.names() {
+	for _, name := range r.names {
 		r.sent[name] = now(r.t)
 		r.setSecret(name, r.object())
 	}
@@ -81,23 +74,14 @@ func (r *readers) change() {
 // readerFile is the one file of a reader's volume.
 func readerFile(volume string) string { return mountDir + volume + "/text" }
 
-// told is what a reader tells, as the probe's command follow describes it.
-type told struct {
-	File  string        `json:"file"`
-	Text  string        `json:"text"`
-	Error string        `json:"error"`
-	Reads int           `json:"reads"`
-	At    time.Duration `json:"at"`
-}
-
 // history is what a reader has told.
 type history struct {
 	pod  *corev1.Pod
-	told []told
+	told []answers.Told
 }
 
 // last returns the last that was told of a file, and what was told before that, the same if that was the first.
-func (h history) last(file string) (last, before told) {
+func (h history) last(file string) (last, before answers.Told) {
 	for _, line := range h.told {
 		if line.File == file {
 			if last, before = line, last; before.File == "" {
@@ -126,16 +110,20 @@ func (r *readers) awaitCurrent() map[types.UID]history {
 		if err != nil {
 			return err
 		}
-		if len(pods.Items) != r.count {
-			return fmt.Errorf("there are %d of %d", len(pods.Items), r.count)
+		if len(pods.Items) != len(r.names) {
+			return fmt.Errorf("there are %d of %d", len(pods.Items), len(r.names))
 		}
 		for i := range pods.Items {
 			p := &pods.Items[i]
 			if _, ok := current[p.UID]; ok {
 				continue
 			}
-			r.neverEnded(ctx, p)
-			h, err := r.history(ctx, p)
+			for _, c := range p.Status.ContainerStatuses {
+				if c.RestartCount > 0 { // what it told is lost, and a volume may be the cause
+					r.t.Fatalf("%s on %s has ended %d times: %+v", p.Name, p.Spec.NodeName, c.RestartCount, c.LastTerminationState)
+				}
+			}
+			h, err := r.history(ctx, p, false)
 			if err != nil {
 				return err
 			}
@@ -152,19 +140,11 @@ func (r *readers) awaitCurrent() map[types.UID]history {
 	return current
 }
 
-// judge wants no read of a reader to have failed or given an older text: its texts only grow in byte order.
-func (n *namespace) judge(h history) {
-	n.t.Helper()
-	if err := judgeTold(h.told); err != nil {
-		n.t.Errorf("%s on %s: %v", h.pod.Name, h.pod.Spec.NodeName, err)
-	}
-}
-
 // awaitHistory returns what the pod's reader has told once that is as it should be: a log may lag behind.
 func (p *pod) awaitHistory(what string, isSo func(history) bool) (h history) {
 	p.t.Helper()
 	eventually(p.t, podTimeout, fmt.Sprintf("the log of %s has %s", p.Name, what), func(ctx context.Context) (err error) {
-		if h, err = p.history(ctx, p.Pod); err == nil && !isSo(h) {
+		if h, err = p.history(ctx, p.Pod, false); err == nil && !isSo(h) {
 			err = fmt.Errorf("%d lines: %+v", len(h.told), h.told[max(0, len(h.told)-4):])
 		}
 		return err
@@ -172,25 +152,8 @@ func (p *pod) awaitHistory(what string, isSo func(history) bool) (h history) {
 	return h
 }
 
-// neverEnded fails the test if a reader's container has ended, or could not be started: what it told is lost, and a
-// volume may be the cause.
-func (r *readers) neverEnded(ctx context.Context, p *corev1.Pod) {
-	r.t.Helper()
-	for _, c := range p.Status.ContainerStatuses {
-		if c.RestartCount == 0 {
-			continue
-		}
-		log, err := r.client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{Previous: true}).DoRaw(ctx)
-		r.t.Fatalf("%s on %s has ended %d times, the last: %+v; it told (%v): %s",
-			p.Name, p.Spec.NodeName, c.RestartCount, c.LastTerminationState.Terminated, err, log)
-	}
-}
-
-// history returns what a reader has told.
-func (c *cluster) history(ctx context.Context, p *corev1.Pod) (history, error) {
-	// The connection to a node that went away may hang.
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
+// history returns what a reader has told, or the run before this one.
+func (c *cluster) history(ctx context.Context, p *corev1.Pod, previous bool) (history, error) {
 	here, err := clock.Name()
 	if err != nil {
 		return history{}, err
@@ -198,16 +161,20 @@ func (c *cluster) history(ctx context.Context, p *corev1.Pod) (history, error) {
 	if len(p.Status.ContainerStatuses) == 0 {
 		return history{}, fmt.Errorf("%s is %s on %q", p.Name, p.Status.Phase, p.Spec.NodeName)
 	}
-	log, err := c.client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
+	log, err := c.log(ctx, p, &corev1.PodLogOptions{Previous: previous})
 	if err != nil {
-		return history{}, fmt.Errorf("log of %s on %s: %w", p.Name, p.Spec.NodeName, err)
+		return history{}, err
 	}
 	h := history{pod: p}
-	for line := range strings.Lines(string(log)) {
+	for line := range strings.Lines(log) {
 		if line = strings.TrimSpace(line); line == here {
 			continue
 		}
-		var one told
+		if why, failed := strings.CutPrefix(line, "probe: "); failed { // on stderr, as its end
+			h.told = append(h.told, answers.Told{Error: why})
+			continue
+		}
+		var one answers.Told
 		if err := json.Unmarshal([]byte(line), &one); err != nil {
 			return history{}, fmt.Errorf("log of %s, whose clock must be %q: %q: %w", p.Name, here, line, err)
 		}
@@ -216,10 +183,11 @@ func (c *cluster) history(ctx context.Context, p *corev1.Pod) (history, error) {
 	return h, nil
 }
 
-// judgeTold returns what is wrong with what a reader told of files whose texts only grow in byte order.
-func judgeTold(all []told) error {
+// judge wants no read of a reader to have failed or given an older text: its texts only grow in byte order.
+func (n *namespace) judge(reader history) {
+	n.t.Helper()
 	h := judged.New()
-	for _, one := range all {
+	for _, one := range reader.told {
 		h.Declare(judged.Volume{ID: one.File, Required: []string{one.File}})
 		seen := &judged.Seen{Shown: map[string]judged.Version{}}
 		if one.Error != "" {
@@ -229,9 +197,7 @@ func judgeTold(all []told) error {
 		}
 		h.AddAt(judged.Event{Kind: judged.Saw, At: one.At, Begin: one.At, Volume: one.File, Seen: seen})
 	}
-	var errs []error
 	for _, v := range h.Check() {
-		errs = append(errs, errors.New(v.String()))
+		n.t.Errorf("%s on %s: %v", reader.pod.Name, reader.pod.Spec.NodeName, v)
 	}
-	return errors.Join(errs...)
 }

@@ -3,11 +3,10 @@ package suite
 import (
 	"context"
 	"fmt"
+	"maps"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // A node reboots: its mounts are gone, and what the kubelet and the plugin keep on disk
@@ -26,36 +25,30 @@ func TestNodeReboot(t *testing.T) {
 			refvol("login", attributes{"secret": "login"})), node)
 	}
 	stays, deleted, forced := n.start(spec("stays")), n.start(spec("deleted")), n.start(spec("forced"))
-	paths := pluginPaths(t, n.mustPlugin(t, pluginNamespace, node))
 	var left []leftovers
 	for _, p := range []*pod{deleted, forced} {
-		left = append(left, leftovers{inspector: inspector, paths: paths, of: p})
+		left = append(left, leftovers{inspector: inspector, of: p})
 		left[len(left)-1].there(t)
 	}
-	plugin := &pod{n, n.mustPlugin(t, pluginNamespace, node)}
+	plugin := &pod{n, n.awaitPlugin(t, pluginNamespace, node)}
 
-	n.whileDown(t, node, func() {
+	n.whileDown(node, func() {
 		n.setConfigMap("settings", object{"key": canary("new"), "comes": "y"})
 		n.setSecret("login", object{"user": canary("new")})
-		pods := n.client.CoreV1().Pods(n.name)
-		if err := pods.Delete(t.Context(), deleted.Name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if err := pods.Delete(t.Context(), forced.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
-			t.Fatal(err)
-		}
+		deleted.beginDelete()
+		forced.beginDelete(0)
 	})
-	began := time.Now()
 	for _, p := range []*pod{plugin, inspector, stays} {
 		p.awaitNextRun(t)
 	}
-	t.Logf("all pods run again %.0f s after the node was switched on", time.Since(began).Seconds())
 
-	stays.shows(map[string]map[string]string{
-		"settings": {"key": canary("new"), "comes": "y"},
-		"in-place": {"key": canary("new"), "comes": "y"},
-		"login":    {"user": canary("new")},
-	})
+	settings := object{"key": canary("new"), "comes": "y"}
+	shown := stays.snapshots(t)
+	for volume, want := range map[string]object{"settings": settings, "in-place": settings, "login": {"user": canary("new")}} {
+		if !maps.Equal(shown[volume], snapshotOf(want)) {
+			t.Errorf("%s shows %q, want %q", volume, shown[volume], want)
+		}
+	}
 	n.setConfigMap("settings", object{"key": canary("newest")})
 	n.setSecret("login", object{"user": canary("newest")})
 	for _, file := range []string{"settings/key", "in-place/key", "login/user"} {
@@ -64,11 +57,11 @@ func TestNodeReboot(t *testing.T) {
 	for _, id := range stays.volumeIDs() {
 		onlyOneMount(t, inspector, id)
 	}
-	deleted.awaitGone(t)
+	deleted.awaitGone()
 	for _, l := range left {
 		l.awaitNone(t)
 	}
-	last := leftovers{inspector: inspector, paths: paths, of: stays}
+	last := leftovers{inspector: inspector, of: stays}
 	last.there(t)
 	stays.delete()
 	last.awaitNone(t)
@@ -76,16 +69,10 @@ func TestNodeReboot(t *testing.T) {
 
 // whileDown switches a node off, calls do, and switches it on again, also if do fails
 // the test.
-func (n *namespace) whileDown(t *testing.T, node string, do func()) {
-	t.Helper()
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
-		defer cancel()
-		if err := docker(ctx, "start", node); err != nil {
-			t.Error(err)
-		}
-	}()
-	mustDocker(t, "stop", node)
+func (n *namespace) whileDown(node string, do func()) {
+	n.t.Helper()
+	defer n.undo(func(ctx context.Context) error { return docker(ctx, "start", node) })
+	mustDocker(n.t, "stop", node)
 	do()
 }
 
@@ -98,7 +85,7 @@ func (p *pod) awaitNextRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, 3*podTimeout, "pod "+p.Name+" running again", func(ctx context.Context) error {
-		now, err := p.client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+		now, err := p.now(ctx)
 		if err != nil {
 			return err
 		}
@@ -106,33 +93,10 @@ func (p *pod) awaitNextRun(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if next == last || next.uid != last.uid {
+		if next == last || now.UID != p.UID {
 			return fmt.Errorf("it runs as %v, and did so before as %v", next, last)
 		}
 		p.Pod = now
 		return nil
 	})
-}
-
-// shows checks at once that the volumes have exactly these files with these texts.
-func (p *pod) shows(volumes map[string]map[string]string) {
-	p.t.Helper()
-	for volume, want := range volumes {
-		dir := mountDir + volume
-		links := map[string]bool{}
-		for _, e := range p.tree(dir) {
-			// The layout's own names begin with two dots, and what is below them too.
-			if len(e.Path) > 0 && e.Path[0] != '.' {
-				links[e.Path] = true
-			}
-		}
-		if len(links) != len(want) {
-			p.t.Errorf("%s has %v, want %v", volume, links, want)
-		}
-		for key, text := range want {
-			if err := p.hasText(p.t.Context(), "probe", dir+"/"+key, text); err != nil {
-				p.t.Error(err)
-			}
-		}
-	}
 }

@@ -15,7 +15,7 @@ import (
 // testReceipts has pods read their files, or not, in every way, and the command tell which of them have not opened which
 // files since a change.
 func testReceipts(t *testing.T) {
-	s := &openings{namespace: newNamespace(t)}
+	s := newNamespace(t)
 	node := s.workers(t)[0]
 	s.setConfigMap("app", object{"a": "1", "b": "1"})
 	const onlyA = "[{key: a, path: a}]"
@@ -63,20 +63,16 @@ func testReceipts(t *testing.T) {
 	s.lag("once some have opened some", map[string]string{"never": "NotOpened a", "holds": "NotOpened a", "half": "NotOpened b"})
 }
 
-// openings are the volumes of a namespace that show the ConfigMap app.
-type openings struct{ *namespace }
-
-// unopenedFiles takes the paths out of a laggard's message.
-func unopenedFiles() *regexp.Regexp {
-	return regexp.MustCompile(`nobody has opened (.*), shown since`)
-}
+// unopened takes the paths out of a laggard's message.
+var unopened = regexp.MustCompile(`nobody has opened (.*), shown since`)
 
 // lag waits until the command lists just these pods and nodes, each with the reason and the paths of unopened files.
-func (s *openings) lag(when string, want map[string]string) {
-	s.t.Helper()
+func (n *namespace) lag(when string, want map[string]string) {
+	n.t.Helper()
 	timeout := time.Second
-	eventually(s.t, podTimeout, "the right laggards "+when, func(context.Context) error {
-		r := kubectlRefvol(s.t, "converged", "configmap/app", "-n", s.name, "--opened", "--timeout="+timeout.String(), "--plugin-timeout=3s", "-o", "json")
+	eventually(n.t, podTimeout, "the right laggards "+when, func(context.Context) error {
+		r := kubectlRefvol(n.t, "converged", "configmap/app", "-n", n.name, "--opened", "--timeout="+timeout.String(),
+			"--plugin-timeout=3s", "-o", "json")
 		timeout = min(2*timeout, 16*time.Second) // a busy machine may need more
 		var verdict struct {
 			Laggards []struct {
@@ -93,7 +89,7 @@ func (s *openings) lag(when string, want map[string]string) {
 			if l.Pod != nil {
 				name = l.Pod.Name
 			}
-			if paths := unopenedFiles().FindStringSubmatch(l.Message); paths != nil {
+			if paths := unopened.FindStringSubmatch(l.Message); paths != nil {
 				text += " " + paths[1]
 			}
 			got[name] = text

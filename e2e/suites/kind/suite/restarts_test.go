@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -31,47 +30,6 @@ func needsLong(t *testing.T) {
 	}
 }
 
-// web is a Deployment whose pods restart for a new variable, behind a Service.
-type web struct {
-	*namespace
-	pods []*pod
-}
-
-// newWeb starts the pods, and waits until all are ready.
-func newWeb(t *testing.T) *web {
-	t.Helper()
-	w := &web{namespace: newNamespace(t)}
-	w.needsPolicies()
-	w.setConfigMap("settings", object{"mode": "slow"})
-	template := withVariable("web")
-	template.Annotations = map[string]string{"refvol.dev/spread": webSpread.String()}
-	c := &template.Spec.Containers[0]
-	c.Args = []string{"serve", fmt.Sprint(":", webPort), "MODE"}
-	c.ReadinessProbe = &corev1.Probe{
-		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(webPort)}},
-		PeriodSeconds: 1, FailureThreshold: 1,
-	}
-	w.deploy("web", webReplicas, template)
-	if _, err := w.client.CoreV1().Services(w.name).Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(webPort)}}},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, readersTimeout, "all pods are ready", func(ctx context.Context) error {
-		pods, err := w.deployed(ctx, "web", webReplicas)
-		w.pods = nil
-		for i := range pods {
-			if !ready(&pods[i]) {
-				return fmt.Errorf("%s is not", pods[i].Name)
-			}
-			w.pods = append(w.pods, &pod{w.namespace, &pods[i]})
-		}
-		return err
-	})
-	return w
-}
-
 // withVariable is a labelled pod with the variable MODE of the ConfigMap settings, and with nothing else of it.
 func withVariable(name string) *corev1.Pod {
 	spec := withVariables(name, "true")
@@ -80,62 +38,66 @@ func withVariable(name string) *corev1.Pod {
 	return spec
 }
 
-// awaitMode waits until all pods are ready with the value.
-func (w *web) awaitMode(value string) {
-	w.t.Helper()
-	eventually(w.t, readersTimeout, "all pods have the mode "+value, func(ctx context.Context) error {
-		for _, p := range w.pods {
-			if err := p.hasVariables(ctx, map[string]string{"MODE": value}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	for _, p := range w.pods {
-		p.awaitReady()
-	}
-}
-
-// requests returns how many the client has sent until now, and how many have failed.
-func (w *web) requests(client *pod) (all struct{ Sent, Failed int }) {
-	w.t.Helper()
-	eventually(w.t, podTimeout, "a line of the client", func(ctx context.Context) error {
-		last := int64(1)
-		text, err := w.client.CoreV1().Pods(w.name).GetLogs(client.Name, &corev1.PodLogOptions{TailLines: &last}).DoRaw(ctx)
-		if err != nil {
-			return err
-		}
-		return json.Unmarshal(text, &all)
-	})
-	return all
-}
-
-// TestRestartsOfADeployment: 30 pods restart for a change, spread over a minute, under a client that counts failed requests. It runs with no
-// other test, because it measures times.
+// TestRestartsOfADeployment: 30 pods behind a Service restart for a change, spread over a minute, under a client that counts failed
+// requests. It runs with no other test, because it measures times.
 func TestRestartsOfADeployment(t *testing.T) {
 	needsLong(t)
-	w := newWeb(t)
-	caller := newPod("client")
-	caller.Spec.Containers[0].Args = []string{"requests", "http://web." + w.name}
-	client := w.start(caller)
-	eventually(t, podTimeout, "requests", func(context.Context) error {
-		if all := w.requests(client); all.Sent-all.Failed < 100 {
-			return fmt.Errorf("%+v", all)
+	n := newNamespace(t)
+	n.needsPolicies()
+	n.setConfigMap("settings", object{"mode": "slow"})
+	template := withVariable("web")
+	template.Annotations = map[string]string{"refvol.dev/spread": webSpread.String()}
+	c := &template.Spec.Containers[0]
+	c.Args = []string{"serve", fmt.Sprint(":", webPort), "MODE"}
+	c.ReadinessProbe = &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(webPort)}},
+		PeriodSeconds: 1, FailureThreshold: 1,
+	}
+	n.deploy("web", webReplicas, template)
+	newShell(n).output(fmt.Sprintf("kubectl expose deployment web --port=80 --target-port=%d", webPort))
+	var pods []*pod
+	eventually(t, readersTimeout, "all pods", func(ctx context.Context) error {
+		deployed, err := n.deployed(ctx, "web", webReplicas)
+		for i := range deployed {
+			pods = append(pods, &pod{n, &deployed[i]})
 		}
-		return nil
+		return err
 	})
+	awaitReady(pods...)
+	caller := newPod("client")
+	caller.Spec.Containers[0].Args = []string{"requests", "http://web." + n.name}
+	client := n.start(caller)
+	requests := func(least int) (all struct{ Sent, Failed int }) {
+		t.Helper()
+		eventually(t, podTimeout, "requests", func(ctx context.Context) error {
+			text, err := n.log(ctx, client.Pod, &corev1.PodLogOptions{TailLines: new(int64(1))})
+			if err == nil {
+				err = json.Unmarshal([]byte(text), &all)
+			}
+			if err == nil && all.Sent-all.Failed < least {
+				err = fmt.Errorf("%+v", all)
+			}
+			return err
+		})
+		return all
+	}
 
-	before, begin := w.requests(client), time.Now()
-	w.setConfigMap("settings", object{"mode": "fast"})
-	w.awaitMode("fast")
-	after := w.requests(client)
+	before, begin := requests(100), time.Now()
+	n.setConfigMap("settings", object{"mode": "fast"})
 	var started []time.Duration
-	for _, p := range w.pods {
-		if n := p.restarts(t); n != 1 {
-			t.Errorf("%s has restarted %d times", p.Name, n)
+	for _, p := range pods {
+		eventually(t, readersTimeout, p.Name+" has the mode fast", func(ctx context.Context) error {
+			return p.hasVariables(ctx, map[string]string{"MODE": "fast"})
+		})
+	}
+	for _, p := range pods {
+		p.awaitReady()
+		if restarts := p.restarts(t); restarts != 1 {
+			t.Errorf("%s has restarted %d times", p.Name, restarts)
 		}
 		started = append(started, p.Status.ContainerStatuses[0].State.Running.StartedAt.Sub(begin).Round(time.Second))
 	}
+	after := requests(100)
 	slices.Sort(started)
 	sent, failed := after.Sent-before.Sent, after.Failed-before.Failed
 	t.Logf("30 pods restarted in %s: after %v; %d of %d requests failed", time.Since(begin).Round(time.Second), started, failed, sent)
@@ -189,9 +151,7 @@ func TestRestartFigures(t *testing.T) {
 		}
 	}
 	slices.Sort(restarts)
-	slices.Sort(took[true])
-	slices.Sort(took[false])
-	t.Logf("change to started: p50 %s, p90 %s, p99 %s of %d", restarts[len(restarts)/2].Round(10*time.Millisecond), restarts[len(restarts)*9/10].Round(10*time.Millisecond),
-		restarts[len(restarts)*99/100].Round(10*time.Millisecond), len(restarts))
+	percentile := func(p int) time.Duration { return restarts[len(restarts)*p/100].Round(10 * time.Millisecond) }
+	t.Logf("change to started: p50 %s, p90 %s, p99 %s of %d", percentile(50), percentile(90), percentile(99), len(restarts))
 	t.Logf("pod start: with the sidecar %v, without %v", took[true], took[false])
 }

@@ -31,20 +31,17 @@ type rolled struct {
 	replicas int32
 }
 
-// newRolled makes the ConfigMap.
-func newRolled(t *testing.T) *rolled {
+// newRolled makes the ConfigMap, other objects, and the pods with a volume of these attributes, and waits until all tell of the first text.
+func newRolled(t *testing.T, a attributes, others func(*namespace)) *rolled {
 	t.Helper()
 	r := &rolled{namespace: newNamespace(t), replicas: rolledReplicas}
 	r.setConfigMap("settings", object{"text": "first"})
-	return r
-}
-
-// starts creates the pods, with a volume of these attributes.
-func (r *rolled) starts(a attributes) {
-	r.t.Helper()
+	others(r.namespace)
 	template := newPod("app", refvol("settings", a))
 	template.Spec.Containers[0].Args = []string{"obey", mountDir + "settings/text"}
 	r.deploy("app", r.replicas, template)
+	r.awaitTold("the first text", always("first"))
+	return r
 }
 
 // deploy creates a Deployment whose pods have the label app with its name.
@@ -96,11 +93,13 @@ func (r *rolled) told(ctx context.Context, p *corev1.Pod) ([]string, error) {
 		if previous && !restarted {
 			continue
 		}
-		log, err := r.client.CoreV1().Pods(r.name).GetLogs(p.Name, &corev1.PodLogOptions{Previous: previous}).DoRaw(ctx)
+		h, err := r.history(ctx, p, previous)
 		if err != nil {
-			return nil, fmt.Errorf("log of %s: %w", p.Name, err)
+			return nil, err
 		}
-		texts = append(texts, strings.Fields(string(log))...)
+		for _, one := range h.told {
+			texts = append(texts, one.Text+one.Error)
+		}
 	}
 	return texts, nil
 }
@@ -172,8 +171,7 @@ func (r *rolled) awaitBad(share int) (bad []string) {
 // testRollout: a good value reaches 30 pods of several nodes step by step. A bad one reaches the first of them, and no other. A revert takes two
 // steps.
 func testRollout(t *testing.T) {
-	r := newRolled(t)
-	r.starts(attributes{"configMap": "settings"})
+	r := newRolled(t, attributes{"configMap": "settings"}, func(*namespace) {})
 	const settings = "configmap/settings"
 	holds := func(when string) {
 		t.Helper()
@@ -185,7 +183,6 @@ func testRollout(t *testing.T) {
 			t.Errorf("after the %s the annotations are %v, want %v", when, now.Annotations, want)
 		}
 	}
-	r.awaitTold("the first text", always("first"))
 	r.rollout(0, settings, "--to=0%")
 	r.patchConfigMap("settings", `{"data":{"text":"second"}}`)
 	r.awaitTold("the second text is held", always("first"))

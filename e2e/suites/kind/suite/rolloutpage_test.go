@@ -21,9 +21,7 @@ func testRolloutPage(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		pods = append(pods, n.create(newPod(name, refvol("app", pageVolume(t, page)))))
 	}
-	for _, p := range pods {
-		p.awaitReady()
-	}
+	awaitReady(pods...)
 	say := func(want string) {
 		t.Helper()
 		for _, p := range pods {

@@ -5,9 +5,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -24,24 +21,13 @@ const (
 func TestRotateUserAndPassword(t *testing.T) {
 	t.Parallel()
 	n, times := newNamespace(t), harness.Scaled(loginRotations, manyLoginRotations)
-	write := func(name, key string, i int, isNew bool) {
+	write := func(name, key string, i int) {
 		t.Helper()
-		secret := &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{volume.RevisionAnnotation: fmt.Sprint("rotation-", i)}},
-			StringData: map[string]string{key: fmt.Sprint(i)},
-		}
-		var err error
-		if secrets := n.client.CoreV1().Secrets(n.name); isNew {
-			_, err = secrets.Create(t.Context(), secret, metav1.CreateOptions{})
-		} else {
-			_, err = secrets.Update(t.Context(), secret, metav1.UpdateOptions{})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		revision := object{volume.RevisionAnnotation: fmt.Sprint("rotation-", i)}
+		n.put(kindSecret, name, contents{text: object{key: fmt.Sprint(i)}, annotations: revision})
 	}
-	write("db-user", "user", 0, true)
-	write("db-password", "password", 0, true)
+	write("db-user", "user", 0)
+	write("db-password", "password", 0)
 	const sources = "[{secret: {name: db-user}}, {secret: {name: db-password}}]"
 	workers := n.workers(t)
 	pods := map[string][]*pod{}
@@ -56,14 +42,15 @@ func TestRotateUserAndPassword(t *testing.T) {
 	for same, all := range pods {
 		for _, p := range all {
 			p.awaitReady()
-			logins[same] = append(logins[same], p.login(fmt.Sprint(times), time.Duration(times)*2*betweenSecrets+podTimeout, mountDir+"db"))
+			timeout := time.Duration(times)*2*betweenSecrets + podTimeout
+			logins[same] = append(logins[same], p.pend("logins", timeout, "login", timeout.String(), fmt.Sprint(times), mountDir+"db"))
 		}
 	}
 	order := [][2]string{{"db-user", "user"}, {"db-password", "password"}}
 	for i := range times {
 		for j := range order {
 			o := order[(i+j)%2] // each of them is the first one of every other rotation
-			write(o[0], o[1], i+1, false)
+			write(o[0], o[1], i+1)
 			<-time.After(betweenSecrets)
 		}
 	}

@@ -62,9 +62,9 @@ func (s *shell) apply(text string) (file string) {
 	return file
 }
 
-// run has a shell run a command, and returns what it printed; its warnings only with an error.
+// run has a shell run a command, also while the test cleans up, and returns what it printed; its warnings only with an error.
 func (s *shell) run(command string) (string, error) {
-	cmd := exec.CommandContext(s.pods.t.Context(), "sh", "-c", s.names.Replace(command))
+	cmd := exec.CommandContext(context.WithoutCancel(s.pods.t.Context()), "sh", "-c", s.names.Replace(command))
 	cmd.Env = s.env
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -2,7 +2,6 @@ package suite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -49,7 +48,7 @@ func TestSmokeExample(t *testing.T) {
 		{"well", nil, []string{"Succeeded: "}},
 		{"with the node's identity", []string{ofDriver, "driver: " + nodeIdentityDriver + "\n"}, []string{"Succeeded: "}},
 		{"with the pod's identity", []string{ofDriver, "driver: " + podIdentityDriver + "\n"}, []string{"Succeeded: "}},
-		{"no driver", []string{ofDriver, "driver: none.refvol.dev\n", start, `START_SECONDS, value: "90"`}, []string{
+		{"no driver", []string{ofDriver, "driver: none.refvol.dev\n", start, `START_SECONDS, value: "30"`}, []string{
 			"FAILED: the driver csi.refvol.dev is not on the pod's node",
 			"What to do: install refvol",
 		}},
@@ -81,16 +80,14 @@ func TestSmokeExample(t *testing.T) {
 			if strings.HasPrefix(c.wants[0], "FAILED") {
 				want = batchv1.JobFailed
 			}
-			if condition := n.jobEnds("refvol-smoke"); condition != want {
-				t.Errorf("the Job is %s, want %s", condition, want)
-			}
-			n.jobSays("refvol-smoke", c.wants...)
+			n.jobEnds("refvol-smoke", want, c.wants...)
 		})
 	}
 }
 
-// jobEnds waits until a Job has ended and returns how.
-func (n *namespace) jobEnds(name string) batchv1.JobConditionType {
+// jobEnds waits until a Job has ended as wanted, and the log of its one pod has the texts. The log of a container may be incomplete or
+// missing for a moment after its end.
+func (n *namespace) jobEnds(name string, want batchv1.JobConditionType, texts ...string) {
 	n.t.Helper()
 	var how batchv1.JobConditionType
 	eventually(n.t, 4*podTimeout, "end of the Job "+name, func(ctx context.Context) error {
@@ -106,25 +103,14 @@ func (n *namespace) jobEnds(name string) batchv1.JobConditionType {
 		}
 		return fmt.Errorf("conditions %+v", job.Status.Conditions)
 	})
-	return how
-}
-
-// jobSays waits until the log of a Job's one pod has the texts. The log of a container may be incomplete or missing for a moment after its end.
-func (n *namespace) jobSays(name string, texts ...string) {
-	n.t.Helper()
+	if how != want {
+		n.t.Errorf("the Job %s is %s, want %s", name, how, want)
+	}
 	eventually(n.t, podTimeout/2, "the log of the Job "+name, func(ctx context.Context) error {
-		pods, err := n.client.CoreV1().Pods(n.name).List(ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + name})
-		if err != nil || len(pods.Items) != 1 {
-			return errors.Join(err, fmt.Errorf("the Job has %d pods", len(pods.Items)))
+		log, err := n.log(ctx, n.jobPod(name), &corev1.PodLogOptions{})
+		if err == nil && !containsAll(log, texts) {
+			err = fmt.Errorf("it lacks one of %q:\n%s", texts, log)
 		}
-		log, err := n.client.CoreV1().Pods(n.name).GetLogs(pods.Items[0].Name, &corev1.PodLogOptions{}).DoRaw(ctx)
-		if err != nil {
-			return err
-		}
-		lacks := slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return strings.Contains(string(log), text) })
-		if len(lacks) > 0 {
-			return fmt.Errorf("it lacks %q:\n%s", lacks, log)
-		}
-		return nil
+		return err
 	})
 }

@@ -3,7 +3,6 @@ package suite
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -18,12 +17,11 @@ import (
 // at the first try.
 func TestTaintedNode(t *testing.T) {
 	t.Parallel()
-	node := takeNode(t)
-	useAllNodes(t)
-	r := newRelease(t, "taint")
-	n := newNamespace(t)
+	node := shareNode(t)
+	s := newInstaller(t, "taint")
+	n := s.pods
 	n.setConfigMap("settings", object{"key": "text"})
-	startupTaint := r.driver + "/agent-not-ready"
+	startupTaint := s.driver + "/agent-not-ready"
 	if err := kubectl(t.Context(), "taint", "node", node, startupTaint+":NoSchedule"); err != nil {
 		t.Fatal(err)
 	}
@@ -34,62 +32,43 @@ func TestTaintedNode(t *testing.T) {
 		}
 	})
 
-	settings := refvol("settings", attributes{"configMap": "settings"})
-	settings.CSI.Driver = r.driver
-	spec := newPod("waiting", settings)
+	spec := newPod("waiting", ofDriver(s.driver, "settings", attributes{"configMap": "settings"}))
 	spec.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
 	spec.Spec.Tolerations = []corev1.Toleration{{Key: controlPlaneTaint, Operator: corev1.TolerationOpExists}}
 	p := n.create(spec)
-	eventually(t, podTimeout, "pod that can't be scheduled", func(ctx context.Context) error {
-		now, err := n.client.CoreV1().Pods(n.name).Get(ctx, p.Name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		for _, c := range now.Status.Conditions {
-			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "untolerated taint") {
-				t.Log(c.Message)
-				return nil
-			}
-		}
-		return fmt.Errorf("conditions %+v", now.Status.Conditions)
-	})
+	t.Log(p.awaitWarning("FailedScheduling", "untolerated taint"))
 
-	registry, repository, tag := r.imageParts()
-	if err := r.helm(t.Context(), "install", "refvol", r.chart, "--set=startupTaint.enabled=true,identity=plugin,image.pullPolicy=IfNotPresent,"+
-		"image.registry="+registry+",image.repository="+repository+",image.tag="+tag); err != nil {
-		t.Fatal(err)
-	}
+	s.output("helm install refvol deploy/charts/refvol --set image.registry=registry.example.com,image.tag=v0.1.0," +
+		"image.pullPolicy=IfNotPresent,startupTaint.enabled=true,identity=plugin --namespace refvol-system")
 	n.awaitNoTaint(t, node, startupTaint, p)
 	// The kubelet writes the CSINode before it confirms, so it can't lack the driver.
 	csiNode, err := n.client.StorageV1().CSINodes().Get(t.Context(), node, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.ContainsFunc(csiNode.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == r.driver }) {
+	if !isListed(csiNode, s.driver) {
 		t.Errorf("the driver is not listed: %v", csiNode.Spec.Drivers)
 	}
 	p.awaitReady()
 	if got := p.failedMounts(); len(got) > 0 {
 		t.Errorf("its volume didn't work at the first try: %q", got)
 	}
-	if err := p.hasText(t.Context(), "probe", mountDir+"settings/key", "text"); err != nil {
-		t.Error(err)
-	}
+	p.wantText(mountDir+"settings/key", "text")
+}
+
+// isListed tells whether a node's kubelet has registered the driver.
+func isListed(node *storagev1.CSINode, driver string) bool {
+	return slices.ContainsFunc(node.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver })
 }
 
 // failedMounts returns what the events say of volumes of the pod that the kubelet failed
 // to set up.
-func (p *pod) failedMounts() []string {
+func (p *pod) failedMounts() (messages []string) {
 	p.t.Helper()
-	events, err := p.client.CoreV1().Events(p.Namespace).List(p.t.Context(), metav1.ListOptions{
-		FieldSelector: "involvedObject.uid=" + string(p.UID) + ",reason=FailedMount",
-	})
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	var messages []string
-	for _, e := range events.Items {
-		messages = append(messages, e.Message)
+	for _, e := range p.warnings() {
+		if e.Reason == "FailedMount" {
+			messages = append(messages, e.Message)
+		}
 	}
 	return messages
 }
@@ -100,7 +79,7 @@ func (n *namespace) awaitNoTaint(t *testing.T, node, startupTaint string, p *pod
 	t.Helper()
 	eventually(t, podTimeout, "node without the startup taint", func(ctx context.Context) error {
 		// The pod first: if it has a node then, the taint must be gone already.
-		now, err := n.client.CoreV1().Pods(n.name).Get(ctx, p.Name, metav1.GetOptions{})
+		now, err := p.now(ctx)
 		if err != nil {
 			return err
 		}
@@ -108,19 +87,18 @@ func (n *namespace) awaitNoTaint(t *testing.T, node, startupTaint string, p *pod
 		if err != nil {
 			return err
 		}
-		others := false
-		for _, taint := range object.Spec.Taints {
-			if taint.Key == startupTaint {
-				if now.Spec.NodeName != "" {
-					t.Error("the pod was scheduled while the node had the taint")
-				}
-				return errors.New("it is still there")
-			}
-			others = others || taint.Key == controlPlaneTaint
+		has := func(key string) bool {
+			return slices.ContainsFunc(object.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 		}
-		if !others {
+		if !has(controlPlaneTaint) {
 			t.Errorf("the node's own taint is gone, too: %v", object.Spec.Taints)
 		}
-		return nil
+		if !has(startupTaint) {
+			return nil
+		}
+		if now.Spec.NodeName != "" {
+			t.Error("the pod was scheduled while the node had the taint")
+		}
+		return errors.New("it is still there")
 	})
 }

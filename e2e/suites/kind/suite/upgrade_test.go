@@ -19,6 +19,7 @@ const (
 	upgradeNamespace = "refvol-upgrade"
 	// rollTimeout is how long a DaemonSet may take from one version to another on all nodes.
 	rollTimeout = 10 * time.Minute
+	pinnedFile  = mountDir + "pinned/secret"
 )
 
 // TestUpgradeAndRollback installs the plugin of an older commit, starts pods with a volume of every kind, and rolls to
@@ -26,19 +27,17 @@ const (
 // it should, and pods that are created on a node while it has no plugin start once it has one.
 func TestUpgradeAndRollback(t *testing.T) {
 	t.Parallel()
-	useAllNodes(t)
-	dir := os.Getenv("REFVOL_UPGRADES")
-	if dir == "" {
-		t.Fatal("REFVOL_UPGRADES names no directory with the manifests of two versions")
-	}
+	dir := os.Getenv("REFVOL_UPGRADES") // with the manifests of two versions
 	other, newest := filepath.Join(dir, "other.yaml"), filepath.Join(dir, "newest.yaml")
 	u := newUpgrade(t, other, newest)
-	readers := u.readers()
-	u.roll(newest, "upgrade", readers)
-	readers = append(readers, u.late...)
-	u.roll(other, "rollback", readers)
-	readers = append(readers, u.late...)
-	for _, p := range readers {
+	for _, node := range u.workers(t) {
+		u.inspectors[node] = u.startOnNode("inspector-"+node, node)
+		u.starts(u.createReader("reader", node))
+	}
+	u.awaitAll(textOf(0, -1))
+	u.roll(newest, "upgrade")
+	u.roll(other, "rollback")
+	for _, p := range u.readers {
 		u.judge(p.awaitHistory("the last text", func(h history) bool { return h.has(textOf(u.rolls, -1), files()...) }))
 		onlyOneMount(t, u.inspectors[p.Spec.NodeName], p.volumeID("both"))
 		p.delete()
@@ -53,39 +52,29 @@ type upgrade struct {
 	*namespace
 	// source is a namespace whose Secret the pods show, too.
 	source *namespace
-	nodes  []string
-	// inspectors look at the mounts of each node.
+	// inspectors look at the mounts of each worker.
 	inspectors map[string]*pod
 	// rolls counts the times that the plugin was brought to another version.
-	rolls int
-	// pinned is what the pinned volume of each pod shows, by the pod's name.
+	rolls   int
+	readers []*pod
+	// pinned is what the pinned volume of each reader showed first, by the pod's name.
 	pinned map[string]string
-	// late are the pods that were created in the last roll while their node had no plugin.
-	late []*pod
 }
 
 func newUpgrade(t *testing.T, older, newest string) *upgrade {
 	t.Helper()
-	u := &upgrade{inspectors: map[string]*pod{}, pinned: map[string]string{}}
-	// It goes last, after all volumes.
+	u := &upgrade{source: newNamespace(t), inspectors: map[string]*pod{}, pinned: map[string]string{}}
+	// It goes after all volumes.
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
-		defer cancel()
-		if err := kubectl(ctx, "delete", "--ignore-not-found", "--filename", older, "--filename", newest); err != nil {
-			t.Error(err)
-		}
+		u.source.undo(func(ctx context.Context) error {
+			return kubectl(ctx, "delete", "--ignore-not-found", "--filename", older, "--filename", newest)
+		})
 	})
-	u.namespace, u.source = newNamespace(t), newNamespace(t)
-	u.setConfigMap("settings", object{"number": textOf(0, -1)})
-	u.setSecret("login", object{"secret": textOf(0, -1)})
-	u.source.setSecret("theirs", object{"theirs": textOf(0, -1)})
+	u.namespace = newNamespace(t)
+	u.change(textOf(0, -1))
 	u.source.grant("secrets", "theirs", u.name, "default")
 	if err := errors.Join(kubectl(t.Context(), "apply", "--filename", older), rolledOut(t.Context())); err != nil {
 		t.Fatal(err)
-	}
-	u.nodes = u.workers(t)
-	for _, node := range u.nodes {
-		u.inspectors[node] = u.startOnNode("inspector-"+node, node)
 	}
 	return u
 }
@@ -112,14 +101,11 @@ func (u *upgrade) change(text string) {
 	u.source.setSecret("theirs", object{"theirs": text})
 }
 
-// reader describes a pod on the node that shows all objects, in a volume of every kind, and tells of what it reads.
-func (u *upgrade) reader(name, node string) *corev1.Pod {
-	ours := func(name string, a attributes) corev1.Volume {
-		v := refvol(name, a)
-		v.CSI.Driver = upgradeDriver
-		return v
-	}
-	spec := onNode(newPod(name,
+// createReader creates a pod on the node that shows all objects, in a volume of every kind, and tells of what it reads.
+func (u *upgrade) createReader(name, node string) *pod {
+	u.t.Helper()
+	ours := func(name string, a attributes) corev1.Volume { return ofDriver(upgradeDriver, name, a) }
+	spec := onNode(newPod(name+"-"+node,
 		ours("both", attributes{"sources": fmt.Sprintf(
 			"[{configMap: {name: settings}}, {secret: {name: login}}, {secret: {name: theirs, namespace: %s}}]", u.source.name)}),
 		ours("in-place", attributes{"configMap": "settings", "writeStrategy": "InPlace"}),
@@ -127,25 +113,26 @@ func (u *upgrade) reader(name, node string) *corev1.Pod {
 		ours("env", attributes{"sources": "[{env: {path: app.env, envFrom: [{configMapRef: {name: settings}}, {secretRef: {name: login}}]}}]"}),
 	), node)
 	spec.Spec.Containers[0].Args = append([]string{"follow"}, files()...)
-	return spec
+	return u.create(spec)
 }
 
-const pinnedFile = mountDir + "pinned/secret"
-
-// keepPinned notes what the pod's pinned volume shows: what it showed first.
-func (u *upgrade) keepPinned(p *pod) { u.pinned[p.Name] = p.probe("read", pinnedFile) }
-
-// awaitAll waits until all volumes of the pods show the text, but for the pinned ones, which never change.
-func (u *upgrade) awaitAll(pods []*pod, text string) {
+// starts waits until a reader runs.
+func (u *upgrade) starts(p *pod) {
 	u.t.Helper()
-	for _, p := range pods {
+	p.awaitReady()
+	u.pinned[p.Name] = p.probe("read", pinnedFile)
+	u.readers = append(u.readers, p)
+}
+
+// awaitAll waits until all volumes of the readers show the text, but for the pinned ones, which never change.
+func (u *upgrade) awaitAll(text string) {
+	u.t.Helper()
+	for _, p := range u.readers {
 		for _, file := range append(files(), mountDir+"in-place/number") {
 			p.awaitText(file, text, podTimeout)
 		}
 		p.awaitText(mountDir+"env/app.env", "number="+text+"\nsecret="+text+"\n", podTimeout)
-		if err := p.hasText(u.t.Context(), "probe", pinnedFile, u.pinned[p.Name]); err != nil {
-			u.t.Errorf("%s, a pinned volume: %v", p.Name, err)
-		}
+		p.wantText(pinnedFile, u.pinned[p.Name])
 	}
 }
 
@@ -154,46 +141,22 @@ func files() []string {
 	return []string{mountDir + "both/number", mountDir + "both/secret", mountDir + "both/theirs"}
 }
 
-// readers starts a reader on each worker.
-func (u *upgrade) readers() []*pod {
-	u.t.Helper()
-	var readers []*pod
-	for _, node := range u.nodes {
-		p := u.start(u.reader("reader-"+node, node))
-		u.keepPinned(p)
-		readers = append(readers, p)
-	}
-	u.awaitAll(readers, textOf(0, -1))
-	return readers
-}
-
-// wantChanged wants each plugin to be of another version than before.
-func (u *upgrade) wantChanged(before map[string]*corev1.Pod) {
-	u.t.Helper()
-	now := u.plugins()
-	for node, old := range before {
-		if now[node] == nil || image(old) == image(now[node]) {
-			u.t.Errorf("the plugin on %s is still %s, or there is none", node, image(old))
-		}
-	}
-}
-
-// roll brings the plugin to what the manifests say, node by node, under the readers.
-func (u *upgrade) roll(manifests, name string, readers []*pod) {
+// roll brings the plugin to what the manifests say, node by node, under the readers. On each worker a pod is created, once, when the
+// worker's plugin goes and the next one is not ready.
+func (u *upgrade) roll(manifests, name string) {
 	u.t.Helper()
 	u.rolls++
 	before := u.plugins()
 	for _, plugin := range before {
 		u.searchBefore(u.t, plugin)
 	}
-	began, steps := time.Now(), 0
 	if err := kubectl(u.t.Context(), "apply", "--filename", manifests); err != nil {
 		u.t.Fatal(err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- rolledOut(u.t.Context()) }()
-	u.late = nil
-	for rolled := false; !rolled; {
+	var late []*pod
+	for rolled, steps := false, 0; !rolled; steps++ {
 		select {
 		case err := <-done:
 			if err != nil {
@@ -201,23 +164,32 @@ func (u *upgrade) roll(manifests, name string, readers []*pod) {
 			}
 			rolled = true
 		default:
-			u.publishInGaps(name, before)
+			now := u.plugins()
+			for node := range u.inspectors {
+				created := slices.ContainsFunc(late, func(p *pod) bool { return p.Spec.NodeName == node })
+				plugin := now[node]
+				if !created && (plugin == nil || plugin.UID != before[node].UID && !ready(plugin)) {
+					late = append(late, u.createReader(name, node))
+				}
+			}
 			u.change(textOf(u.rolls, steps))
-			steps++
 		}
 	}
-	u.wantChanged(before)
-	if len(u.late) != len(u.nodes) {
-		u.t.Errorf("on %d of %d nodes a pod was created while there was no plugin", len(u.late), len(u.nodes))
+	now := u.plugins()
+	for node, old := range before {
+		if now[node] == nil || image(old) == image(now[node]) {
+			u.t.Errorf("the plugin on %s is still %s, or there is none", node, image(old))
+		}
 	}
-	u.t.Logf("%s: %d nodes in %s, %d changes of 3 objects meanwhile", name, len(before), time.Since(began).Round(time.Second), steps)
-	for _, p := range u.late {
-		p.awaitReady()
-		u.keepPinned(p)
+	if len(late) != len(u.inspectors) {
+		u.t.Errorf("on %d of %d nodes a pod was created while there was no plugin", len(late), len(u.inspectors))
+	}
+	for _, p := range late {
+		u.starts(p)
 		u.t.Logf("%s started; attempts that failed before: %q", p.Name, p.failedMounts())
 	}
 	u.change(textOf(u.rolls, -1))
-	u.awaitAll(append(readers, u.late...), textOf(u.rolls, -1))
+	u.awaitAll(textOf(u.rolls, -1))
 }
 
 // plugins returns the plugin's pods that are not going, by node.
@@ -237,17 +209,3 @@ func (u *upgrade) plugins() map[string]*corev1.Pod {
 }
 
 func image(plugin *corev1.Pod) string { return plugin.Spec.Containers[0].Image }
-
-// publishInGaps creates a pod on each worker, once, when the worker's plugin goes and the next one
-// is not ready.
-func (u *upgrade) publishInGaps(name string, before map[string]*corev1.Pod) {
-	u.t.Helper()
-	now := u.plugins()
-	for _, node := range u.nodes {
-		started := slices.ContainsFunc(u.late, func(p *pod) bool { return p.Spec.NodeName == node })
-		plugin := now[node]
-		if !started && (plugin == nil || plugin.UID != before[node].UID && !ready(plugin)) {
-			u.late = append(u.late, u.create(u.reader(name+"-"+node, node)))
-		}
-	}
-}

@@ -19,28 +19,26 @@ func TestWatchers(t *testing.T) {
 	spec := newPod("watcher", native("native", "settings"))
 	spec.Spec.Containers[0].Args = []string{"events", "a,..data,.", mountDir + "native"}
 	p := n.start(spec)
-	p.awaitEvents()
+	wantEvents := func(want ...string) { // in any order, and no others
+		t.Helper()
+		slices.Sort(want)
+		eventually(t, nativeTimeout, "the events of a watch", func(ctx context.Context) error {
+			log, err := p.log(ctx, p.Pod, &corev1.PodLogOptions{})
+			if err != nil {
+				return err
+			}
+			text, isReady := strings.CutPrefix(log, "ready\n")
+			got := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
+			slices.Sort(got)
+			if !isReady || !slices.Equal(got, want) {
+				return fmt.Errorf("the watches saw %q, want %q", log, want)
+			}
+			return nil
+		})
+	}
+	wantEvents()
 	n.setConfigMap("settings", object{"a": "1", "b": "2"})
-	p.awaitEvents(
+	wantEvents(
 		". CREATE ..TIME", ". ATTRIB ..TIME", ". CREATE ..data_tmp", ". MOVED_FROM ..data_tmp", ". MOVED_TO ..data", ". DELETE ..TIME",
 		"..data DELETE a", "..data DELETE b", "..data DELETE_SELF", "a ATTRIB", "a DELETE_SELF")
-}
-
-// awaitEvents waits until the log of the pod's container has these events, in any order, and no others.
-func (p *pod) awaitEvents(want ...string) {
-	p.t.Helper()
-	slices.Sort(want)
-	eventually(p.t, nativeTimeout, "the events of a watch", func(ctx context.Context) error {
-		log, err := p.client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
-		if err != nil {
-			return err
-		}
-		text, isReady := strings.CutPrefix(string(log), "ready\n")
-		got := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
-		slices.Sort(got)
-		if !isReady || !slices.Equal(got, want) {
-			return fmt.Errorf("the watches saw %q, want %q", log, want)
-		}
-		return nil
-	})
 }
