@@ -150,10 +150,10 @@ func (w *world) missMoment() {
 	}
 	w.Met("a missed moment")
 	w.put("c1")
-	w.mounts.setBroken(p.target, true)
+	w.mounts.broken.Store(p.target, true)
 	after(3*v.spread + time.Duration(w.roll("missed", int(v.spread))))
 	w.put("c1")
-	w.mounts.setBroken(p.target, false)
+	w.mounts.broken.Delete(p.target)
 	w.Add(history.Event{Kind: history.Mended, Volume: p.volumeID})
 	after(10 * time.Second)
 }
@@ -169,13 +169,13 @@ func (w *world) holdBroken() {
 	after(300 * time.Millisecond)
 	w.server.put(v.required[0], write{rollout: "0%", size: w.size()})
 	after(100 * time.Millisecond)
-	w.mounts.setBroken(p.target, true)
+	w.mounts.broken.Store(p.target, true)
 	w.Met("a broken mount")
 	for range 50 {
 		after(10 * time.Second)
 		w.lookAll(false)
 	}
-	w.mounts.setBroken(p.target, false)
+	w.mounts.broken.Delete(p.target)
 	w.Add(history.Event{Kind: history.Mended, Volume: p.volumeID})
 }
 
@@ -190,11 +190,11 @@ func (w *world) rewriteAtStart() {
 	w.server.heal()
 	name := w.volumes[1].required[w.roll("rewritten", 2)]
 	stalled := name + []string{"-a", "-b"}[w.roll("stalled", 2)]
-	w.opens.stallAt(stalled)
+	w.stalled.Store(stalled)
 	proc.kill("any time", false)
 	w.put(name)
 	after(8 * time.Second)
-	w.opens.stallAt("")
+	w.stalled.Store("")
 	w.openFiles(p.target, func(file string) bool { return file != stalled })
 	after(5 * time.Second) // until the receipts are known
 	w.Met("a change while the plugin is away")
@@ -244,7 +244,7 @@ func (w *world) killNow(place string) bool {
 func (w *world) rest(number int) {
 	w.planKill("", 0)
 	w.server.heal()
-	w.mounts.healAll()
+	w.mounts.broken.Clear()
 	for _, name := range w.names() {
 		if number < 2 || name != "c2" {
 			w.put(name) // the newest version is for all pods

@@ -2,306 +2,221 @@ package simulation
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
+	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/refvol/refvol/internal/fakenode"
 	"github.com/refvol/refvol/internal/history"
 	"github.com/refvol/refvol/pkg/mount"
+	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/pkg/writer"
 )
 
-// mounts has a directory for each file system, and a table of mounts. It is safe for concurrent use. The processes of a run use it one after
-// another.
+// mounts are used by the processes of a run one after another. They are safe for concurrent use.
 type mounts struct {
-	w   *world
-	dir string
+	w *world
+	*fakenode.Mounts
 	// disk is held during a write, and while the files of a killed process are copied.
 	disk sync.Mutex
-
-	mu       sync.Mutex
-	attached map[string]*fileSystem // by target
-	broken   map[string]bool        // targets at which no handle can be opened
-	made     int
+	// broken are the targets at which no handle can be opened.
+	broken sync.Map
 }
 
-// fileSystem is one tmpfs.
-type fileSystem struct {
-	id, dir string
-	size    int64
-}
-
+// newMounts returns mounts that guess their use. No volume of a run comes near the limits of the node, and to measure it would take a fifth of the
+// run's time.
 func newMounts(w *world) *mounts {
-	return &mounts{w: w, dir: tmpfsDir(w.T), attached: map[string]*fileSystem{}, broken: map[string]bool{}}
-}
-
-// targets returns where something is mounted.
-func (m *mounts) targets() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Sorted(maps.Keys(m.attached))
-}
-
-// directory returns where the files of the mount at a target are, or "".
-func (m *mounts) directory(target string) string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if f := m.attached[target]; f != nil {
-		return f.dir
-	}
-	return ""
-}
-
-// leftovers returns the directories of file systems that are not attached.
-func (m *mounts) leftovers() (left []string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	entries, err := os.ReadDir(m.dir)
-	must(err)
-	for _, e := range entries {
-		isOf := func(f *fileSystem) bool { return filepath.Base(f.dir) == e.Name() }
-		if !slices.ContainsFunc(slices.Collect(maps.Values(m.attached)), isOf) {
-			left = append(left, e.Name())
-		}
-	}
-	return left
-}
-
-// setBroken sets whether handles on the mount at a target can be opened.
-func (m *mounts) setBroken(target string, to bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.broken[target] = to
-}
-
-func (m *mounts) healAll() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	clear(m.broken)
+	return &mounts{w: w, Mounts: fakenode.New(w.T, func(f *fakenode.FileSystem) mount.Usage {
+		return mount.Usage{Capacity: f.Size, Used: 64 << 10, InodesUsed: 32}
+	})}
 }
 
 // lose unmounts without the plugin's knowledge.
-func (m *mounts) lose(target string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	f := m.attached[target]
-	if f == nil {
-		return false
-	}
-	delete(m.attached, target)
-	must(os.RemoveAll(f.dir))
-	m.w.Add(history.Event{Kind: history.Lost, Volume: f.id})
-	return true
+func (m *mounts) lose(target string) (done bool) {
+	m.Locked(func(attached map[string]*fakenode.FileSystem) {
+		f := attached[target]
+		if done = f != nil; done {
+			delete(attached, target)
+			must(os.RemoveAll(f.Dir))
+			m.w.Add(history.Event{Kind: history.Lost, Volume: f.ID})
+		}
+	})
+	return done
 }
 
 // crash gives each mount a copy of its files, so that what a dead process still does is not seen. It returns the old directories.
 func (m *mounts) crash() (old []string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for target, f := range m.attached {
-		next := *f
-		next.dir = f.dir + "'"
-		for tries := 0; ; tries++ { // generations may be pruned meanwhile
-			err := copyTree(f.dir, next.dir)
-			if err == nil {
-				break
+	m.Locked(func(attached map[string]*fakenode.FileSystem) {
+		for target, f := range attached {
+			next := &fakenode.FileSystem{ID: f.ID, Dir: f.Dir + "'", Size: f.Size}
+			for tries := 0; ; tries++ { // generations may be pruned meanwhile
+				err := copyTree(f.Dir, next.Dir)
+				if err == nil {
+					break
+				}
+				must(os.RemoveAll(next.Dir))
+				if tries > 100 {
+					panic(err)
+				}
 			}
-			must(os.RemoveAll(next.dir))
-			if tries > 100 {
-				panic(err)
-			}
+			old = append(old, f.Dir)
+			attached[target] = next
 		}
-		old = append(old, f.dir)
-		m.attached[target] = &next
-	}
+	})
 	return old
 }
 
 // copyTree copies a directory with its links, modes and extended attributes.
-func copyTree(from, to string) error {
-	links := map[uint64]string{}
-	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+func copyTree(from, to string) error { return exec.Command("cp", "-a", from, to).Run() }
+
+// mountsOf returns the mounts as one process sees them.
+func mountsOf(proc *process) publisher.Mounts {
+	return fakenode.Of[publisher.Mount]{
+		View: &fakenode.View{Mounts: proc.w.mounts.Mounts, Hook: proc.onMounts}, As: func(h *fakenode.Handle) publisher.Mount { return h },
+	}
+}
+
+// onMounts is called before each change: the process may be dead, or be killed here, and the mount may be broken.
+func (proc *process) onMounts(method, id, target string) error {
+	switch m := proc.w.mounts; method {
+	case "Usage", "Close":
+		return nil
+	case "Check":
+		if proc.dead.Load() {
+			return errDead
 		}
-		target := to + strings.TrimPrefix(path, from)
-		var st unix.Stat_t
-		if err := unix.Lstat(path, &st); err != nil {
-			return err
-		}
-		switch {
-		case d.Type()&fs.ModeSymlink != 0:
-			link, err := os.Readlink(path)
-			if err != nil {
+		return nil
+	case "Open", "Reopen", "IsMountedAt":
+		if method != "IsMountedAt" {
+			if err := proc.hook(strings.ToLower(method), false); err != nil {
 				return err
 			}
-			return os.Symlink(link, target)
-		case d.IsDir():
-			err = os.Mkdir(target, 0o700)
-		case links[st.Ino] != "":
-			return os.Link(links[st.Ino], target)
-		default:
-			var text []byte
-			if text, err = os.ReadFile(path); err == nil {
-				err = os.WriteFile(target, text, 0o600)
-			}
-			links[st.Ino] = target
 		}
-		if err != nil {
-			return err
+		if _, isBroken := m.broken.Load(target); isBroken && m.Directory(target) != "" {
+			m.w.Add(history.Event{Kind: history.Broke, Volume: id})
+			return errNode
 		}
-		return errors.Join(copyAttributes(path, target), unix.Chmod(target, st.Mode&0o7777))
-	})
-}
-
-func copyAttributes(from, to string) error {
-	names := make([]byte, 4096)
-	n, err := unix.Llistxattr(from, names)
-	if err != nil {
-		return err
-	}
-	for name := range strings.SplitSeq(strings.TrimRight(string(names[:n]), "\x00"), "\x00") {
-		if name == "" {
-			continue
-		}
-		value := make([]byte, 65536)
-		n, err := unix.Lgetxattr(from, name, value)
-		if err == nil {
-			err = unix.Lsetxattr(to, name, value[:n], 0)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// prove returns why the mount at a target is not that of a volume. The caller holds mu.
-func (m *mounts) prove(id, target string) (*fileSystem, error) {
-	switch f := m.attached[target]; {
-	case f == nil:
-		return nil, mount.ErrNotMounted
-	case f.id != id:
-		return nil, mount.ErrForeign
-	default:
-		return f, nil
-	}
-}
-
-func (m *mounts) create(params mount.Params) (*fileSystem, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.made++
-	f := &fileSystem{id: params.VolumeID, dir: filepath.Join(m.dir, fmt.Sprintf("%s.%d", params.VolumeID, m.made)), size: params.Size}
-	return f, os.Mkdir(f.dir, 0o755)
-}
-
-func (m *mounts) attach(f *fileSystem, target string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.attached[target] != nil {
-		return mount.ErrForeign
-	}
-	m.attached[target] = f
-	return nil
-}
-
-func (m *mounts) unmount(id, target string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	f, err := m.prove(id, target)
-	if errors.Is(err, mount.ErrNotMounted) {
 		return nil
+	default:
+		return proc.hook(strings.ToLower(method), false)
 	}
-	if err != nil {
+}
+
+// hookedWriter is the real writer of one process, which may be killed between two steps. Owners stay as they are, so no root is needed.
+type hookedWriter struct {
+	*writer.Writer
+	proc *process
+	// dir is the directory of the running write, for a look in the middle.
+	dir string
+}
+
+func (proc *process) newWriter(opts writer.Options) publisher.Writer {
+	hooked := &hookedWriter{proc: proc}
+	opts.Step = hooked.step
+	hooked.Writer = writer.New(opts)
+	return hooked
+}
+
+// step is called within a write.
+func (h *hookedWriter) step(change string) {
+	if h.proc.dead.Load() {
+		return
+	}
+	h.proc.w.lookAt(h.dir)
+	if change == "switch ..data" {
+		h.proc.w.lookLater(h.dir)
+	}
+	_ = h.proc.hook(change, true) // a dead process goes on, but nobody sees what it does
+}
+
+func (h *hookedWriter) Write(ctx context.Context, dir *os.Root, tree *volume.Payload) (result writer.Result, err error) {
+	err = h.during("a write", dir, func() error {
+		result, err = h.Writer.Write(ctx, dir, fakenode.Unowned(tree))
+		return err
+	})
+	return result, err
+}
+
+func (h *hookedWriter) Withdraw(ctx context.Context, dir *os.Root, refused map[volume.Ref]bool, record string) (result writer.Result, err error) {
+	err = h.during("a withdrawal", dir, func() error {
+		result, err = h.Writer.Withdraw(ctx, dir, refused, record)
+		return err
+	})
+	return result, err
+}
+
+func (h *hookedWriter) Compare(ctx context.Context, dir *os.Root, tree *volume.Payload) (writer.Comparison, error) {
+	return h.Writer.Compare(ctx, dir, fakenode.Unowned(tree))
+}
+
+// during does something with the files while nobody copies them. The process may be killed before and after it.
+func (h *hookedWriter) during(what string, dir *os.Root, do func() error) error {
+	h.proc.w.mounts.disk.Lock()
+	defer h.proc.w.mounts.disk.Unlock()
+	if err := h.proc.hook("the start of "+what, true); err != nil {
 		return err
 	}
-	delete(m.attached, target)
-	return os.RemoveAll(f.dir)
-}
-
-func (m *mounts) list() (all []mount.Mounted) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, target := range slices.Sorted(maps.Keys(m.attached)) {
-		all = append(all, mount.Mounted{VolumeID: m.attached[target].id, Target: target})
+	h.dir = dir.Name()
+	err := do()
+	if fault := h.proc.hook("the end of "+what, true); fault != nil {
+		return fault
 	}
-	return all
-}
-
-// usageOf returns the use of a file system. No volume of a run comes near the limits of the node, so a guess will do: to measure it would take
-// a fifth of the run's time.
-func usageOf(f *fileSystem) mount.Usage {
-	return mount.Usage{Capacity: f.size, Used: 64 << 10, InodesUsed: 32}
-}
-
-// view is the mounts as one process sees them. It implements publisher.Mounts.
-type view struct {
-	*mounts
-	proc *process
-}
-
-// begin is called before each change: the process may be dead, or be killed here.
-func (v *view) begin(place string) error { return v.proc.hook(place, false) }
-
-// open returns a handle on a mounted volume, unless its mount is broken.
-func (v *view) open(id, target string) (*fileSystem, *os.Root, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	f, err := v.prove(id, target)
-	if err == nil && v.broken[target] {
-		v.w.Add(history.Event{Kind: history.Broke, Volume: id})
-		err = errNode
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	root, err := os.OpenRoot(f.dir)
-	return f, root, err
-}
-
-// Check is as in mount.Mounter, and so are the other methods.
-func (v *view) Check(_ context.Context, id, target string) error {
-	if v.proc.dead.Load() {
-		return errDead
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	_, err := v.prove(id, target)
 	return err
 }
 
-func (v *view) Open(_ context.Context, id, target string) (*os.Root, mount.Usage, error) {
-	if err := v.begin("open"); err != nil {
-		return nil, mount.Usage{}, err
+// drainEvery is how often the queue of opens is read.
+const drainEvery = 200 * time.Millisecond
+
+// drainOpens reads the queue until a process has died.
+func (w *world) drainOpens(died <-chan struct{}) {
+	tick := time.NewTicker(drainEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-died:
+			return
+		case <-tick.C:
+			_ = w.opens.Drain(0)
+		}
 	}
-	f, root, err := v.open(id, target)
-	if err != nil {
-		return nil, mount.Usage{}, err
-	}
-	return root, usageOf(f), nil
 }
 
-func (v *view) Unmount(_ context.Context, id, target string) error {
-	if err := v.begin("unmount"); err != nil {
-		return err
+// beforeIgnore may be a stall of the process, in which the queue is read and a container opens the file.
+func (w *world) beforeIgnore(file int) {
+	path, err := os.Readlink(fmt.Sprint("/proc/self/fd/", file))
+	if n := w.roll("a stall before a file is ignored", 20); err == nil && (n == 0 || w.stalled.CompareAndSwap(filepath.Base(path), "")) {
+		w.Met("a stall before a file is ignored")
+		_ = w.opens.Drain(0)
+		_ = w.opens.Drain(0)
+		w.open(path)
 	}
-	if err := v.unmount(id, target); err != nil {
-		return err
-	}
-	return v.begin("unmounted")
 }
 
-func (v *view) List(context.Context) ([]mount.Mounted, error) {
-	if err := v.begin("list"); err != nil {
-		return nil, err
+// open is a container that opens a file of a volume.
+func (w *world) open(path string) {
+	text, err := os.ReadFile(path)
+	name, key, _ := strings.Cut(filepath.Base(path), "-")
+	version, ok := parseVersion(string(text))
+	if err != nil || !ok {
+		return
 	}
-	return v.list(), nil
+	if volumeID, ok := w.mounts.volumeWith(path); ok && (key == "a" || key == "b") { // the others have no content of each version
+		w.Add(history.Event{Kind: history.Opened, Volume: volumeID, Object: name, Text: key, Version: version})
+	}
+	_ = w.opens.Open(path)
+}
+
+// volumeWith returns the volume whose files are below a path.
+func (m *mounts) volumeWith(path string) (id string, ok bool) {
+	for _, target := range m.Targets() {
+		if id, dir := m.At(target); dir != "" && strings.HasPrefix(path, dir+"/") {
+			return id, true
+		}
+	}
+	return "", false
 }

@@ -38,7 +38,7 @@ func (w *world) lookAll(settled bool) {
 		return
 	}
 	for _, v := range w.volumes {
-		if p := v.mounted(); p != nil && p.failures == 0 && w.mounts.directory(p.target) == "" {
+		if p := v.mounted(); p != nil && p.failures == 0 && w.mounts.Directory(p.target) == "" {
 			w.Errorf("%s is published and not mounted", p.volumeID)
 		}
 	}
@@ -47,13 +47,13 @@ func (w *world) lookAll(settled bool) {
 // lookAtAll looks at all mounted volumes while nothing else runs. mark says what the looks must show.
 func (w *world) lookAtAll(mark func(*history.Seen)) {
 	synctest.Wait()
-	for _, target := range w.mounts.targets() {
+	for _, target := range w.mounts.Targets() {
 		w.lookAtTarget(target, mark)
 	}
 }
 
 func (w *world) lookAtTarget(target string, mark func(*history.Seen)) {
-	id, dir := w.mounts.at(target)
+	id, dir := w.mounts.At(target)
 	if dir == "" {
 		return
 	}
@@ -69,7 +69,7 @@ func (w *world) lookAtTarget(target string, mark func(*history.Seen)) {
 
 // openFiles is a container that opens some of a volume's files.
 func (w *world) openFiles(target string, which func(file string) bool) {
-	_, dir := w.mounts.at(target)
+	_, dir := w.mounts.At(target)
 	generation, err := os.Readlink(filepath.Join(dir, "..data"))
 	if err != nil {
 		return
@@ -78,25 +78,15 @@ func (w *world) openFiles(target string, which func(file string) bool) {
 	must(err)
 	for _, e := range entries {
 		if which(e.Name()) {
-			w.opens.open(filepath.Join(dir, generation, e.Name()))
+			w.open(filepath.Join(dir, generation, e.Name()))
 		}
 	}
 }
 
-// at returns the volume and the directory of the mount at a target.
-func (m *mounts) at(target string) (id, dir string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if f := m.attached[target]; f != nil {
-		return f.id, f.dir
-	}
-	return "", ""
-}
-
 // lookAt looks at a volume in the middle of a write, as a reader would see it. It does nothing if the directory is not visible.
 func (w *world) lookAt(dir string) {
-	for _, target := range w.mounts.targets() {
-		if w.mounts.directory(target) == dir && !w.volumeAt(target).inPlace {
+	for _, target := range w.mounts.Targets() {
+		if w.mounts.Directory(target) == dir && !w.volumeAt(target).inPlace {
 			w.lookAtTarget(target, nil)
 			w.Met("a look during a write")
 		}
@@ -105,8 +95,8 @@ func (w *world) lookAt(dir string) {
 
 // lookLater looks at a volume just before its readers' second is over.
 func (w *world) lookLater(dir string) {
-	for _, target := range w.mounts.targets() {
-		if w.mounts.directory(target) == dir {
+	for _, target := range w.mounts.Targets() {
+		if w.mounts.Directory(target) == dir {
 			w.kubelets.Go(func() {
 				after(900 * time.Millisecond)
 				w.mounts.disk.Lock() // not in the middle of a write
@@ -207,7 +197,7 @@ func (w *world) finish() {
 	if w.server.streams() > 0 {
 		left("streams")
 	}
-	for _, what := range slices.Concat(w.mounts.targets(), w.mounts.leftovers()) {
+	for _, what := range slices.Concat(w.mounts.Targets(), w.mounts.Leftovers()) {
 		left(what)
 	}
 	after(time.Second) // events are written, and the TTL is read

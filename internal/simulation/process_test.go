@@ -60,7 +60,7 @@ func (w *world) newProcess() (*process, error) {
 		CrossNamespace: w.mode.identity != authz.IdentityNode, ResyncInterval: resync, PublishWait: publishWait,
 		MaxVolumeSize: mebibyte, MaxTotalSize: 64 * mebibyte, MaxCachedSize: 64 * mebibyte,
 	}, node.System{
-		Client: client, Clients: proc, Requests: proc.requests, Mounts: &view{w.mounts, proc}, AttributePrefix: "user.refvol.", Opens: w.opens,
+		Client: client, Clients: proc, Requests: proc.requests, Mounts: mountsOf(proc), AttributePrefix: "user.refvol.", Opens: w.opens,
 		NewWriter: proc.newWriter, Events: proc.recorder, Metrics: metrics.New(apiversion.Info{}),
 	})
 	must(err)
@@ -70,7 +70,7 @@ func (w *world) newProcess() (*process, error) {
 		return nil, err
 	}
 	w.Add(history.Event{Kind: history.Started})
-	go w.opens.run(proc.died)
+	go w.drainOpens(proc.died)
 	return proc, nil
 }
 
@@ -84,7 +84,7 @@ func (proc *process) release() {
 	proc.recorder.Shutdown()
 	proc.cutWire()
 	proc.dead.Store(true)
-	proc.w.opens.forget()
+	proc.w.opens.Forget()
 	for _, dir := range proc.old {
 		must(os.RemoveAll(dir))
 	}

@@ -4,14 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
+	"github.com/refvol/refvol/internal/fakenode"
 	"github.com/refvol/refvol/internal/history"
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/pkg/authz"
@@ -68,7 +69,7 @@ type world struct {
 	mode       mode
 	server     *apiServer
 	mounts     *mounts
-	opens      *opens
+	opens      *fakenode.Opens
 	kubeletDir string
 	logger     klog.Logger
 	logs       *leak.Log
@@ -76,6 +77,8 @@ type world struct {
 	volumes    []*simVolume
 	kubelets   sync.WaitGroup
 	end        chan struct{}
+	// stalled is the file before whose next Ignore the process stalls.
+	stalled atomic.Value
 
 	mu       sync.Mutex
 	proc     *process
@@ -120,7 +123,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 		T: t, dice: &dice{seed: seed, rolled: map[string]uint64{}}, History: history.New(), mode: modeOf(seed), kubeletDir: t.TempDir(), logs: &leak.Log{},
 		end: make(chan struct{}),
 	}
-	w.mounts, w.opens, w.server = newMounts(w), newOpens(w), newAPIServer(w)
+	w.mounts, w.opens, w.server = newMounts(w), fakenode.NewOpens(), newAPIServer(w)
+	w.opens.OnIgnore = w.beforeIgnore
 	w.logger = textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(w.logs), textlogger.Verbosity(2)))
 	other := otherNamespace
 	if w.mode.identity == authz.IdentityNode { // a node may read objects of the pod's own namespace only
@@ -184,14 +188,4 @@ func must(err error) {
 	if err != nil {
 		panic(err)
 	}
-}
-
-// tmpfsDir creates a directory on tmpfs if there is one, because a disk may limit attributes.
-func tmpfsDir(t testing.TB) string {
-	path, err := os.MkdirTemp("/dev/shm", "refvol-simulation-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(path) })
-	return path
 }

@@ -3,16 +3,14 @@ package golden_test
 import (
 	"context"
 	"slices"
-	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/refvol/refvol/pkg/pod"
-	"github.com/refvol/refvol/pkg/receipts"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -25,10 +23,10 @@ type objects struct {
 	state state
 	// refused are objects that no pod may have.
 	refused []string
-	// resyncs counts calls of Refresh.
-	resyncs int
-	// registered says that they are kept for the volume.
-	registered bool
+
+	// resyncs counts calls of Refresh. registered says that they are kept for the volume.
+	resyncs    atomic.Int32
+	registered atomic.Bool
 }
 
 // set changes objects, and which are refused.
@@ -39,12 +37,6 @@ func (o *objects) set(next state, refused ...string) {
 	for name := range next {
 		o.changed(volume.ServiceAccount{}, refOf(name))
 	}
-}
-
-func (o *objects) counts() (resyncs int, registered bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.resyncs, o.registered
 }
 
 func (o *objects) Subscribe(changed func(volume.ServiceAccount, volume.Ref)) { o.changed = changed }
@@ -70,26 +62,13 @@ func (o *objects) ask(_ context.Context, _ volume.ServiceAccount, ref volume.Ref
 	return !slices.Contains(o.refused, nameOf(ref)), nil
 }
 
-func (o *objects) RegisterPod(volume.Pod, string, []volume.Ref) { o.register(true) }
-func (o *objects) UnregisterPod(volume.Pod, string)             { o.register(false) }
-
-func (o *objects) register(registered bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.registered = registered
-}
-
-func (*objects) ReadAgain(volume.Pod, []volume.Ref) {}
-
-func (o *objects) Refresh(volume.Pod, []volume.Ref) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.resyncs++
-}
-
-func (o *objects) MarkMounted(volume.Pod, string)         {}
-func (o *objects) DenialErr(volume.Pod, volume.Ref) error { return nil }
-func (o *objects) OnNewCredential(volume.ServiceAccount)  {}
+func (o *objects) RegisterPod(volume.Pod, string, []volume.Ref) { o.registered.Store(true) }
+func (o *objects) UnregisterPod(volume.Pod, string)             { o.registered.Store(false) }
+func (o *objects) Refresh(volume.Pod, []volume.Ref)             { o.resyncs.Add(1) }
+func (o *objects) ReadAgain(volume.Pod, []volume.Ref)           {}
+func (o *objects) MarkMounted(volume.Pod, string)               {}
+func (o *objects) DenialErr(volume.Pod, volume.Ref) error       { return nil }
+func (o *objects) OnNewCredential(volume.ServiceAccount)        {}
 
 // pods is an API server that knows one pod, with its volume.
 type pods struct{ g *golden }
@@ -100,61 +79,13 @@ func (p pods) Get(context.Context, volume.Pod) (*pod.Spec, error) {
 	}}, nil
 }
 
-// opens has the test say which files were opened. It is safe for concurrent use.
-type opens struct {
-	mu   sync.Mutex
-	told func(ids []string)
-}
-
-// open says that a file was opened.
-func (o *opens) open(path string) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	id, err := o.ID(unix.AT_FDCWD, path)
-	if err == nil {
-		o.told([]string{id})
-	}
-	return err
-}
-
-func (o *opens) Watch(_ int, _ string, told func(ids []string), _ func(error)) (stop func(), err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.told = told
-	return func() {}, nil
-}
-
-func (o *opens) Unmark(int) error { return nil }
-
-func (o *opens) ID(dir int, path string) (string, error) {
-	var st unix.Stat_t
-	err := unix.Fstatat(dir, path, &st, unix.AT_EMPTY_PATH)
-	return strconv.FormatUint(st.Ino, 10), err
-}
-
-func (o *opens) Drain(time.Duration) error             { return nil }
-func (o *opens) Ignore(int) (receipts.Position, error) { return 0, nil }
-func (o *opens) HasReported(receipts.Position) bool    { return false }
-func (o *opens) Listen(int) error                      { return nil }
-
 // writes counts writes that changed files. It is safe for concurrent use.
-type writes struct {
-	mu      sync.Mutex
-	changed int
-}
+type writes struct{ changed atomic.Int32 }
 
 func (w *writes) RecordWrite(changed bool, _ int64, _ error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	if changed {
-		w.changed++
+		w.changed.Add(1)
 	}
-}
-
-func (w *writes) count() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.changed
 }
 
 func (w *writes) Propagated(time.Duration) {}

@@ -61,7 +61,7 @@ func testTakeover(t *testing.T, g *golden) {
 
 // hasResynced returns nil once objects were asked for again, and compared with the files. Those of a pinned volume never are.
 func (n *node) hasResynced() error {
-	if resyncs, _ := n.objects.counts(); resyncs < 2 && n.g.Condition != publisher.ConditionPinned {
+	if resyncs := n.objects.resyncs.Load(); resyncs < 2 && n.g.Condition != publisher.ConditionPinned {
 		return fmt.Errorf("%d resyncs", resyncs)
 	}
 	return nil
@@ -91,7 +91,7 @@ func (g *golden) wasOpened(at time.Time) bool {
 // wantUntouched checks that all that was there before is as it was, but for a superseded generation.
 func (n *node) wantUntouched(before []entry) {
 	n.Helper()
-	if changed := n.writes.count(); changed > 0 {
+	if changed := n.writes.changed.Load(); changed > 0 {
 		n.Errorf("%d writes changed files, though no object has changed", changed)
 	}
 	was, is := identities(before, n.g.Superseded), identities(look(n.T, n.target), n.g.Superseded)
@@ -156,8 +156,9 @@ func (g *golden) write(t *testing.T) {
 	}
 	n.eventually(func() error { return n.shows(g.Objects, g.Condition, g.Refused...) })
 	for _, path := range g.Opened {
-		must(t, n.opens.open(filepath.Join(n.target, path)))
+		must(t, n.opens.Open(filepath.Join(n.target, path)))
 	}
+	must(t, n.opens.Drain(0))
 	if !g.Superseded {
 		n.eventually(func() error { return errors.Join(n.isPruned(), n.hasSaved(g.Opened)) })
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2/textlogger"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/fakenode"
 	"github.com/refvol/refvol/pkg/access"
 	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/mount"
@@ -33,7 +34,7 @@ type node struct {
 	g                  *golden
 	kubeletDir, target string
 	objects            *objects
-	opens              *opens
+	opens              *fakenode.Opens
 	writes             *writes
 	p                  *publisher.Publisher
 }
@@ -46,7 +47,7 @@ func newNode(t *testing.T, g *golden) *node {
 	n := &node{
 		T: t, g: g, kubeletDir: dir,
 		target:  filepath.Join(dir, "pods", string(g.Pod.UID), "volumes/kubernetes.io~csi", g.Name, "mount"),
-		objects: &objects{state: g.Objects, refused: g.Refused}, opens: &opens{}, writes: &writes{},
+		objects: &objects{state: g.Objects, refused: g.Refused}, opens: fakenode.NewOpens(), writes: &writes{},
 	}
 	must(t, os.MkdirAll(filepath.Dir(n.target), 0o755))
 	t.Cleanup(func() { _ = unix.Unmount(n.target, unix.MNT_DETACH) }) // of a test that failed
@@ -138,7 +139,7 @@ func (n *node) unpublish() {
 	if _, err := os.Lstat(n.target); !errors.Is(err, os.ErrNotExist) {
 		n.Errorf("the target is there after the unpublish: %v", err)
 	}
-	if _, registered := n.objects.counts(); registered {
+	if n.objects.registered.Load() {
 		n.Error("its objects are kept after the unpublish")
 	}
 }
