@@ -37,6 +37,20 @@ var (
 	variable = regexp.MustCompile(`^[A-Z][A-Z0-9_]*=`)
 )
 
+// Says fails the test unless a document has each of the texts, wherever its lines break.
+func Says(t testing.TB, document string, texts ...string) {
+	t.Helper()
+	all, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range texts {
+		if text == "" || !strings.Contains(strings.Join(strings.Fields(string(all)), " "), text) {
+			t.Errorf("%s doesn't say %q", document, text)
+		}
+	}
+}
+
 // Parts returns the parts of a document in their order.
 func Parts(document string) []Part {
 	parts, indent := []Part{{Line: 1}}, ""

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -78,7 +77,8 @@ type testServer struct {
 	publisher *fakePublisher
 	logs      *leak.Log
 	logger    klog.Logger
-	observed  *observations
+	// observed has each call and its code.
+	observed chan string
 	// path and registrationPath are the sockets.
 	path, registrationPath string
 	node                   csi.NodeClient
@@ -96,7 +96,7 @@ func newServer(t *testing.T, change func(*Options)) *testServer {
 		T:         t,
 		publisher: &fakePublisher{},
 		logs:      &leak.Log{},
-		observed:  &observations{},
+		observed:  make(chan string, 1000),
 		path:      filepath.Join(dir, "csi.sock"),
 		ended:     make(chan error, 1),
 	}
@@ -108,7 +108,7 @@ func newServer(t *testing.T, change func(*Options)) *testServer {
 		Endpoint:        "unix://" + s.path,
 		RegistrationDir: t.TempDir(),
 		Publisher:       s.publisher,
-		Observe:         s.observed.add,
+		Observe:         func(method, code string, _ time.Duration) { s.observed <- method + " " + code },
 		DrainTimeout:    time.Minute,
 	}
 	if change != nil {
@@ -128,9 +128,7 @@ func serve(t *testing.T, change func(*Options)) *testServer {
 	s := newServer(t, change)
 	s.begin()
 	t.Cleanup(func() {
-		if err := s.stop(); err != nil {
-			t.Error(err)
-		}
+		must(t, s.stop())
 	})
 	sockets := []string{s.path}
 	if s.opts.RegistrationDir != "" {
@@ -210,27 +208,6 @@ func wantStatus(t *testing.T, err error, code codes.Code, text string) {
 	if got := status.Convert(err); got.Code() != code || got.Message() != text {
 		t.Errorf("got  %s: %s\nwant %s: %s", got.Code(), got.Message(), code, text)
 	}
-}
-
-// observation is one call of an Observer.
-type observation struct{ method, code string }
-
-// observations collects observations. It is safe for concurrent use.
-type observations struct {
-	mu  sync.Mutex
-	all []observation
-}
-
-func (o *observations) add(method, code string, _ time.Duration) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.all = append(o.all, observation{method, code})
-}
-
-func (o *observations) get() []observation {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Clone(o.all)
 }
 
 // await returns when the log has a line that contains all parts.

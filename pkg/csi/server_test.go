@@ -2,14 +2,23 @@ package csi
 
 import (
 	"context"
+	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/klog/v2"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/leak/leaklog"
 )
 
 // wantSockets fails the test unless the directories of both sockets contain exactly these.
@@ -37,9 +46,7 @@ func TestSocketsAreForRootOnlyAndGoAtTheEnd(t *testing.T) {
 		}
 	}
 	s.wantSockets(s.path, s.registrationPath)
-	if err := s.stop(); err != nil {
-		t.Error(err)
-	}
+	must(t, s.stop())
 	s.wantSockets()
 }
 
@@ -58,12 +65,198 @@ func TestACallThatTakesTooLongIsCut(t *testing.T) {
 		result <- err
 	}()
 	<-begun
-	if err := s.stop(); err != nil {
-		t.Error(err)
-	}
+	must(t, s.stop())
 	<-cut // the call ended before the server did
 	if code := status.Code(<-result); code != codes.Unavailable && code != codes.Canceled {
 		t.Errorf("the caller got %s, which the kubelet takes for final", code)
 	}
 	s.wantSockets()
+}
+
+func TestWhatIsNotASocketIsNotReplaced(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		make func(path string) error
+	}{
+		{"file", func(path string) error { return os.WriteFile(path, []byte("precious"), 0o600) }},
+		{"directory", func(path string) error { return os.Mkdir(path, 0o700) }},
+		{"link to a file", func(path string) error {
+			return errors.Join(
+				os.WriteFile(filepath.Dir(path)+"-other", []byte("precious"), 0o600), os.Symlink(filepath.Dir(path)+"-other", path))
+		}},
+		{"dangling link", func(path string) error { return os.Symlink("nowhere", path) }},
+		{"link to a socket", func(path string) error {
+			listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Dir(path) + "-other.sock", Net: "unix"})
+			if err != nil {
+				return err
+			}
+			listener.SetUnlinkOnClose(false)
+			return errors.Join(listener.Close(), os.Symlink(filepath.Dir(path)+"-other.sock", path))
+		}},
+	} {
+		for place, pathOf := range map[string]func(*testServer) string{
+			"CSI socket":          func(s *testServer) string { return s.path },
+			"registration socket": func(s *testServer) string { return s.registrationPath },
+		} {
+			t.Run(test.name+" at the "+place, func(t *testing.T) {
+				s := newServer(t, nil)
+				path := pathOf(s)
+				must(t, test.make(path))
+				before, err := os.Lstat(path)
+				must(t, err)
+				s.begin()
+				err = <-s.ended
+				if want := "listen at " + path + ": there is something that is not a socket"; err == nil || err.Error() != want {
+					t.Errorf("got %v, want %s", err, want)
+				}
+				s.cancel()
+				if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
+					t.Errorf("it is gone: %v", err)
+				}
+				s.wantSockets(path)
+			})
+		}
+	}
+}
+
+// A mode that is set by path could be set on another file meanwhile, and until then everybody whom the umask allows could use the socket.
+func TestASocketIsMadeWithItsMode(t *testing.T) {
+	dir := t.TempDir()
+	events, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	must(t, err)
+	defer unix.Close(events)
+	if _, err := unix.InotifyAddWatch(events, dir, unix.IN_ATTRIB); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := listen(t.Context(), filepath.Join(dir, "csi.sock"))
+	must(t, err)
+	defer listener.Close()
+	if n, err := unix.Read(events, make([]byte, 4096)); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("the socket was changed after it was made (%d bytes of events, %v)", n, err)
+	}
+}
+
+// newLock returns a context whose log is kept, and the path of a socket.
+func newLock(t *testing.T) (ctx context.Context, logs *leak.Log, socket string) {
+	t.Helper()
+	logs = &leak.Log{}
+	return klog.NewContext(t.Context(), leaklog.New(t, logs)), logs, filepath.Join(t.TempDir(), "csi.sock")
+}
+
+func TestLockRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prepare func(path string) error
+		want    string
+	}{
+		"link to a file": {func(path string) error {
+			target := filepath.Join(filepath.Dir(path), "precious")
+			return errors.Join(os.WriteFile(target, nil, 0o600), os.Symlink(target, path))
+		}, "too many levels of symbolic links"},
+		"dangling link": {func(path string) error { return os.Symlink("nowhere", path) }, "too many levels of symbolic links"},
+		"directory":     {func(path string) error { return os.Mkdir(path, 0o700) }, "is a directory"},
+		"pipe":          {func(path string) error { return unix.Mkfifo(path, 0o600) }, "there is something that is not a file"},
+		"no directory":  {func(path string) error { return os.Remove(filepath.Dir(path)) }, "no such file or directory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, _, socket := newLock(t)
+			must(t, tc.prepare(socket+".lock"))
+			_, err := AcquireLock(ctx, "unix://"+socket)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), socket+".lock") {
+				t.Errorf("got %v, want %q and the path", err, tc.want)
+			}
+			if _, err := os.Lstat(filepath.Join(filepath.Dir(socket), "nowhere")); err == nil {
+				t.Error("a file was made through the link")
+			}
+		})
+	}
+	if _, err := AcquireLock(t.Context(), "/no/endpoint"); err == nil || !strings.Contains(err.Error(), "must be unix://") {
+		t.Errorf("got %v, want a complaint about the endpoint", err)
+	}
+}
+
+// Without locks the plugin serves anyway, and logs what that means.
+func TestFileSystemWithoutLocks(t *testing.T) {
+	for _, errno := range []error{unix.EBADF, unix.ENOLCK, unix.EOPNOTSUPP} {
+		ctx, logs, socket := newLock(t)
+		release, err := acquireLock(ctx, socket, func(int, int) error { return errno })
+		must(t, err)
+		must(t, release())
+		if lines := logs.With("Nothing keeps a second process", errno.Error()); len(lines) != 1 {
+			t.Errorf("%v: logged %q", errno, logs)
+		}
+	}
+	ctx, _, socket := newLock(t)
+	if _, err := acquireLock(ctx, socket, func(int, int) error { return unix.EIO }); !errors.Is(err, unix.EIO) {
+		t.Errorf("got %v, want %v", err, unix.EIO)
+	}
+}
+
+// The next one waits until the lock is released. The end of a process closes the file, and that releases it, too.
+func TestLockIsAwaited(t *testing.T) {
+	ctx, logs, socket := newLock(t)
+	release, err := AcquireLock(ctx, "unix://"+socket)
+	must(t, err)
+	file, err := os.Open(socket + ".lock")
+	must(t, err)
+	defer file.Close()
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("got %v, want that it is locked", err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		release, err := AcquireLock(ctx, "unix://"+socket)
+		if err == nil {
+			err = release()
+		}
+		got <- err
+	}()
+	await(logs, "Another process serves this socket")
+	must(t, errors.Join(release(), <-got))
+}
+
+// TestProbeOfTheOwnSocket: it succeeds as long as the kubelet would get an answer. Its call is counted.
+func TestProbeOfTheOwnSocket(t *testing.T) {
+	s := serve(t, nil)
+	must(t, s.Probe(t.Context()))
+	if got := <-s.observed; got != "Probe OK" || len(s.observed) > 0 {
+		t.Errorf("calls: %s, and %d more", got, len(s.observed))
+	}
+	must(t, os.Remove(s.path))
+	if err := s.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "probe "+s.path) {
+		t.Errorf("without a socket: %v", err)
+	}
+
+	// A process that listens and never answers.
+	listener, err := net.Listen("unix", s.path)
+	must(t, err)
+	defer listener.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Error(err)
+		}
+		cancel()
+		accepted <- conn
+	}()
+	if err := s.Probe(ctx); err == nil {
+		t.Error("no error without an answer")
+	}
+	if conn := <-accepted; conn != nil {
+		conn.Close()
+	}
+}
+
+// TestProbeOfTheRegistration: without its socket the kubelet no longer knows the driver. A plugin that does not register needs none.
+func TestProbeOfTheRegistration(t *testing.T) {
+	s := serve(t, nil)
+	if _, err := s.registrar.GetInfo(t.Context(), &registration.InfoRequest{}); err != nil { // it serves there
+		t.Fatal(err)
+	}
+	must(t, os.Remove(s.registrationPath))
+	if err := s.Probe(t.Context()); err == nil || err.Error() != "probe the registration: lstat "+s.registrationPath+": no such file or directory" {
+		t.Error(err)
+	}
+	must(t, serve(t, func(o *Options) { o.RegistrationDir = "" }).Probe(t.Context()))
 }

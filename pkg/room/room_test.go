@@ -1,10 +1,10 @@
 package room
 
 import (
-	"os"
 	"strings"
 	"testing"
 
+	"github.com/refvol/refvol/internal/doclines"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -131,14 +131,6 @@ func TestCheckNames(t *testing.T) {
 	}
 }
 
-// TestDocumentedLimits: docs/limits.md has the right number for a pod's share.
 func TestDocumentedLimits(t *testing.T) {
-	text, err := os.ReadFile("../../docs/limits.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	plain := strings.Join(strings.Fields(string(text)), " ")
-	if want := map[int]string{8: "may hold an eighth of `--max-total-size`"}[podShare]; want == "" || !strings.Contains(plain, want) {
-		t.Errorf("docs/limits.md doesn't say %q", want)
-	}
+	doclines.Says(t, "../../docs/limits.md", map[int]string{8: "may hold an eighth of `--max-total-size`"}[podShare])
 }
