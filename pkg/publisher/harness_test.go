@@ -13,9 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/internal/fakenode"
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
 	"github.com/refvol/refvol/internal/sandbox"
@@ -52,6 +54,12 @@ func (g *guard) locked(do func()) {
 	do()
 }
 
+// get returns something of a fake, with its lock.
+func get[T any](g *guard, from func() T) (value T) {
+	g.locked(func() { value = from() })
+	return value
+}
+
 // canary stands for a value that may only get into the volume's files.
 const canary = leak.Value
 
@@ -68,10 +76,16 @@ type env struct {
 	writes  *faultyWrites
 	logs    *leak.Log
 	p       *Publisher
-	// bubble means that time is fake.
-	bubble bool
 	// stop ends Run; nil while it is not running.
 	stop func()
+}
+
+// each runs tests as subtests, by their names, in one of the ways below.
+func each[F any](t *testing.T, in func(t *testing.T, test F), tests map[string]F) {
+	t.Helper()
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) { in(t, test) })
+	}
 }
 
 // inBubble runs a test with fake time and a running Publisher.
@@ -101,11 +115,7 @@ var strategies = []string{"Atomic", "InPlace"}
 // inStoppedBubble is like inBubble, with other options and without Run.
 func inStoppedBubble(t *testing.T, change func(*Options), test func(e *env)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t, change)
-		e.bubble = true
-		test(e)
-	})
+	synctest.Test(t, func(t *testing.T) { test(newEnv(t, change)) })
 }
 
 // newEnv returns a Publisher that is not running yet. change may change its options.
@@ -114,14 +124,8 @@ func newEnv(t *testing.T, change func(*Options)) *env {
 	logs := &leak.Log{}
 	logger := leaklog.New(t, logs) // the log is searched when everything below has ended
 	e := &env{
-		T:       t,
-		ctx:     klog.NewContext(context.WithoutCancel(t.Context()), logger), // the clean-up needs it too
-		objects: newFakeObjects(),
-		mounts:  newFakeMounts(t),
-		writes:  &faultyWrites{},
-		events:  &fakeEvents{},
-		pods:    &fakePods{},
-		logs:    logs,
+		T: t, logs: logs, objects: newFakeObjects(), mounts: newFakeMounts(t), writes: &faultyWrites{}, events: &fakeEvents{}, pods: newFakePods(),
+		ctx: klog.NewContext(context.WithoutCancel(t.Context()), logger), // the clean-up needs it too
 	}
 	e.opts = Options{
 		Options: binding.Options{
@@ -141,28 +145,24 @@ func newEnv(t *testing.T, change func(*Options)) *env {
 	e.start()
 	t.Cleanup(func() {
 		e.halt()
-		e.searchAll()
-		e.mounts.check()
-		e.wantNoPanic()
+		e.wantNoLeak()
+		for _, misuse := range e.mounts.Misuse() {
+			e.Error(misuse)
+		}
+		for _, line := range e.logs.With("Something panicked") {
+			if !strings.Contains(line, `panicType="string"`) { // the panics that tests make have a string
+				e.Errorf("the log has %s", line)
+			}
+		}
 	})
 	return e
 }
 
-// searchAll fails the test if an event has a value. The logs are searched at the end of the test.
-func (e *env) searchAll() {
+// wantNoLeak fails the test if an event has a value. The logs are searched at the end of the test.
+func (e *env) wantNoLeak() {
 	e.Helper()
-	if err := e.events.leaks(); err != nil {
+	if err := get(&e.events.guard, func() error { return e.events.leaked }); err != nil {
 		e.Error(err)
-	}
-}
-
-// wantNoPanic fails the test if the Publisher has recovered from a panic. Those that tests make have a string.
-func (e *env) wantNoPanic() {
-	e.Helper()
-	for _, line := range e.logs.With("Something panicked") {
-		if !strings.Contains(line, `panicType="string"`) {
-			e.Errorf("the log has %s", line)
-		}
 	}
 }
 
@@ -170,9 +170,7 @@ func (e *env) wantNoPanic() {
 func (e *env) start() {
 	e.Helper()
 	p, err := New(e.opts)
-	if err != nil {
-		e.Fatal(err)
-	}
+	e.must(err)
 	e.p = p
 }
 
@@ -200,11 +198,15 @@ func (e *env) halt() {
 func (e *env) restart() {
 	e.Helper()
 	e.halt()
+	if opens, ok := e.opts.Opens.(*fakenode.Opens); ok {
+		opens.Forget()
+	}
+	if identity, ok := e.opts.Identity.(*fakeIdentity); ok {
+		identity.restart()
+	}
 	e.objects.forgetPods()
 	e.start()
-	if err := e.p.Restore(e.ctx); err != nil {
-		e.Fatal(err)
-	}
+	e.must(e.p.Restore(e.ctx))
 	e.run()
 }
 
@@ -257,15 +259,7 @@ func (e *env) inOnePod(id string, n int, attributes ...string) (all []binding.Re
 // makeTarget creates the directory of a target, as the kubelet does.
 func (e *env) makeTarget(r binding.Request) {
 	e.Helper()
-	if err := os.MkdirAll(filepath.Dir(r.Target), 0o755); err != nil {
-		e.Fatal(err)
-	}
-}
-
-// encoded returns the text of the volume's record.
-func (e *env) encoded(r binding.Request) string {
-	e.Helper()
-	return record.Record{Shown: e.recorded(r)}.Encode()
+	e.must(os.MkdirAll(filepath.Dir(r.Target), 0o755))
 }
 
 // publish publishes one after another, and expects success.
@@ -276,9 +270,7 @@ func (e *env) publish(all ...binding.Request) {
 		if err := e.p.Publish(e.ctx, r); err != nil {
 			e.Fatalf("Publish %s: %v", r.VolumeID, err)
 		}
-		if e.bubble {
-			synctest.Wait() // its reconcile ends a moment later
-		}
+		synctest.Wait() // its reconcile ends a moment later
 	}
 }
 
@@ -321,9 +313,7 @@ func (e *env) remove(ref volume.Ref) {
 // removeFile removes a file of a volume, by a path below its mount.
 func (e *env) removeFile(r binding.Request, path ...string) {
 	e.Helper()
-	if err := os.Remove(filepath.Join(append([]string{e.mounts.directory(r.Target)}, path...)...)); err != nil {
-		e.Fatal(err)
-	}
+	e.must(os.Remove(filepath.Join(append([]string{e.mounts.Directory(r.Target)}, path...)...)))
 }
 
 // end unpublishes the last volumes, of which nothing may remain.
@@ -351,6 +341,22 @@ func (e *env) publishing(r binding.Request) <-chan error {
 	return result
 }
 
+// unpublishing is publishing for an unpublish.
+func (e *env) unpublishing(r binding.Request) <-chan error {
+	result := make(chan error, 1)
+	go func() { result <- e.p.Unpublish(e.ctx, r.VolumeID, r.Target) }()
+	return result
+}
+
+// publishMany publishes as many new requests, each of a pod of its own.
+func (e *env) publishMany(prefix string, n int, attributes ...string) (all []binding.Request) {
+	e.Helper()
+	for i := range n {
+		all = append(all, e.publishNew(fmt.Sprint(prefix, i), attributes...))
+	}
+	return all
+}
+
 // waiting starts a publish that waits.
 func (e *env) waiting(r binding.Request) <-chan error {
 	e.Helper()
@@ -363,9 +369,23 @@ func (e *env) waiting(r binding.Request) <-chan error {
 func (e *env) wantDone(results ...<-chan error) {
 	e.Helper()
 	for _, result := range results {
-		if err := <-result; err != nil {
-			e.Fatal(err)
-		}
+		e.must(<-result)
+	}
+}
+
+// must fails the test at once with an error.
+func (e *env) must(err error) {
+	e.Helper()
+	if err != nil {
+		e.Fatal(err)
+	}
+}
+
+// wantIs compares a value. format says what it is.
+func wantIs[T comparable](e *env, format string, got, want T) {
+	e.Helper()
+	if got != want {
+		e.Errorf(format+", want %v", got, want)
 	}
 }
 
@@ -386,13 +406,15 @@ func (e *env) wantReason(err error, reason failure.Reason, text string) {
 }
 
 // wantWaiting fails the test if a call has returned. All other goroutines must be blocked.
-func (e *env) wantWaiting(result <-chan error) {
+func (e *env) wantWaiting(results ...<-chan error) {
 	e.Helper()
 	synctest.Wait()
-	select {
-	case err := <-result:
-		e.Fatalf("the call returned: %v", err)
-	default:
+	for _, result := range results {
+		select {
+		case err := <-result:
+			e.Fatalf("the call returned: %v", err)
+		default:
+		}
 	}
 }
 
@@ -421,8 +443,8 @@ func (e *env) wantFilesOf(all []binding.Request, pairs ...string) {
 	}
 }
 
-// wantProblem compares the volume's condition: it contains one of the parts, or is "".
-func (e *env) wantProblem(r binding.Request, parts ...string) {
+// wantProblem fails the test unless the volume's condition has a part, or is "" for "".
+func (e *env) wantProblem(r binding.Request, part string) {
 	e.Helper()
 	problem := "" // also for an unknown volume
 	if v := e.lookup(r.VolumeID); v != nil {
@@ -432,10 +454,8 @@ func (e *env) wantProblem(r binding.Request, parts ...string) {
 		}
 		e.p.table.mu.Unlock()
 	}
-	if !slices.ContainsFunc(parts, func(part string) bool {
-		return (part == "") == (problem == "") && strings.Contains(problem, part)
-	}) {
-		e.Errorf("problem %q, want one of %q", problem, parts)
+	if (part == "") != (problem == "") || !strings.Contains(problem, part) {
+		e.Errorf("problem %q, want %q", problem, part)
 	}
 	if err := leak.Check("the condition", problem); err != nil {
 		e.Error(err)
@@ -447,21 +467,13 @@ func (e *env) wantNothing() {
 	e.Helper()
 	synctest.Wait() // volumes without a waiting publish are forgotten by themselves
 	e.p.table.mu.Lock()
-	if t := e.p.table; len(t.entries)+len(t.byRef) > 0 || e.p.table.room.Total() != 0 {
-		e.Errorf("left: %d volumes, %d refs, %d bytes counted", len(t.entries), len(t.byRef), e.p.table.room.Total())
+	defer e.p.table.mu.Unlock()
+	if t := e.p.table; len(t.entries)+len(t.byRef)+len(t.workers) > 0 || t.room.Total() != 0 {
+		e.Errorf("left: %d volumes, %d refs, %d workers, %d bytes counted", len(t.entries), len(t.byRef), len(t.workers), t.room.Total())
 	}
-	if left := len(e.p.table.workers); left > 0 {
-		e.Errorf("left: %d workers", left)
-	}
-	e.p.table.mu.Unlock()
-	if left := e.objects.registrations(); len(left) > 0 {
-		e.Errorf("left registered: %v", left)
-	}
-	if left := e.mounts.targets(); len(left) > 0 {
-		e.Errorf("left mounted: %v", left)
-	}
-	if left := e.mounts.leftovers(); len(left) > 0 {
-		e.Errorf("left of file systems: %v", left)
+	registered, mounted, made := e.objects.registrations(), e.mounts.Targets(), e.mounts.Leftovers()
+	if len(registered)+len(mounted)+len(made) > 0 {
+		e.Errorf("left registered: %v, mounted: %v, of file systems: %v", registered, mounted, made)
 	}
 }
 
@@ -470,9 +482,7 @@ func (e *env) used() int64 { return e.p.table.room.Total() }
 
 func (e *env) wantUsed(want int64) {
 	e.Helper()
-	if got := e.used(); got != want {
-		e.Errorf("%d bytes counted, want %d", got, want)
-	}
+	wantIs(e, "%v bytes counted", e.used(), want)
 }
 
 // wantBetween fails the test unless a number is in a range. format says what it counts.
@@ -481,6 +491,12 @@ func (e *env) wantBetween(format string, got, least, most int) {
 	if got < least || got > most {
 		e.Errorf(format+", want %d to %d", got, least, most)
 	}
+}
+
+// wantTook compares the bubble's time since a moment.
+func (e *env) wantTook(begin time.Time, want time.Duration) {
+	e.Helper()
+	wantIs(e, "it took %v", time.Since(begin), want)
 }
 
 // wantLines fails the test unless the log has so many lines with all parts.
@@ -513,35 +529,26 @@ func (e *env) rest() {
 // after waits on the bubble's clock.
 func after(d time.Duration) { <-time.After(d) }
 
-// recorded returns the versions in the volume's record.
+// recorded returns the versions in the volume's record, and recordOf the whole record.
 func (e *env) recorded(r binding.Request) record.Versions {
 	e.Helper()
-	return e.recordedIn(e.mounts.directory(r.Target), r)
+	return e.recordOf(r).Shown
 }
 
-// recordOf returns the volume's whole record.
 func (e *env) recordOf(r binding.Request) record.Record {
 	e.Helper()
-	return e.recordIn(e.mounts.directory(r.Target), r)
-}
-
-func (e *env) recordedIn(dir string, r binding.Request) record.Versions {
-	e.Helper()
-	return e.recordIn(dir, r).Shown
-}
-
-func (e *env) recordIn(dir string, r binding.Request) record.Record {
-	e.Helper()
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		e.Fatal(err)
-	}
+	root, err := os.OpenRoot(e.mounts.Directory(r.Target))
+	e.must(err)
 	defer root.Close()
 	text, err := writer.Record(root, e.opts.AttributePrefix)
-	if err != nil {
-		e.Fatal(err)
-	}
+	e.must(err)
 	return record.Decode(text, e.lookup(r.VolumeID).vol.binding.Spec().Refs)
+}
+
+// setAttribute sets one of the plugin's attributes of a file.
+func (e *env) setAttribute(path, name, value string) {
+	e.Helper()
+	e.must(unix.Setxattr(path, e.opts.AttributePrefix+name, []byte(value), 0))
 }
 
 // restartUnread is like restart, but the API server has no pods, so that only a publish shows what was requested.

@@ -1,17 +1,24 @@
 package publisher
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/failure"
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/pod"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -34,11 +41,9 @@ func (f *fakeIdentity) Check(volume.Pod, volume.Token) error {
 }
 
 // prove is called for a question that carries a token.
-func (f *fakeIdentity) prove() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.proofs++
-	return f.err
+func (f *fakeIdentity) prove() (err error) {
+	f.locked(func() { f.proofs, err = f.proofs+1, f.err })
+	return err
 }
 
 func (f *fakeIdentity) Put(pod volume.Pod, volumeID string, token volume.Token) bool {
@@ -70,12 +75,7 @@ func (f *fakeIdentity) want(t *testing.T, proofs int, held ...string) {
 	t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	got := make([]string, 0, len(f.held))
-	for _, token := range f.held {
-		got = append(got, token)
-	}
-	slices.Sort(got)
-	if !slices.Equal(got, held) || f.proofs != proofs {
+	if got := slices.Sorted(maps.Values(f.held)); !slices.Equal(got, held) || f.proofs != proofs {
 		t.Errorf("%q is held after %d proofs, want %q after %d", got, f.proofs, held, proofs)
 	}
 	f.proofs = 0
@@ -87,12 +87,10 @@ func (f *fakeIdentity) restart() { f.locked(func() { clear(f.held) }) }
 // asPods runs a test with a Publisher that reads with pods' tokens. The accounts may read the ConfigMap app and the Secret db.
 func asPods(t *testing.T, test func(e *env, identity *fakeIdentity, access *fakeAccess)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		identity := &fakeIdentity{held: map[string]string{}}
-		access := &fakeAccess{identity: identity}
-		access.grant(configMap("app"), secret("db"))
-		e := newEnv(t, func(o *Options) { o.Reviews, o.Identity = access.reviews(), identity })
-		e.run()
+	identity := &fakeIdentity{held: map[string]string{}}
+	access := &fakeAccess{identity: identity}
+	access.grant(configMap("app"), secret("db"))
+	inBubbleWith(t, func(o *Options) { o.Reviews, o.Identity = access.reviews(), identity }, func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		e.objects.put(secret("db"), "password", "p1")
 		test(e, identity, access)
@@ -114,9 +112,10 @@ func (e *env) tokened(id, token string, attributes ...string) binding.Request {
 
 const dbRefused = `sources[1].secret: Forbidden: service account "default" of the pod may not get Secret "shop/db"; the owner of namespace "shop" can allow it with a Role and a RoleBinding there`
 
-// What a publish needs and lacks. Nothing of it remains, including tokens.
-func TestPodIdentityRefuses(t *testing.T) {
-	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
+func TestAsPods(t *testing.T) { each(t, asPods, asPodsTests) }
+
+var asPodsTests = map[string]func(e *env, identity *fakeIdentity, access *fakeAccess){
+	"what a publish needs and lacks: nothing of it remains, including tokens": func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		none := e.tokened("v1", "t1")
 		none.TokenErr = errors.New("secrets: Required value")
 		e.wantReason(e.p.Publish(e.ctx, none), failure.ReasonInvalid, "secrets: Required value")
@@ -126,7 +125,7 @@ func TestPodIdentityRefuses(t *testing.T) {
 		e.wantReason(e.p.Publish(e.ctx, forged), failure.ReasonForbidden, "the token is not the pod's own: shop/default")
 		e.wantEvents(forged.Pod.String() + ": RefForbidden: the token is not the pod's own")
 		if got := access.takeAsked(); len(got) > 0 || e.objects.registrationsMade > 0 {
-			t.Errorf("for a token that is not the pod's it asked %q, and read", got)
+			e.Errorf("for a token that is not the pod's it asked %q, and read", got)
 		}
 		identity.want(e.T, 0)
 
@@ -161,13 +160,10 @@ func TestPodIdentityRefuses(t *testing.T) {
 		e.wantReason(e.p.Publish(e.ctx, across), failure.ReasonInvalid, "")
 		identity.want(e.T, 0)
 		e.wantNothing()
-	})
-}
-
-// The kubelet brings a new token with each republish. A republish without a token changes nothing. After a restart, the volume is then still
-// not taken over, because its objects cannot be read without a token.
-func TestTokensOfRepublishes(t *testing.T) {
-	asPods(t, func(e *env, identity *fakeIdentity, _ *fakeAccess) {
+	},
+	// The kubelet brings a new token with each republish. A republish without a token changes nothing. After a restart, the volume is then
+	// still not taken over, because its objects cannot be read without a token.
+	"tokens of republishes": func(e *env, identity *fakeIdentity, _ *fakeAccess) {
 		r := e.tokened("v1", "t1")
 		none := r
 		none.Token, none.TokenErr = volume.Token{}, errors.New("secrets: Required value")
@@ -178,35 +174,25 @@ func TestTokensOfRepublishes(t *testing.T) {
 		identity.want(e.T, 0, "t2")
 		e.wantProblem(r, "")
 
-		identity.restart()
 		e.restartUnread()
 		const orphan = "it is not updated until the kubelet publishes it again"
 		if s := e.status(); !strings.Contains(s.Reason, orphan) {
-			t.Errorf("the reason is %q", s.Reason)
+			e.Errorf("the reason is %q", s.Reason)
 		}
-		if err := e.p.Publish(e.ctx, none); err != nil {
-			t.Fatal(err)
-		}
+		e.must(e.p.Publish(e.ctx, none))
 		e.settle()
 		if s := e.status(); !strings.Contains(s.Reason, orphan) {
-			t.Errorf("the reason is %q", s.Reason)
+			e.Errorf("the reason is %q", s.Reason)
 		}
-		if err := e.p.Publish(e.ctx, e.tokened("v1", "t3")); err != nil {
-			t.Fatal(err)
-		}
+		e.must(e.p.Publish(e.ctx, e.tokened("v1", "t3")))
 		e.settle()
 		e.wantProblem(r, "")
 		identity.want(e.T, 1, "t3")
 		e.end(r)
-	})
-}
-
-// After a restart the plugin has no tokens. The kubelet brings them. A missing token is a fault only if it stays missing.
-func TestTokensComeAfterARestart(t *testing.T) {
-	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
+	},
+	"after a restart the kubelet brings the tokens: a missing one is a fault only if it stays missing": func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		r := e.tokened("v1", "t1")
 		e.publish(r)
-		identity.restart()
 		access.failWith(fmt.Errorf("service account %s: %w", r.Pod.Account(), authz.ErrNoToken))
 		e.restart()
 		after(2 * time.Minute)
@@ -221,34 +207,16 @@ func TestTokensComeAfterARestart(t *testing.T) {
 		after(3 * time.Minute)
 		e.wantCondition(ConditionCurrent)
 		e.end(r)
-	})
-}
-
-// A publish whose question is in flight when the plugin stops waits for the answer.
-func TestAStopWaitsForAnAnswer(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
-		access.locked(func() { access.delay = graceTime / 2 })
-		waiting := e.waiting(r)
-		e.p.StopWaiting()
-		e.wantDone(waiting)
-	})
-}
-
-// A volume whose objects are not read any more needs no token.
-func TestPinnedVolumesHoldNoToken(t *testing.T) {
-	asPods(t, func(e *env, identity *fakeIdentity, _ *fakeAccess) {
+	},
+	"a volume whose objects are not read any more needs no token": func(e *env, identity *fakeIdentity, _ *fakeAccess) {
 		r := e.tokened("v1", "t1", "configMap", "app", "updatePolicy", "Pinned")
 		e.publish(r)
 		identity.want(e.T, 1)
 		e.publish(e.tokened("v1", "t2", "configMap", "app", "updatePolicy", "Pinned"))
 		identity.want(e.T, 0)
 		e.end(r)
-	})
-}
-
-// A change that one account reads does not concern another account's volumes.
-func TestChangesOfOtherAccounts(t *testing.T) {
-	asPods(t, func(e *env, _ *fakeIdentity, _ *fakeAccess) {
+	},
+	"a change that one account reads does not concern another account's volumes": func(e *env, _ *fakeIdentity, _ *fakeAccess) {
 		r := e.tokened("v1", "t1", "configMap", "app")
 		other := e.tokened("v2", "t2", "configMap", "app")
 		other.Pod.ServiceAccount = "other"
@@ -262,12 +230,8 @@ func TestChangesOfOtherAccounts(t *testing.T) {
 		e.p.table.objectChanged(r.Pod.Account(), configMap("app"))
 		e.settle()
 		e.wantFiles(r, "a", "2")
-	})
-}
-
-// Objects that only the pod's own spec names need a right as well, also after a restart.
-func TestPodIdentityOfAPodEnv(t *testing.T) {
-	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
+	},
+	"objects that only the pod's own spec names need a right as well, also after a restart": func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		e.pods.set(podEnv(), nil)
 		access.grant()
 		r := e.tokened("v1", "t1", "sources", "[{podEnv: {path: a.env, container: main}}]")
@@ -275,28 +239,20 @@ func TestPodIdentityOfAPodEnv(t *testing.T) {
 		e.wantReason(err, failure.ReasonForbidden, "")
 		const at = "spec.containers[0].env[1].valueFrom.secretKeyRef: Forbidden: "
 		if err != nil && !strings.HasPrefix(err.Error(), at) {
-			t.Errorf("got %v", err)
+			e.Errorf("got %v", err)
 		}
 		access.grant(secret("db"), configMap("app"))
 		after(consentAge)
 		e.publish(r)
-		identity.restart()
 		access.grant()
 		e.restart()
 		e.confirm()
 		e.wantProblem(r, at)
 		e.end(r)
-	})
-}
-
-var errForeign = fmt.Errorf("%w: shop/default", authz.ErrNotThePods)
-
-// What the API server says about a pod needs no token as a proof: after a restart, another pod's token of the same account is enough.
-func TestADerivedRequestIsProven(t *testing.T) {
-	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
+	},
+	"after a restart, what the API server says of a pod needs no token as a proof: another pod's of the same account is enough": func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		r, other := e.tokened("v1", "t1"), e.tokened("v2", "t1")
 		e.publish(r, other)
-		identity.restart()
 		e.resume()
 		e.objects.put(secret("db"), "password", "p2")
 		e.publish(e.tokened("v2", "t2"))
@@ -304,13 +260,10 @@ func TestADerivedRequestIsProven(t *testing.T) {
 		e.wantFiles(other, "a", "1", "pw", "p2")
 		e.wantFiles(r, "a", "1", "pw", "p2")
 		e.end(r, other)
-	})
-}
-
-// A republish may bring a foreign token, for example if the CSIDriver object lost its tokenRequests and the pod's author wrote one. It is
-// never used.
-func TestARepublishWithAForeignToken(t *testing.T) {
-	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
+	},
+	// A republish may bring a foreign token, for example if the CSIDriver object lost its tokenRequests and the pod's author wrote one. It
+	// is never used.
+	"a republish with a foreign token": func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		r := e.tokened("v1", "t1")
 		e.publish(r)
 		identity.failWith(errForeign)
@@ -322,15 +275,10 @@ func TestARepublishWithAForeignToken(t *testing.T) {
 		e.wantProblem(r, "")
 		e.wantEvents()
 		e.end(r)
-	})
-}
-
-// A token that arrives while the lack of one is being detected is not overlooked.
-func TestATokenComesDuringAReview(t *testing.T) {
-	asPods(t, func(e *env, identity *fakeIdentity, access *fakeAccess) {
+	},
+	"a token that arrives while the lack of one is being detected is not overlooked": func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		r := e.tokened("v1", "t1")
 		e.publish(r)
-		identity.restart()
 		access.failWith((&authz.Tokens{}).Ready(r.Pod.Account()))
 		access.locked(func() { access.delay = 2 * time.Second })
 		e.restart()
@@ -340,5 +288,202 @@ func TestATokenComesDuringAReview(t *testing.T) {
 		e.publish(e.tokened("v1", "t2"))
 		e.wait(10 * time.Second)
 		e.wantFiles(r, "a", "1", "pw", "p2")
+	},
+	"only a volume that needs a token can lack one": func(e *env, identity *fakeIdentity, _ *fakeAccess) {
+		e.publish(e.tokened("v1", "token"))
+		wantIs(e, "without a token: %v", e.status().WithoutToken, false)
+		identity.restart()
+		wantIs(e, "without a token: %v", e.status().WithoutToken, true)
+	},
+}
+
+var errForeign = fmt.Errorf("%w: shop/default", authz.ErrNotThePods)
+
+// asNode is like inBubble, with a Publisher that reads with its node's rights, and pods whose specs name the ConfigMap "app".
+func asNode(t *testing.T, test func(e *env)) {
+	t.Helper()
+	inStoppedBubble(t, func(o *Options) { o.NodeRights = true }, func(e *env) {
+		e.pods.name(configMap("app"))
+		e.run()
+		test(e)
 	})
+}
+
+// unrelated is the answer of a node authorizer.
+func unrelated(ref volume.Ref) error {
+	return apierrors.NewForbidden(resourceOf(ref), ref.Name, errors.New("no relationship found"))
+}
+
+func TestAsNode(t *testing.T) { each(t, asNode, asNodeTests) }
+
+var asNodeTests = map[string]func(e *env){
+	// A refusal of the node may pass: it is not reported until it counts, a publish waits for its end and fails with it, and it never
+	// removes a file.
+	"refusals of the node pass": func(e *env) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1")
+		live := e.publishNew("v1")
+		unknown := fmt.Errorf("%w: %w", manager.ErrNotSynced, unrelated(app))
+		e.objects.failWith(app, unknown)
+		e.restart()
+		ctx, cancel := context.WithTimeout(e.ctx, time.Second)
+		defer cancel()
+		given := e.request("v5")
+		e.pods.add(given)
+		e.wantReason(e.p.Publish(ctx, given), failure.ReasonUnavailable, "") // the caller gives up, and the refusal may pass
+		e.settle()
+		e.wantEvents()
+		first, second := e.publishing(e.request("v2")), e.publishing(e.request("v3"))
+		after(testWait - time.Second)
+		e.wantWaiting(first)
+		e.wantProblem(live, "")
+		e.wantEvents()
+		after(time.Second)
+		e.wantReason(<-first, failure.ReasonForbidden, unknown.Error())
+		e.wantReason(<-second, failure.ReasonForbidden, unknown.Error())
+		e.settle()
+		e.wantEvents("RefForbidden", "RefForbidden")
+
+		e.objects.deny(app, unknown)
+		e.settle()
+		e.wantEvents("pod-v1: RefForbidden")
+		third := e.publishing(e.request("v4"))
+		e.settle()
+		e.wantEvents("pod-v4: RefForbidden")
+		e.wantProblem(live, "no relationship found")
+		e.wantFiles(live, "a", "1")
+		e.wantWaiting(third) // although it counts now
+
+		e.objects.set(app, func() { clear(e.objects.failures); clear(e.objects.denials) })
+		e.objects.put(app, "a", "2")
+		e.wantDone(third)
+		e.settle()
+		e.wantProblem(live, "")
+		e.wantFiles(live, "a", "2")
+	},
+	// An object that the pod's spec does not name is never requested, neither for a new volume nor for one from before a restart, whose
+	// files stay.
+	"unnamed objects": func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.objects.put(secret("db"), "password", canary)
+		live := e.publishNew("v1")
+		made := e.objects.registrationsMade
+		const unnamed = `%s: Forbidden: the pod's spec does not name %s itself, and this node's plugin runs with --identity=node: add a volume of the pod that names it, and show that by a volume source`
+		for attributes, want := range map[[2]string][]string{
+			{"sources", "[{configMap: {name: app}}, {secret: {name: db, canary: true}}]"}: {
+				strings.Replace(fmt.Sprintf(unnamed, "sources[1].secret", secret("db")), "add a volume of the pod that names it, and show that by a volume source", "for a canary add a volume of the pod that names it and that nothing mounts or shows", 1),
+			},
+			{"secret", "db"}: {fmt.Sprintf(unnamed, "secret", secret("db"))},
+			{"sources", "[{secret: {name: db}}, {configMap: {name: app}}, {env: {path: .env, envFrom: [{configMapRef: {name: other}}]}}]"}: {
+				fmt.Sprintf(unnamed, "sources[0].secret", secret("db")), fmt.Sprintf(unnamed, "sources[2].env.envFrom[0].configMapRef", configMap("other")),
+			},
+		} {
+			err := e.p.Publish(e.ctx, e.request("v2", attributes[:]...))
+			text := strings.Join(want, ", ")
+			if len(want) > 1 {
+				text = "[" + text + "]"
+			}
+			e.wantReason(err, failure.ReasonInvalid, text)
+		}
+		wantIs(e, "%v registrations were made", e.objects.registrationsMade, made)
+
+		e.pods.name()
+		e.restart()
+		e.objects.put(configMap("app"), "a", "2")
+		after(3 * testResync)
+		e.wantFiles(live, "a", "1")
+		e.wantEvents("VolumeUpdateFailed")
+		wantIs(e, "%v registrations were made after the restart", e.objects.registrationsMade, made)
+		e.end(live)
+	},
+	"after a restart the pods of many volumes are refused for long: few requests are sent, and the volumes are current soon after": func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		all := e.publishMany("v", 50)
+		e.pods.set(volume.Env{}, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", errFault))
+		e.restart()
+		e.pods.takeReads()
+		after(refusedTime)
+		e.wantEvents()
+		after(10 * time.Minute)
+		var told []string
+		for i := range all {
+			told = append(told, fmt.Sprintf("shop/pod-v%d: RefForbidden: it has not been updated since", i))
+		}
+		slices.Sort(told)
+		e.events.mu.Lock()
+		slices.Sort(e.events.told)
+		e.events.mu.Unlock()
+		e.wantEvents(told...)
+		e.wantBetween("%d reads in ten minutes", len(strings.Fields(e.pods.takeReads())), 10, 50*30)
+		e.objects.put(configMap("app"), "a", "2")
+		e.pods.set(volume.Env{}, nil)
+		e.wait(2 * time.Minute)
+		e.wantFilesOf(all, "a", "2")
+	},
+}
+
+// A mounted volume may be one that this identity would not publish. A publish, as after a restart of the kubelet, leaves it as it is,
+// because a failure would harm the running pod.
+func TestMountedButNotForTheNode(t *testing.T) {
+	static := fmt.Errorf("%w: %w", pod.ErrStatic, errNoPod)
+	for want, test := range map[string]struct {
+		volume []string
+		change func(e *env)
+	}{
+		"VolumeUpdateFailed: configMap: Forbidden: the pod's spec does not name": {[]string{"configMap", "other"}, func(*env) {}},
+		"VolumeUpdateFailed: with --identity=node a volume shows only":           {[]string{"configMap", "app"}, func(e *env) { e.pods.set(volume.Env{}, static) }},
+	} {
+		for _, read := range []bool{false, true} {
+			asNode(t, func(e *env) {
+				e.objects.put(configMap("app"), "a", "1")
+				e.objects.put(configMap("other"), "a", "1")
+				e.opts.NodeRights = false
+				e.restart()
+				r := e.publishNew("v1", test.volume...)
+				test.change(e)
+				e.opts.NodeRights = true
+				if read {
+					e.restart()
+				} else {
+					e.restartUnread()
+				}
+				e.objects.put(configMap("app"), "a", "2")
+				e.objects.put(configMap("other"), "a", "2")
+				for range 3 {
+					e.publish(r)
+					after(testResync)
+				}
+				e.wantEvents(want) // at the start, or by the first publish
+				e.wantFiles(r, "a", "1")
+				e.end(r)
+
+				// A new volume is refused.
+				e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonInvalid, "")
+			})
+		}
+	}
+}
+
+// A new volume cannot show an object that may not be read any more, even if its state is known: the API server tells nothing about it.
+func TestPublishOfWhatIsDenied(t *testing.T) {
+	for name, denied := range map[string]error{
+		"forbidden":    unrelated(configMap("app")),
+		"unauthorized": apierrors.NewUnauthorized("the token is no good"),
+	} {
+		inBubbleOf(t, name, func(e *env) {
+			e.objects.put(configMap("app"), "a", "1")
+			live, next := e.request("v1"), e.request("v2")
+			e.publish(live)
+			e.objects.deny(configMap("app"), denied)
+			e.settle()
+			e.wantEvents("pod-v1: RefForbidden")
+			e.wantReason(e.p.Publish(e.ctx, next), failure.ReasonForbidden, denied.Error())
+			e.wantEvents("pod-v2: RefForbidden")
+			e.publish(live) // again, as after a restart of the kubelet
+			e.wantFiles(live, "a", "1")
+			e.objects.deny(configMap("app"), nil)
+			e.publish(next)
+			e.wantFiles(next, "a", "1")
+		})
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/refvol/refvol/internal/doclines"
 	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
@@ -37,18 +38,16 @@ func keys(n int) (pairs []string) {
 // another. Three are for the root, the generation and ..data.
 func taken(pages, files int) int64 { return int64(pages)*pageSize + int64(3+2*files)*inodeSize }
 
-// An update may not bring more files than a new volume may have.
-func TestAnUpdateWithTooManyFiles(t *testing.T) {
-	inBubble(t, func(e *env) {
+func TestLimits(t *testing.T) { each(t, inBubble, limitsTests) }
+
+var limitsTests = map[string]func(e *env){
+	"an update may not bring more files than a new volume may have": func(e *env) {
 		r := e.publishApp()
 		e.update(configMap("app"), keys(int(e.p.limits.Files)+1)...)
 		e.wantProblem(r, "Too many: the volume may show 256 keys")
 		e.wantFiles(r, "a", "1")
-	})
-}
-
-func TestAnUpdateOverTheLimitKeepsTheFiles(t *testing.T) {
-	inBubble(t, func(e *env) {
+	},
+	"an update over the limit keeps the files": func(e *env) {
 		r := e.publishApp()
 		e.writes.set(func() error { return errors.New("nothing should be written") }, nil)
 		e.objects.put(configMap("app"), "a", pages(257))
@@ -66,7 +65,103 @@ func TestAnUpdateOverTheLimitKeepsTheFiles(t *testing.T) {
 		e.update(configMap("app"), "a", pages(300))
 		e.wantFiles(r, "a", pages(250))
 		e.wantProblem(r, "more than the 1048576 bytes")
-	})
+	},
+	"the count follows what is written, over updates, failures and restarts, and ends at zero": func(e *env) {
+		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db, optional: true}}]")
+		want := func(bytes int64) {
+			e.Helper()
+			e.settle()
+			e.rest()
+			e.wantUsed(bytes)
+		}
+		e.objects.put(configMap("app"), "a", "1", "b", pages(1)+"x", "c", "")
+		e.publish(r)
+		want(taken(3, 3))
+		e.objects.put(secret("db"), "password", "x")
+		want(taken(4, 4))
+		e.restart()
+		want(taken(4, 4))
+		e.objects.put(configMap("app"), "a", "1")
+		want(taken(2, 2))
+
+		e.writes.set(func() error { return errFault }, nil)
+		e.objects.put(configMap("app"), "a", pages(10))
+		want(taken(2, 2))
+		e.writes.set(nil, nil)
+		after(retryMax)
+		want(taken(11, 2))
+
+		e.end(r)
+	},
+	"while there is no place to render, a publish waits, until an unpublish, its deadline or the end of the plugin": func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		free := e.fill()
+		first, second := e.request("v1"), e.request("v2")
+		waiting, unpublished := e.publishing(first), e.publishing(second)
+		e.wantWaiting(waiting, unpublished)
+		e.unpublish(second)
+		e.wantReason(<-unpublished, failure.ReasonBusy, "volume v2: "+errUnpublished.Error())
+		free()
+		e.wantDone(waiting)
+		e.wantFree()
+
+		free = e.fill()
+		e.wantReason(e.p.Publish(e.ctx, second), failure.ReasonUnavailable, failure.ErrCrowded.Error())
+		stopped := e.waiting(second)
+		e.p.StopWaiting()
+		e.wantReason(<-stopped, failure.ReasonUnavailable, "volume v2: "+errStopping.Error())
+		free()
+		e.wantFree()
+		e.unpublish(first)
+	},
+	"an object that isn't cached fails a publish at once, even if other objects are unknown, and nothing remains": func(e *env) {
+		e.objects.failWith(configMap("app"), fmt.Errorf("app: %w", manager.ErrNotSynced))
+		full := &manager.FullError{Ref: secret("db"), Size: 700, Others: 301, Max: 1000}
+		e.objects.failWith(secret("db"), full)
+		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]")
+		const format = `Secret "shop/db" takes 700 bytes of memory, the node's other objects %d, together more than 1000 (--max-cached-size)`
+		text := fmt.Sprintf(format, 301)
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonCacheFull, text)
+		e.wantEvents(r.Pod.String() + ": VolumeUpdateFailed: " + text)
+		full.Others = 302
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonCacheFull, fmt.Sprintf(format, 302))
+		e.wantEvents("VolumeUpdateFailed") // client-go merges the others
+		e.wantNothing()
+		e.objects.put(configMap("app"), "a", "1")
+		e.objects.put(secret("db"), "b", "2")
+		e.objects.failWith(configMap("app"), nil)
+		e.objects.failWith(secret("db"), nil)
+		e.publish(r)
+		e.end(r)
+	},
+	"the objects of a mounted volume may use any memory: from the moment it is mounted, and after a restart from the start": func(e *env) {
+		r := e.request("v1", "configMap", "app")
+		waiting := e.waiting(r)
+		e.wantKept(r, false)
+		e.objects.put(configMap("app"), "a", "1")
+		e.wantDone(waiting)
+		e.wantKept(r, true)
+		kept := false
+		e.objects.onRegister = func() { kept = e.objects.isKept(r.Pod, r.VolumeID) }
+		e.resume()
+		e.wantKept(r, true)
+		if !kept {
+			e.Error("the restarted plugin registered a mounted volume as a new one")
+		}
+	},
+	// The volumes of a pod may name 1,024 objects together, counted for each volume. A pod that has fewer is not concerned, and neither is
+	// another pod.
+	"a pod's objects are bounded": func(e *env) {
+		all := e.inOnePod("v", 5, "sources", optionalObjects("a", 256))
+		e.publish(all[:4]...)
+		e.wantReason(e.p.Publish(e.ctx, all[4]), failure.ReasonInvalid,
+			"Too many: the volume names 256 ConfigMaps and Secrets, the pod's other volumes 1024, and all volumes of a pod may name 1024: 0 are left; each counts once for each volume that names it: show objects in fewer volumes")
+		e.wantBetween("%d volumes are registered", len(e.objects.registrations()), 4, 4)
+		e.publish(e.request("other", "sources", optionalObjects("a", 256)))
+		e.publish(all[0]) // a republish
+		e.unpublish(all[0])
+		e.publish(all[4])
+	},
 }
 
 func TestTheNodesTotal(t *testing.T) {
@@ -129,75 +224,10 @@ func TestAPodsShare(t *testing.T) {
 	})
 }
 
-// Empty files also use inodes of the kernel's memory: in volumes that are being published, updated, or left by an earlier process.
-func TestEmptyFilesFillTheNode(t *testing.T) {
-	inBubbleWith(t, func(o *Options) { o.MaxTotalSize = mebibyte }, func(e *env) {
-		const files = 120
-		e.objects.put(configMap("app"), keys(files)...)
-		e.objects.put(configMap("small"), "a", "")
-		const fit = 4
-		requests := make([]binding.Request, 0, fit)
-		for i := range fit {
-			r := e.publishNew(fmt.Sprintf("v%d", i))
-			requests = append(requests, r)
-		}
-		e.wantUsed(fit * taken(0, files))
-		full := e.request("full")
-		e.wantReason(e.p.Publish(e.ctx, full), failure.ReasonNodeFull,
-			"the files and their inodes take 288768 bytes of memory, the node's other volumes 995328, together more than 1048576 (--max-total-size)")
-
-		small := e.publishNew("small", "configMap", "small")
-		e.update(configMap("small"), keys(files)...)
-		e.wantProblem(small, "together more than")
-		e.wantFiles(small, "a", "")
-
-		e.restartUnread()
-		e.wantUsed(fit*taken(0, files) + taken(0, 1))
-		e.wantReason(e.p.Publish(e.ctx, full), failure.ReasonNodeFull, "")
-		e.unpublish(requests[0])
-		e.publish(full)
-		for _, r := range append(requests[1:], small, full) {
-			e.unpublish(r)
-		}
-		e.wantNothing()
-	})
-}
-
-// The count follows what is written, over updates, failures and restarts, and ends at zero.
-func TestTheCountIsExact(t *testing.T) {
-	inBubble(t, func(e *env) {
-		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db, optional: true}}]")
-		want := func(bytes int64) {
-			t.Helper()
-			e.settle()
-			e.rest()
-			e.wantUsed(bytes)
-		}
-		e.objects.put(configMap("app"), "a", "1", "b", pages(1)+"x", "c", "")
-		e.publish(r)
-		want(taken(3, 3))
-		e.objects.put(secret("db"), "password", "x")
-		want(taken(4, 4))
-		e.restart()
-		want(taken(4, 4))
-		e.objects.put(configMap("app"), "a", "1")
-		want(taken(2, 2))
-
-		e.writes.set(func() error { return errFault }, nil)
-		e.objects.put(configMap("app"), "a", pages(10))
-		want(taken(2, 2))
-		e.writes.set(nil, nil)
-		after(retryMax)
-		want(taken(11, 2))
-
-		e.end(r)
-	})
-}
-
 // Each volume of a pod keeps a list of what it shows, so the number of volumes and of items is limited.
 func TestAPodsVolumesAreBounded(t *testing.T) {
 	inIdentities(t, func(e *env) {
-		volumes := e.volumesOf("v", volume.MaxPodVolumes+1)
+		volumes := e.inOnePod("v", volume.MaxPodVolumes+1, "volume", "native")
 		e.publish(volumes[:volume.MaxPodVolumes]...)
 		last := volumes[volume.MaxPodVolumes]
 		e.wantReason(e.p.Publish(e.ctx, last), failure.ReasonInvalid, "the pod has 129 volumes of this driver, more than 128: show several objects in one volume")
@@ -209,7 +239,7 @@ func TestAPodsVolumesAreBounded(t *testing.T) {
 			items[i] = volume.Item{Key: "a", Path: fmt.Sprint("p", i)}
 		}
 		e.pods.show("native", volume.Source{Projection: &volume.Projection{Ref: configMap("app"), Items: items}, Field: "spec.volumes[1].configMap"})
-		e.wantReason(e.p.Publish(e.ctx, e.volumesOf("other", 1)[0]), failure.ReasonTooLarge,
+		e.wantReason(e.p.Publish(e.ctx, e.inOnePod("other", 1, "volume", "native")[0]), failure.ReasonTooLarge,
 			"the volume has 257 items, more than 256: one for each page of 4096 bytes of --max-volume-size")
 	})
 }
@@ -245,7 +275,7 @@ func TestAFullNodeIsNoBusyLoop(t *testing.T) {
 		e.objects.put(configMap("app"), "a", pages(9))
 		e.rest()
 		var measured atomic.Int32
-		e.mounts.on("Usage", func() error {
+		e.mounts.on("Usage", func(string) error {
 			if measured.Add(1) == 1000 { // a busy loop would never end on fake time
 				hold(0)
 			}
@@ -293,81 +323,10 @@ func (e *env) wantFree() {
 	e.fill()()
 }
 
-// While there is no place to render, a publish waits. The wait ends with an unpublish, at its deadline, or when the plugin stops.
-func TestPublishesWaitTheirTurn(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		free := e.fill()
-		first, second := e.request("v1"), e.request("v2")
-		waiting, unpublished := e.publishing(first), e.publishing(second)
-		e.wantWaiting(waiting)
-		e.wantWaiting(unpublished)
-		e.unpublish(second)
-		e.wantReason(<-unpublished, failure.ReasonBusy, "volume v2: "+errUnpublished.Error())
-		free()
-		e.wantDone(waiting)
-		e.wantFree()
-
-		free = e.fill()
-		e.wantReason(e.p.Publish(e.ctx, second), failure.ReasonUnavailable, failure.ErrCrowded.Error())
-		stopped := e.waiting(second)
-		e.p.StopWaiting()
-		e.wantReason(<-stopped, failure.ReasonUnavailable, "volume v2: "+errStopping.Error())
-		free()
-		e.wantFree()
-		e.unpublish(first)
-	})
-}
-
-// An object that isn't cached fails a publish at once, even if other objects are unknown. Nothing of the volume remains.
-func TestAPublishWithoutRoomForItsObjects(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.failWith(configMap("app"), fmt.Errorf("app: %w", manager.ErrNotSynced))
-		full := &manager.FullError{Ref: secret("db"), Size: 700, Others: 301, Max: 1000}
-		e.objects.failWith(secret("db"), full)
-		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]")
-		const format = `Secret "shop/db" takes 700 bytes of memory, the node's other objects %d, together more than 1000 (--max-cached-size)`
-		text := fmt.Sprintf(format, 301)
-		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonCacheFull, text)
-		e.wantEvents(r.Pod.String() + ": VolumeUpdateFailed: " + text)
-		full.Others = 302
-		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonCacheFull, fmt.Sprintf(format, 302))
-		e.wantEvents("VolumeUpdateFailed") // client-go merges the others
-		e.wantNothing()
-		e.objects.put(configMap("app"), "a", "1")
-		e.objects.put(secret("db"), "b", "2")
-		e.objects.failWith(configMap("app"), nil)
-		e.objects.failWith(secret("db"), nil)
-		e.publish(r)
-		e.end(r)
-	})
-}
-
-// The objects of a mounted volume may use any memory: from the moment it is mounted, and after a restart from the start.
-func TestTheObjectsOfMountedVolumesAreKept(t *testing.T) {
-	inBubble(t, func(e *env) {
-		r := e.request("v1", "configMap", "app")
-		waiting := e.waiting(r)
-		e.wantKept(r, false)
-		e.objects.put(configMap("app"), "a", "1")
-		e.wantDone(waiting)
-		e.wantKept(r, true)
-		kept := false
-		e.objects.onRegister = func() { kept = e.objects.isKept(r.Pod, r.VolumeID) }
-		e.resume()
-		e.wantKept(r, true)
-		if !kept {
-			e.Error("the restarted plugin registered a mounted volume as a new one")
-		}
-	})
-}
-
 func (e *env) wantKept(r binding.Request, want bool) {
 	e.Helper()
 	e.settle()
-	if got := e.objects.isKept(r.Pod, r.VolumeID); got != want {
-		e.Errorf("its objects are kept: %t, want %t", got, want)
-	}
+	wantIs(e, "its objects are kept: %v", e.objects.isKept(r.Pod, r.VolumeID), want)
 }
 
 // optionalObjects returns sources that name n objects that don't exist.
@@ -377,22 +336,6 @@ func optionalObjects(prefix string, n int) string {
 		fmt.Fprintf(&b, "{configMap: {name: %s-%d, optional: true}},", prefix, i)
 	}
 	return "[" + b.String() + "]"
-}
-
-// The volumes of a pod may name 1,024 objects together, counted for each volume. A pod that has fewer is not concerned, and neither is
-// another pod.
-func TestAPodsObjectsAreBounded(t *testing.T) {
-	inBubble(t, func(e *env) {
-		all := e.inOnePod("v", 5, "sources", optionalObjects("a", 256))
-		e.publish(all[:4]...)
-		e.wantReason(e.p.Publish(e.ctx, all[4]), failure.ReasonInvalid,
-			"Too many: the volume names 256 ConfigMaps and Secrets, the pod's other volumes 1024, and all volumes of a pod may name 1024: 0 are left; each counts once for each volume that names it: show objects in fewer volumes")
-		e.wantBetween("%d volumes are registered", len(e.objects.registrations()), 4, 4)
-		e.publish(e.request("other", "sources", optionalObjects("a", 256)))
-		e.publish(all[0]) // a republish
-		e.unpublish(all[0])
-		e.publish(all[4])
-	})
 }
 
 // A directory in front of many items is refused before the paths are made. The same goes for the keys of a whole object, which the spec does
@@ -466,4 +409,31 @@ func TestAPodOverTheLimitLivesOn(t *testing.T) {
 		e.wantReason(e.p.Publish(e.ctx, all[8]), failure.ReasonInvalid,
 			"Too many: the volume names 2502 sources, items, variables and directories, the pod's other volumes 20016, and all volumes of a pod may name 16384: 0 are left; leave out items, or show the object in fewer volumes")
 	})
+}
+
+// New names each option that it can't use.
+func TestOptionsThatAreRefused(t *testing.T) {
+	whole := newEnv(t, nil).opts
+	if _, err := New(whole); err != nil {
+		t.Fatal(err)
+	}
+	for want, spoil := range map[string]func(*Options){
+		"ResyncInterval: Invalid value: 0s: must be positive":                                 func(o *Options) { o.ResyncInterval = 0 },
+		"PublishWait: Invalid value: -1ns: must not be negative":                              func(o *Options) { o.PublishWait = -1 },
+		"MaxVolumeSize: Invalid value: 0: must be positive":                                   func(o *Options) { o.MaxVolumeSize = 0 },
+		"MaxTotalSize: Invalid value: 1048575: must not be less than MaxVolumeSize (1048576)": func(o *Options) { o.MaxTotalSize = mebibyte - 1 },
+		`KubeletDir: Invalid value: "lib/kubelet": must be an absolute path`:                  func(o *Options) { o.KubeletDir = "lib/kubelet" },
+		"Driver: Required value":   func(o *Options) { o.Driver = "" },
+		"NodeName: Required value": func(o *Options) { o.NodeName = "" },
+	} {
+		opts := whole
+		spoil(&opts)
+		if _, err := New(opts); err == nil || err.Error() != "publisher options: "+want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+func TestDocumentedLimits(t *testing.T) {
+	doclines.Says(t, "../../docs/limits.md", fmt.Sprintf("less where there is no room | %v to %v s |", pruneTime.Seconds(), 3*pruneTime.Seconds()))
 }

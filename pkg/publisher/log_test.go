@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -67,8 +68,10 @@ func TestEnumerate(t *testing.T) {
 	}
 }
 
-func TestNoValueLeavesTheVolume(t *testing.T) {
-	inBubble(t, func(e *env) {
+func TestLog(t *testing.T) { each(t, inBubble, logTests) }
+
+var logTests = map[string]func(e *env){
+	"no value leaves the volume": func(e *env) {
 		e.objects.put(secret("db"), "password", canary, "long", canary+pages(1))
 		r := e.publishNew("v1", "secret", "db")
 		e.update(secret("db"), "password", canary+"2")
@@ -84,25 +87,13 @@ func TestNoValueLeavesTheVolume(t *testing.T) {
 		e.wantProblem(r, "not found")
 		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "secret", "db", "items", "[{key: x, path: x}]")), failure.ReasonNotFound, "")
 
-		text := e.encoded(r)
+		text := e.recordOf(r).Encode()
 		if err := leak.Check("the record", text); err != nil || text == "" || len(e.logs.With("")) < 3 {
-			t.Errorf("there was nothing to search, or too much: %v", err)
+			e.Errorf("there was nothing to search, or too much: %v", err)
 		}
-		e.searchAll()
-	})
-}
-
-const (
-	logFails  = "Volume does not show what it should"
-	logAgain  = "Volume is current again"
-	logOthers = "Lines about the volumes of a pod were left out"
-	// ofKeyA is the attribute sources of volumes that need the key a.
-	ofKeyA = "- configMap: {name: app, items: [{key: a, path: a}]}"
-)
-
-// Volumes of a pod that fail in the same way at the same time are one line, and so is the end of that. Another pod has its own.
-func TestVolumesThatFailTogetherAreOneLine(t *testing.T) {
-	inBubble(t, func(e *env) {
+		e.wantNoLeak()
+	},
+	"volumes of a pod that fail alike at one time are one line, and so is the end of that: another pod has its own": func(e *env) {
 		const volumes = 128
 		e.objects.put(configMap("app"), "a", "1")
 		e.publish(e.inOnePod("many", volumes, "sources", ofKeyA)...)
@@ -116,17 +107,13 @@ func TestVolumesThatFailTogetherAreOneLine(t *testing.T) {
 			}
 		}
 		e.wantLines(0, "A mounted volume is not updated")
-	})
-}
-
-// The lines about one volume have no number.
-func TestTheLinesOfOneVolume(t *testing.T) {
-	inBubble(t, func(e *env) {
+	},
+	"the lines about one volume have no number": func(e *env) {
 		const names = ` volumeID="v1" pod="shop/pod-v1" volume="settings"` + "\n"
 		e.objects.put(configMap("app"), "a", "1")
 		e.publish(e.request("v1", "sources", ofKeyA))
 		if lines := e.logs.With("Published volume"); len(lines) != 1 || !strings.Contains(lines[0], ` pod="shop/pod-v1"`) { // also in the first reconcile
-			t.Errorf("the log has %q", lines)
+			e.Errorf("the log has %q", lines)
 		}
 		e.update(configMap("app"), "b", "1")
 		e.update(configMap("app"), "a", "1")
@@ -140,10 +127,30 @@ func TestTheLinesOfOneVolume(t *testing.T) {
 			`I "` + logAgain + `"` + names,
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("got\n%q\nwant\n%q", got, want)
+			e.Errorf("got\n%q\nwant\n%q", got, want)
 		}
-	})
+	},
+	"a worker whose volumes take long does not keep its news for more than about a second": func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.publish(e.inOnePod("slow", 4)...)
+		e.writes.set(func() error { after(600 * time.Millisecond); return unix.EIO }, nil)
+		e.objects.put(configMap("app"), "a", "2")
+		after(1900 * time.Millisecond) // three have failed, a second after the first one
+		synctest.Wait()
+		if lines := e.logs.With(logFails); len(lines) != 1 || !strings.HasSuffix(lines[0], "volumes=3\n") {
+			e.Errorf("the log has %q", lines)
+		}
+		e.writes.set(nil, nil)
+	},
 }
+
+const (
+	logFails  = "Volume does not show what it should"
+	logAgain  = "Volume is current again"
+	logOthers = "Lines about the volumes of a pod were left out"
+	// ofKeyA is the attribute sources of volumes that need the key a.
+	ofKeyA = "- configMap: {name: app, items: [{key: a, path: a}]}"
+)
 
 // A pod whose volume is good and bad in turn has 60 lines a minute, and one more that says how many are missing. Other pods have theirs.
 func TestLinesOfAPodAreLimited(t *testing.T) {
@@ -208,22 +215,6 @@ func TestALineOfLongNames(t *testing.T) {
 	})
 }
 
-// A worker whose volumes take long does not keep its news for more than about a second.
-func TestNewsOfAWorkerThatDoesNotRest(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		e.publish(e.inOnePod("slow", 4)...)
-		e.writes.set(func() error { after(600 * time.Millisecond); return unix.EIO }, nil)
-		e.objects.put(configMap("app"), "a", "2")
-		after(1900 * time.Millisecond) // three have failed, a second after the first one
-		synctest.Wait()
-		if lines := e.logs.With(logFails); len(lines) != 1 || !strings.HasSuffix(lines[0], "volumes=3\n") {
-			t.Errorf("the log has %q", lines)
-		}
-		e.writes.set(nil, nil)
-	})
-}
-
 // Lines of one kind are one line. The last line that counts a volume has its last state.
 func TestNews(t *testing.T) {
 	var n news
@@ -242,4 +233,188 @@ func TestNews(t *testing.T) {
 	if want := []string{"a fails volumes2", "c lost ", "a well ", "a fails "}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
+}
+
+// fakeEvents keeps the events for a pod's author.
+type fakeEvents struct {
+	guard
+	told   []string
+	leaked error
+}
+
+func (f *fakeEvents) Warn(pod volume.Pod, reason, message string) {
+	f.locked(func() {
+		f.told = append(f.told, pod.String()+": "+reason+": "+message)
+		f.leaked = errors.Join(f.leaked, leak.Check("an event", reason+": "+message))
+	})
+}
+
+// wantEvents fails the test unless there was one event with each text, in this order, since the last call.
+func (e *env) wantEvents(texts ...string) {
+	e.Helper()
+	synctest.Wait()
+	e.events.mu.Lock()
+	defer e.events.mu.Unlock()
+	if len(e.events.told) != len(texts) {
+		e.Errorf("events: %q, want %q", e.events.told, texts)
+	}
+	for i, text := range texts[:min(len(texts), len(e.events.told))] {
+		if !strings.Contains(e.events.told[i], text) {
+			e.Errorf("event %q, want %q in it", e.events.told[i], text)
+		}
+	}
+	e.events.told = nil
+}
+
+func TestEvents(t *testing.T) { each(t, inBubble, eventsTests) }
+
+var eventsTests = map[string]func(e *env){
+	"the author gets an event at once for what the publish waits for, again after each change, and none after the publish": func(e *env) {
+		r := e.request("v1", "sources", "[{configMap: {name: app, items: [{key: a, path: a}]}}, {secret: {name: db}}]")
+		waiting := e.waiting(r)
+		e.wantEvents(r.Pod.String() + `: RefNotFound: sources[0].configMap: ConfigMap "shop/app" not found; sources[1].secret: Secret "shop/db" not found`)
+		e.p.table.objectChanged(volume.ServiceAccount{}, configMap("app")) // nothing new
+		e.wantEvents()
+		e.objects.put(configMap("app"), "b", "1")
+		e.wantEvents(`RefKeyNotFound: sources[0].configMap: ConfigMap "shop/app": configmap references non-existent config key: a`)
+		e.objects.put(configMap("app"), "a", "1")
+		e.wantEvents(`RefNotFound: sources[1].secret: Secret "shop/db" not found`)
+		e.objects.put(secret("db"), "password", canary)
+		e.wantDone(waiting)
+		e.settle()
+		e.wantProblem(r, "")
+		e.wantEvents()
+	},
+	"while a volume is mounted there is one event per change of its condition, however many reconciles or resyncs find it": func(e *env) {
+		e.objects.put(secret("db"), "password", canary)
+		r := e.publishNew("v1", "secret", "db", "items", "[{key: password, path: p}]")
+		e.objects.remove(secret("db"))
+		e.wantEvents(`RefDeleted: secret: Secret "shop/db" not found`)
+		after(3 * testResync)
+		e.wantEvents()
+		e.objects.put(secret("db"), "other", canary)
+		e.wantEvents("RefKeyNotFound: secret: Secret \"shop/db\": references non-existent secret key: password")
+		e.update(secret("db"), "password", canary+"2")
+		e.wantFiles(r, "p", canary+"2")
+		e.wantEvents()
+
+		e.writes.set(func() error { return errFault }, nil)
+		e.objects.put(secret("db"), "password", canary+"3")
+		e.wantEvents("VolumeUpdateFailed: write the files of volume v1: ")
+		after(testResync)
+		e.wantEvents()
+		e.writes.set(nil, nil)
+		after(testResync)
+		e.wantEvents()
+		e.wantProblem(r, "")
+
+		e.objects.failWith(secret("db"), errForbiddenObject)
+		e.wantEvents("RefForbidden: configmaps \"app\" is forbidden: no")
+	},
+}
+
+// A publish that is refused for a reason that is not visible in the pod's spec also has an event.
+func TestEventsOfARefusedPublish(t *testing.T) {
+	inStoppedBubble(t, func(o *Options) { o.MaxTotalSize = o.MaxVolumeSize }, func(e *env) {
+		e.objects.put(configMap("large"), "a", pages(200))
+		e.objects.put(secret("db"), "password", pages(200))
+		e.objects.failWith(configMap("app"), errForbiddenObject)
+		e.run()
+		e.publish(e.request("v1", "configMap", "large"))
+		e.wantReason(e.p.Publish(e.ctx, e.request("v2", "secret", "db")), failure.ReasonNodeFull, "")
+		e.wantEvents("shop/pod-v2: VolumeUpdateFailed: the files and their inodes take ")
+		e.wantReason(e.p.Publish(e.ctx, e.request("v3")), failure.ReasonForbidden, `configmaps "app" is forbidden: no`)
+		e.wantEvents("shop/pod-v3: RefForbidden: configmaps \"app\" is forbidden: no")
+		e.wantReason(e.p.Publish(e.ctx, e.request("v4", "colour", "red")), failure.ReasonInvalid, "")
+		e.wantEvents()
+	})
+}
+
+// fakeObserver keeps the calls.
+type fakeObserver struct {
+	guard
+	writes     []string
+	bytes      int64
+	propagated []time.Duration
+	opened     []time.Duration
+}
+
+func (o *fakeObserver) RecordWrite(changed bool, bytes int64, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	what := map[bool]string{true: "changed", false: "unchanged"}[changed]
+	if err != nil {
+		what = "error"
+	}
+	o.writes, o.bytes = append(o.writes, what), o.bytes+bytes
+}
+
+func (o *fakeObserver) Propagated(took time.Duration) {
+	o.locked(func() { o.propagated = append(o.propagated, took) })
+}
+
+func (o *fakeObserver) Opened(took time.Duration) {
+	o.locked(func() { o.opened = append(o.opened, took) })
+}
+
+// take returns the calls since the last take.
+func (o *fakeObserver) take() (writes []string, bytes int64, propagated []time.Duration) {
+	synctest.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	writes, bytes, propagated = o.writes, o.bytes, o.propagated
+	o.writes, o.bytes, o.propagated = nil, 0, nil
+	return writes, bytes, propagated
+}
+
+// TestObserver: the time of a change starts with its event, whatever delays the write. There is no time if no change waited.
+func TestObserver(t *testing.T) {
+	o := &fakeObserver{}
+	inBubbleWith(t, func(opts *Options) { opts.Observer = o }, func(e *env) {
+		want := func(writes []string, bytes int64, propagated ...time.Duration) {
+			t.Helper()
+			gotWrites, gotBytes, got := o.take()
+			if !slices.Equal(gotWrites, writes) || gotBytes != bytes || !slices.Equal(got, propagated) {
+				t.Errorf("heard %v, %d bytes, %v, want %v, %d bytes, %v", gotWrites, gotBytes, got, writes, bytes, propagated)
+			}
+		}
+		app := configMap("app")
+		e.objects.put(app, "a", "1")
+		e.publish(e.request("v1"))
+		want([]string{"changed"}, 1)
+		after(time.Minute + testResync)
+		want(nil, 0)
+
+		e.objects.put(app, "a", "22")
+		want([]string{"changed"}, 2, 0)
+		e.objects.put(app, "a", "x")
+		e.objects.put(app, "a", "333") // readers of the last version have their time, and of what waits only the last one is written
+		after(time.Second)
+		want([]string{"changed"}, 3, readTime)
+
+		after(time.Minute)
+		e.writes.set(func() error { return errFault }, nil)
+		e.objects.put(app, "a", "4")
+		after(retryMin / 2)
+		e.writes.set(nil, nil)
+		e.objects.put(app, "a", "5")
+		after(retryMin / 2)
+		want([]string{"error", "changed"}, 1, retryMin/2)
+
+		// Neither a deletion nor what follows it delays a change.
+		e.objects.remove(app)
+		after(time.Hour)
+		want(nil, 0)
+		e.objects.put(app, "a", "6")
+		want([]string{"changed"}, 1, 0)
+
+		after(time.Minute)
+		e.objects.put(app, "a", strings.Repeat("x", 2*mebibyte))
+		after(time.Minute)
+		if _, _, got := o.take(); len(got) > 0 {
+			t.Errorf("heard %v of what is too large", got)
+		}
+		e.objects.put(app, "a", "7")
+		want([]string{"changed"}, 1, 0)
+	})
 }

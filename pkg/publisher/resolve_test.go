@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -12,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/refvol/refvol/internal/leak"
-	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/payload"
@@ -36,10 +36,12 @@ func podEnv() volume.Env {
 
 const podEnvSources = "[{podEnv: {path: a.env, container: main}}, {podEnv: {path: b.env, container: side, format: shell}}]"
 
-// The environment of a pod's own spec is read once by the publish, and again by the first reconcile after a restart, because its values are
-// not recorded.
-func TestPodEnv(t *testing.T) {
-	inBubble(t, func(e *env) {
+func TestResolve(t *testing.T) { each(t, inBubble, resolveTests) }
+
+var resolveTests = map[string]func(e *env){
+	// The environment of a pod's own spec is read once by the publish, and again by the first reconcile after a restart, because its
+	// values are not recorded.
+	"podEnv": func(e *env) {
 		files := func(password string) []string {
 			return []string{
 				"a.env", "NAME=pod-v1\nNODE=node-1\nPASSWORD=" + password + "\nPLAIN=" + canary + "\n",
@@ -50,16 +52,12 @@ func TestPodEnv(t *testing.T) {
 		e.objects.put(secret("db"), "password", "p1")
 		r := e.publishNew("v1", "sources", podEnvSources)
 		e.wantFiles(r, files("p1")...)
-		if got := e.pods.takeReads(); got != "pod-v1" {
-			t.Errorf("asked for %q", got)
-		}
+		wantIs(e, "asked for %v", e.pods.takeReads(), "pod-v1")
 		e.wantEvents("InvalidEnvironmentVariableNames: left out, because a volume can't know them: CPU (resourceFieldRef limits.cpu), MEM (resourceFieldRef limits.memory)")
 		e.update(secret("db"), "password", "p2")
 		e.wantFiles(r, files("p2")...)
 		e.publish(r)
-		if got := e.pods.takeReads(); got != "" {
-			t.Errorf("asked again for %q", got)
-		}
+		wantIs(e, "asked again for %v", e.pods.takeReads(), "")
 		e.wantEvents()
 
 		// A change while the plugin is down arrives when the pod's spec can be read.
@@ -76,11 +74,8 @@ func TestPodEnv(t *testing.T) {
 		e.wantProblem(r, "")
 		e.wantEvents("InvalidEnvironmentVariableNames: left out, because a volume can't know them: CPU (resourceFieldRef limits.cpu), MEM (resourceFieldRef limits.memory)") // once
 		e.end(r)
-	})
-}
-
-func TestPodEnvFailures(t *testing.T) {
-	inBubble(t, func(e *env) {
+	},
+	"failures of podEnv": func(e *env) {
 		for _, test := range []struct {
 			err  error
 			want failure.Reason
@@ -115,22 +110,15 @@ func TestPodEnvFailures(t *testing.T) {
 			e.wantReason(e.p.Publish(e.ctx, e.request("v1", attributes...)), failure.ReasonInvalid, at+": no such thing")
 			e.wantNothing()
 		}
-	})
-}
-
-// After a restart an API server that does not answer prevents reads of pods' specs. No other volume, no unpublish and no stop waits for
-// that.
-func TestSlowPodsHoldUpNothing(t *testing.T) {
-	inBubble(t, func(e *env) {
+	},
+	// After a restart an API server that does not answer prevents reads of pods' specs. No other volume, no unpublish and no stop waits
+	// for that.
+	"slow pods hold up nothing": func(e *env) {
 		e.pods.set(podEnv(), nil)
 		e.objects.put(secret("db"), "password", "p1")
 		e.objects.put(configMap("app"), "a", "1")
 		other := e.publishNew("other")
-		var volumes []binding.Request
-		for i := range 3 * 16 {
-			r := e.publishNew(fmt.Sprint("v", i), "sources", podEnvSources)
-			volumes = append(volumes, r)
-		}
+		volumes := e.publishMany("v", 3*16, "sources", podEnvSources)
 		e.pods.setSlow(endless)
 		e.resume()
 		e.publish(other)
@@ -142,17 +130,13 @@ func TestSlowPodsHoldUpNothing(t *testing.T) {
 		e.update(secret("db"), "password", "p2")
 		for _, r := range volumes[1:] {
 			if got := e.mounts.files(r.Target)["a.env"]; !strings.Contains(got, "PASSWORD=p2") {
-				t.Errorf("%s shows %q", r.VolumeID, got)
+				e.Errorf("%s shows %q", r.VolumeID, got)
 			}
 			e.unpublish(r)
 		}
 		e.end(other)
-	})
-}
-
-// Variables that env files leave out are reported once per change.
-func TestSkippedVariables(t *testing.T) {
-	inBubble(t, func(e *env) {
+	},
+	"variables that env files leave out are reported once per change": func(e *env) {
 		e.objects.put(configMap("app"), "B.x", "1", "A-y", "1", "ok", "1")
 		r := e.publishNew("v1", "sources", "[{env: {path: app.env, format: shell, envFrom: [{configMapRef: {name: app}}]}}]")
 		e.wantFiles(r, "app.env", "ok='1'\n")
@@ -168,12 +152,8 @@ func TestSkippedVariables(t *testing.T) {
 		e.update(configMap("app"), "B.x", "3", "ok", "2")
 		e.wantEvents("InvalidEnvironmentVariableNames: app.env: skipped, because a shell file can't hold them: B.x")
 		e.wantProblem(r, "")
-	})
-}
-
-// If nothing reports changes, a publish that waits refreshes from time to time, and each mounted volume once per resync.
-func TestRefresh(t *testing.T) {
-	inBubble(t, func(e *env) {
+	},
+	"if nothing reports changes, a publish that waits refreshes from time to time, and each mounted volume once per resync": func(e *env) {
 		e.objects.put(configMap("there"), "b", "1")
 		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
 		r := e.request("v1", "sources", "[{configMap: {name: there}}, {configMap: {name: app}}]")
@@ -185,7 +165,7 @@ func TestRefresh(t *testing.T) {
 		after(time.Minute)
 		e.wantWaiting(waiting)
 		if got := len(e.objects.takeRefreshes(configMap("app"))); got < 8 || got > 10 { // at 1, 2.5, 4.8, 8.1 s ..., and then every 10 s
-			t.Errorf("%d refreshes in a minute", got)
+			e.Errorf("%d refreshes in a minute", got)
 		}
 		e.objects.put(configMap("app"), "a", "1")
 		e.wantDone(waiting)
@@ -197,13 +177,10 @@ func TestRefresh(t *testing.T) {
 			e.update(configMap("app"), "a", strconv.Itoa(i))
 		}
 		e.wantBetween("%d refreshes for a change", len(e.objects.takeRefreshes(configMap("app"))), 0, 0)
-	})
-}
-
-// If it is not known whether a volume is mounted, a refusal must not be final, because the kubelet would destroy what a running pod may be
-// reading.
-func TestARefusalIsNotFinalWhereAMountMayBe(t *testing.T) {
-	inBubble(t, func(e *env) {
+	},
+	// If it is not known whether a volume is mounted, a refusal must not be final, because the kubelet would destroy what a running pod
+	// may be reading.
+	"a refusal is not final where a mount may be": func(e *env) {
 		e.pods.set(volume.Env{}, errNoPod)
 		r := e.request("v1", "sources", podEnvSources)
 		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonNotFound, "")
@@ -211,7 +188,48 @@ func TestARefusalIsNotFinalWhereAMountMayBe(t *testing.T) {
 		e.mounts.failAt("Open", errors.New("too many open files"))
 		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable, "")
 		e.mounts.failAt("Open", nil)
-	})
+	},
+	"expand waits for a value that the text can hold: a first publish waits and then fails; later the files stay": func(e *env) {
+		e.objects.put(configMap("app"), "text", `p: "$(PASSWORD)"`)
+		e.objects.put(secret("db"), "p", leak.Value+"\xff")
+		r := e.request("v1", "sources", expandSources)
+		result := e.waiting(r)
+		e.wantEvents("VolumeUpdateFailed: " + unfit)
+		begin := time.Now()
+		e.wantReason(<-result, failure.ReasonInvalid, unfit)
+		if took := time.Since(begin); took > testWait {
+			e.Errorf("it gave up after %s", took)
+		}
+		e.settle() // it is forgotten
+		result = e.waiting(r)
+		e.wantEvents("VolumeUpdateFailed: " + unfit)
+		e.objects.put(secret("db"), "p", `1"`)
+		e.wantDone(result)
+		e.settle()
+		e.wantSome(r, "conf/app.yaml", `p: "1\""`)
+		e.wantEvents()
+
+		e.update(secret("db"), "p", leak.Value+"\xff")
+		e.wantSome(r, "conf/app.yaml", `p: "1\""`)
+		e.wantProblem(r, unfit)
+		e.wantEvents("VolumeUpdateFailed: " + unfit)
+		e.update(secret("db"), "other", "2")
+		e.wantSome(r, "conf/app.yaml", `p: "1\""`)
+		e.wantEvents("RefKeyNotFound: sources[0].expand.env[0].valueFrom.secretKeyRef: couldn't find key p in Secret shop/db (it has other); the files stay as they are")
+		e.update(secret("db"), "p", "2")
+		e.wantSome(r, "conf/app.yaml", `p: "2"`)
+		e.wantProblem(r, "")
+		e.end(r)
+	},
+	"a volume of which nothing is known after a restart stays Unknown, and writes nothing": func(e *env) {
+		e.objects.put(secret("db"), "p", "1")
+		r := e.publishNew("v1", "secret", "db")
+		e.objects.failWith(secret("db"), errKMS)
+		e.restart()
+		e.wait(time.Minute)
+		e.wantCondition(ConditionUnknown, "not synced")
+		e.wantFiles(r, "p", "1")
+	},
 }
 
 // An author may have any number of variables left out, each with a long name. The text about them stays short.
@@ -257,38 +275,102 @@ const expandSources = `
 // unfit is the message about a value that cannot be written.
 const unfit = "sources[0].expand: the value of variable PASSWORD is not UTF-8, which escape: json needs: store a text, or set escape: url or none"
 
-// TestExpandWaitsForAValue that the text can hold: a first publish waits and then fails; later the files stay.
-func TestExpandWaitsForAValue(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "text", `p: "$(PASSWORD)"`)
-		e.objects.put(secret("db"), "p", leak.Value+"\xff")
-		r := e.request("v1", "sources", expandSources)
-		result := e.waiting(r)
-		e.wantEvents("VolumeUpdateFailed: " + unfit)
-		begin := time.Now()
-		e.wantReason(<-result, failure.ReasonInvalid, unfit)
-		if took := time.Since(begin); took > testWait {
-			t.Errorf("it gave up after %s", took)
-		}
-		e.settle() // it is forgotten
-		result = e.waiting(r)
-		e.wantEvents("VolumeUpdateFailed: " + unfit)
-		e.objects.put(secret("db"), "p", `1"`)
-		e.wantDone(result)
-		e.settle()
-		e.wantSome(r, "conf/app.yaml", `p: "1\""`)
-		e.wantEvents()
+// errKMS is what the manager returns for an object that the API server can't decrypt.
+var errKMS = fmt.Errorf("Secret \"shop/db\": %w: %w", manager.ErrNotSynced, apierrors.NewInternalError(errFault))
 
-		e.update(secret("db"), "p", leak.Value+"\xff")
-		e.wantSome(r, "conf/app.yaml", `p: "1\""`)
-		e.wantProblem(r, unfit)
-		e.wantEvents("VolumeUpdateFailed: " + unfit)
-		e.update(secret("db"), "other", "2")
-		e.wantSome(r, "conf/app.yaml", `p: "1\""`)
-		e.wantEvents("RefKeyNotFound: sources[0].expand.env[0].valueFrom.secretKeyRef: couldn't find key p in Secret shop/db (it has other); the files stay as they are")
-		e.update(secret("db"), "p", "2")
-		e.wantSome(r, "conf/app.yaml", `p: "2"`)
-		e.wantProblem(r, "")
-		e.end(r)
-	})
+// TestAnUnknownObjectHoldsUpOnlyItsFiles: while one object can't be read, the volume takes the changes of the others, and says so. A file that
+// is made of it stays whole.
+func TestAnUnknownObjectHoldsUpOnlyItsFiles(t *testing.T) {
+	for name, restarts := range map[string]bool{"running": false, "restarted": true} {
+		for _, strategy := range []string{"Atomic", "InPlace"} {
+			inBubbleOf(t, name+" "+strategy, func(e *env) {
+				app, db, mix, gone := configMap("app"), secret("db"), configMap("mix"), configMap("gone")
+				e.objects.put(app, "a", "1")
+				e.objects.put(db, "p", "1")
+				e.objects.put(mix, "M", "1")
+				r := e.request("v1", "writeStrategy", strategy, "sources", `[{configMap: {name: app}}, {secret: {name: db}}, {configMap: {name: gone, optional: true}},
+						{env: {path: e.env, envFrom: [{configMapRef: {name: mix}}, {secretRef: {name: db}}]}}]`)
+				e.publish(r)
+				e.wantFiles(r, "a", "1", "p", "1", "e.env", "M=1\np=1\n")
+				e.objects.failWith(db, errKMS)
+				if restarts {
+					e.resume()
+				}
+				e.objects.put(db, "p", "2")
+				e.objects.put(app, "a", "2", "new", "1")
+				e.objects.put(mix, "M", "2")
+				e.objects.put(gone, "g", "1")
+				e.wait(time.Minute)
+				e.wantFiles(r, "a", "2", "new", "1", "p", "1", "e.env", "M=1\np=1\n", "g", "1")
+				e.wantCondition(ConditionStale, `Secret "shop/db"`)
+				if s := e.status(); s.Shown[app] != e.objects.get(app).Version || s.Shown[mix] == e.objects.get(mix).Version {
+					e.Errorf("shown %v", s.Shown)
+				}
+				e.wantEvents()
+				looks := e.mounts.count("Reopen")
+				after(10 * testResync)
+				e.wantBetween("%d looks at the files while nothing changed, but to save receipts", e.mounts.count("Reopen")-looks, 0, 2)
+				e.remove(app)
+				e.wantCondition(failure.RefDeleted) // it is a fault, which the other condition must not hide
+				e.wantEvents("RefDeleted")
+				e.objects.put(app, "a", "3", "new", "1")
+				e.objects.failWith(db, nil)
+				e.wait(time.Minute)
+				e.wantFiles(r, "a", "3", "new", "1", "p", "2", "e.env", "M=2\np=2\n", "g", "1")
+				e.wantCondition(ConditionCurrent)
+				e.end(r)
+			})
+		}
+	}
+}
+
+// TestAFaultIsNotHidden: a volume that is held, or that waits for its moment, and whose superseded generations cannot be removed, has a
+// fault: the status says so, with the reason to wait beside it, and the pod's author gets the event.
+func TestAFaultIsNotHidden(t *testing.T) {
+	app, db := configMap("app"), secret("db")
+	for name, test := range map[string]struct {
+		spread, share, beside string
+	}{
+		"none":      {},
+		"held":      {share: "0%", beside: "a newer version for 0% of the pods"},
+		"spreading": {spread: "1h", beside: "has a change, which the files will show at"},
+	} {
+		inBubbleOf(t, name, func(e *env) {
+			e.objects.put(app, "a", "1")
+			e.objects.put(db, "p", "1")
+			r := e.publishNew("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]", "spread", cmp.Or(test.spread, "0s"))
+			e.objects.put(db, "p", "2") // leaves a superseded generation
+			if test.spread != "" {
+				after(time.Until(spreadMoment(r.Pod, time.Hour, time.Now())))
+			}
+			e.settle()
+			if test.beside != "" {
+				e.updateShare(app, test.share, "a", "2")
+			}
+			e.failReopen(errFault) // nothing can be pruned
+			e.wait(10 * time.Minute)
+			e.wantGenerations(r, 2)
+			e.wantCondition(failure.VolumeUpdateFailed, test.beside)
+			e.wantEvents(r.Pod.Name + ": VolumeUpdateFailed")
+			e.failReopen(nil)
+		})
+	}
+}
+
+// TestAMissingFileIsRepairedAtOnce: with spread, files that are missing don't wait, also if an optional object does not exist.
+func TestAMissingFileIsRepairedAtOnce(t *testing.T) {
+	for _, sources := range []string{"[{configMap: {name: app}}]", "[{configMap: {name: app}}, {secret: {name: db, optional: true}}]"} {
+		inBubbleOf(t, sources, func(e *env) {
+			e.objects.put(configMap("app"), "a", "1", "b", "1")
+			r := e.publishNew("v1", "sources", sources, "spread", "1h")
+			e.halt()
+			e.removeFile(r, e.generation(r), "a")
+			farFromMoment(r)
+			e.restart()
+			e.wait(5 * time.Second)
+			if got := e.mounts.files(r.Target)["a"]; got != "1" {
+				e.Errorf("the file is %q, the condition is %s (%s)", got, e.status().Condition, e.status().Reason)
+			}
+		})
+	}
 }

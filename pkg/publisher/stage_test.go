@@ -10,22 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/failure"
+	"github.com/refvol/refvol/pkg/record"
+	"github.com/refvol/refvol/pkg/stage"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 var errKilled = errors.New("killed half-way")
-
-// putShare is put with a rollout annotation.
-func (o *fakeObjects) putShare(ref volume.Ref, share string, pairs ...string) {
-	o.mu.Lock()
-	o.rollouts[ref] = share
-	o.mu.Unlock()
-	o.put(ref, pairs...)
-}
 
 // updateShare is putShare, and waits until nothing happens any more.
 func (e *env) updateShare(ref volume.Ref, share string, pairs ...string) {
@@ -61,10 +53,8 @@ func (e *env) wantShown(ref volume.Ref, want volume.Version) {
 
 func (e *env) generation(r binding.Request) string {
 	e.Helper()
-	name, err := os.Readlink(filepath.Join(e.mounts.directory(r.Target), "..data"))
-	if err != nil {
-		e.Fatal(err)
-	}
+	name, err := os.Readlink(filepath.Join(e.mounts.Directory(r.Target), "..data"))
+	e.must(err)
 	return name
 }
 
@@ -92,21 +82,15 @@ func TestRollout(t *testing.T) {
 				e.wantFiles(r, "a", "1")
 				e.wantCondition(ConditionHeld, out+" of the pods")
 				e.wantShown(app, first)
-				if got := e.recorded(r)[app]; got != first {
-					t.Errorf("the record has %v", got)
-				}
-				reopens := 0
-				e.mounts.on("Reopen", func() error { reopens++; return nil })
+				wantIs(e, "the record has %v", e.recorded(r)[app], first)
+				looks := e.mounts.count("Reopen")
 				after(time.Hour)
-				e.mounts.on("Reopen", nil)
-				if reopens > 0 {
-					t.Errorf("the files were looked at %d times while nothing changed", reopens)
-				}
+				wantIs(e, "%v looks at the files", e.mounts.count("Reopen"), looks)
 				e.updateShare(app, in, "a", "3")
 				e.wantFiles(r, "a", "3")
 				e.wantCondition(ConditionCurrent)
-				e.wantNoRecovery()
-				e.updateShare(app, "0%", "a", "3") // a version that changes no file is no change
+				e.wantLines(0, "Volume is current again") // a change that waited was no fault
+				e.updateShare(app, "0%", "a", "3")        // a version that changes no file is no change
 				e.wantCondition(ConditionCurrent)
 				e.wantShown(app, e.objects.get(app).Version)
 				e.updateShare(app, "", "a", "4")
@@ -140,9 +124,8 @@ func TestARevertOfWhatWaits(t *testing.T) {
 				e.wantCondition(ConditionCurrent)
 				e.wantShown(app, e.objects.get(app).Version)
 			}
-			if after(2 * time.Hour); e.generation(r) != generation {
-				e.Error("the files were written again")
-			}
+			after(2 * time.Hour)
+			wantIs(e, "the files were written again: %v", e.generation(r), generation)
 		})
 	}
 }
@@ -199,21 +182,6 @@ func TestRolloutBesideOthers(t *testing.T) {
 	}
 }
 
-// An invalid annotation holds every version, and is reported once.
-func TestRolloutOfAMistake(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.putShare(configMap("app"), "ten", "a", "1")
-		r := e.publishNew("v1")
-		e.wantCondition(ConditionCurrent)
-		e.updateShare(configMap("app"), "ten", "a", "2")
-		e.wantFiles(r, "a", "1")
-		e.wantCondition(failure.VolumeUpdateFailed, `"ten", which is not a percentage`)
-		e.objects.putShare(configMap("app"), "ten", "a", "3")
-		e.wait(5 * testResync)
-		e.wantEvents(r.Pod.Name + ": VolumeUpdateFailed")
-	})
-}
-
 // A missing link is created, to what is held. If there are no files, or only torn ones, nothing is held.
 func TestRolloutOfMissingAndTornFiles(t *testing.T) {
 	for name, want := range map[string]string{"a": "1", "..data": "2"} {
@@ -239,33 +207,6 @@ func TestRolloutOfMissingAndTornFiles(t *testing.T) {
 	})
 }
 
-// A withdrawal does not wait, nor does an object that is allowed again, nor what shares a file with it.
-func TestRolloutOfAWithdrawal(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
-		e.publish(r)
-		e.updateShare(configMap("app"), "0%", "a", "2")
-		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-		e.grant(access)
-		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
-		e.wantCondition(failure.RefForbidden)
-		e.grant(access, sharedSecret, sharedConfig)
-		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-		e.wantCondition(ConditionHeld)
-	})
-	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
-		r.Attributes["sources"] = `
-- configMap: {name: app}
-- env: {path: app.env, envFrom: [{configMapRef: {name: ca, namespace: platform}}, {configMapRef: {name: app}}]}
-`
-		e.publish(r)
-		e.updateShare(configMap("app"), "0%", "a", "2")
-		e.wantFiles(r, "a", "1", "app.env", "CA=c1\na=1\n")
-		e.grant(access)
-		e.wantFiles(r, "a", "2", "app.env", "a=2\n")
-		e.wantCondition(failure.RefForbidden)
-	})
-}
-
 // TestRolloutOfATornRecord: files that a killed process left torn get the newest version, at once even with spread. Files that are only old
 // after a restart don't.
 func TestRolloutOfATornRecord(t *testing.T) {
@@ -277,11 +218,9 @@ func TestRolloutOfATornRecord(t *testing.T) {
 			want := "1"
 			if isTorn {
 				want = "2"
-				generation := filepath.Join(e.mounts.directory(r.Target), e.generation(r))
-				text := e.encoded(r) + "torn\n"
-				if err := unix.Setxattr(generation, e.opts.AttributePrefix+"record", []byte(text), 0); err != nil {
-					t.Fatal(err)
-				}
+				generation := filepath.Join(e.mounts.Directory(r.Target), e.generation(r))
+				text := record.Record{Shown: e.recorded(r)}.Encode() + "torn\n"
+				e.setAttribute(generation, "record", text)
 			}
 			e.objects.putShare(configMap("app"), "0%", "a", "2")
 			e.resume()
@@ -292,36 +231,171 @@ func TestRolloutOfATornRecord(t *testing.T) {
 	}
 }
 
-// TestRolloutOfAWithdrawnFile: an env file that was removed with a refused object comes back without it, although its other object is held.
-func TestRolloutOfAWithdrawnFile(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
-		r.Attributes["sources"] = `
-- configMap: {name: app}
-- configMap: {name: other}
-- env: {path: app.env, envFrom: [{configMapRef: {name: ca, namespace: platform}}, {configMapRef: {name: app}}]}
-`
-		e.objects.put(configMap("other"), "o", "1")
-		e.publish(r)
-		e.remove(configMap("other")) // nothing can be rendered
-		e.grant(access)
-		e.wantFiles(r, "a", "1", "o", "1")
-		e.objects.putShare(configMap("app"), "0%", "a", "2")
-		e.update(configMap("other"), "o", "1")
-		e.wantFiles(r, "a", "2", "o", "1", "app.env", "a=2\n")
-	})
+const withCanary = `[{versions: {path: versions.json}}, {configMap: {name: app}}, {configMap: {name: app-canary, canary: true}}, {env: {path: e, envFrom: [{configMapRef: {name: app-canary, canary: true}}, {configMapRef: {name: app}}]}}]`
+
+var appCanary = configMap("app-canary")
+
+// putCanary is put with the annotation of a canary; "" is none.
+func (e *env) putCanary(share string, pairs ...string) {
+	e.Helper()
+	e.objects.locked(func() { e.objects.canaries[appCanary] = share })
+	e.update(appCanary, pairs...)
 }
 
-// TestRolloutOfWhatIsAtOnce: an optional object that is allowed again is shown at once, and a deleted one is removed at once, with what
-// shares a file with it.
-func TestRolloutOfWhatIsAtOnce(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
+// wantSome compares some files; "" is an empty or missing one.
+func (e *env) wantSome(r binding.Request, pairs ...string) {
+	e.Helper()
+	files := e.mounts.files(r.Target)
+	for i := 0; i < len(pairs); i += 2 {
+		if files[pairs[i]] != pairs[i+1] {
+			e.Errorf("%s is %q, want %q", pairs[i], files[pairs[i]], pairs[i+1])
+		}
+	}
+}
+
+func TestStages(t *testing.T) { each(t, inBubble, stagesTests) }
+
+var stagesTests = map[string]func(e *env){
+	// A canary exists only for the pods in its share: in a new volume, in a running one, after a restart and in a lost mount. Its keys and
+	// variables win while it exists.
+	"canary": func(e *env) {
+		r := e.request("v1", "sources", withCanary)
+		out, in := shares(r)
+		stable := func() {
+			e.Helper()
+			e.wantSome(r, "a", "1", "b", "1", "e", "a=1\nb=1\n")
+			if got := e.recordOf(r); got.Shown[appCanary].UID != "" || len(got.Absent) > 1 {
+				e.Errorf("the record says %v", got)
+			}
+			e.wantCondition(ConditionCurrent)
+		}
+		replaced := func() {
+			e.Helper()
+			e.wantSome(r, "a", "canary", "b", "1", "e", "a=canary\nb=1\n")
+			if got := e.recordOf(r); got.Shown[appCanary].UID == "" || len(got.Absent) > 0 {
+				e.Errorf("the record says %v", got)
+			}
+			e.wantCondition(ConditionCurrent)
+		}
+		e.objects.put(configMap("app"), "a", "1", "b", "1")
+		e.putCanary(out, "a", "canary")
 		e.publish(r)
-		e.grant(access, sharedConfig)
-		e.objects.putShare(sharedSecret, "0%", "password", "p2")
-		e.grant(access, sharedConfig, sharedSecret)
-		e.wantFiles(r, "a", "1", "password", "p2", "app.env", "CA=c1\nOWN=1\n")
-	})
-	inBubble(t, func(e *env) {
+		stable()
+		e.putCanary(in, "a", "canary")
+		replaced()
+		e.resume()
+		replaced()
+		e.mounts.vanish(r.Target)
+		e.publish(r)
+		replaced()
+		e.putCanary(out, "a", "canary")
+		stable()
+		e.resume()
+		stable()
+		e.putCanary("100%", "a", "canary")
+		replaced()
+		e.putCanary("", "a", "canary") // a request that drops the annotation
+		stable()
+		e.putCanary("100%", "a", "canary")
+		e.remove(appCanary)
+		stable()
+		wantIs(e, "after its end the record has %v absent canaries", len(e.recordOf(r).Absent), 0)
+		e.wantEvents()
+	},
+	"an invalid share, and an immutable canary, count as 0%, and are reported once for all pods of the node": func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.putCanary("100%", "a", "canary")
+		r, other := e.publishNew("v1", "sources", withCanary), e.request("v2", "sources", withCanary)
+		e.publish(other)
+		e.putCanary("ten", "a", "canary")
+		e.wantSome(r, "a", "1")
+		e.wantSome(other, "a", "1")
+		e.putCanary("ten", "a", "canary-2")
+		e.wantEvents(`InvalidCanary: ConfigMap "shop/app-canary" is a canary for no pod: the annotation refvol.dev/canary is "ten", which is not a percentage such as 10%`)
+		e.unpublish(other)
+		e.wantCondition(ConditionCurrent)
+		e.putCanary("-1%", "a", "canary")
+		e.wantEvents(`"-1%"`)
+		e.putCanary("100%", "a", "canary")
+		e.wantSome(r, "a", "canary")
+		e.putCanary("-1%", "a", "canary") // once more, after it was right
+		e.wantSome(r, "a", "1")
+		e.wantEvents(`"-1%"`)
+		e.putCanary("100%", "a", "canary")
+		e.wantSome(r, "a", "canary")
+		immutable := *e.objects.get(appCanary)
+		immutable.Immutable = true
+		e.objects.replace(&immutable)
+		e.settle()
+		e.wantSome(r, "a", "1")
+		e.wantEvents("the object is immutable, so its share could not change")
+	},
+	"after a restart, an older answer does not show a canary again that had gone": func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.putCanary("100%", "a", "canary")
+		shown := e.objects.get(appCanary)
+		r := e.publishNew("v1", "sources", withCanary)
+		e.putCanary("0%", "a", "canary")
+		absent := e.objects.get(appCanary)
+		e.putCanary("0%", "a", "canary-2")
+		newest := e.objects.get(appCanary)
+		for _, older := range []*volume.Object{shown, absent} {
+			e.halt()
+			e.objects.replace(older)
+			e.resume()
+			e.wantSome(r, "a", "1")
+			e.wantCondition(failure.VolumeUpdateFailed, "older than what the files show")
+			e.objects.replace(newest)
+			e.settle()
+			e.wantCondition(ConditionCurrent)
+		}
+
+		e.objects.failWith(appCanary, errFault) // unknown: a change of another object must not lose what is known of the canary
+		e.restart()
+		e.update(configMap("app"), "a", "2")
+		e.wantSome(r, "a", "2")
+		wantIs(e, "the record says %v of the canary", e.recordOf(r).Absent[appCanary], newest.Version)
+	},
+	"the files of a canary stay until it is known what its keys hide: a newer absence is recorded meanwhile": func(e *env) {
+		e.objects.put(configMap("app"), "a", "1", "b", "1")
+		e.objects.put(secret("db"), "p", "1")
+		e.putCanary("100%", "a", "canary")
+		r := e.publishNew("v1", "sources", "[{configMap: {name: app}}, {configMap: {name: app-canary, canary: true}}, {secret: {name: db}}]")
+		e.objects.failWith(appCanary, errFault) // this holds up no other object
+		e.update(secret("db"), "p", "2")
+		e.wantSome(r, "a", "canary", "p", "2")
+		e.objects.failWith(appCanary, nil)
+		e.halt()
+		e.objects.failWith(configMap("app"), errFault)
+		e.putCanary("0%", "a", "canary")
+		e.resume()
+		e.wantSome(r, "a", "canary", "b", "1")
+		e.putCanary("0%", "a", "canary-2")
+		e.objects.failWith(configMap("app"), nil)
+		e.update(configMap("app"), "a", "2", "b", "2")
+		e.wantSome(r, "a", "2", "b", "2")
+		e.wantCondition(ConditionCurrent)
+
+		e.halt()
+		e.objects.failWith(configMap("app"), errFault)
+		e.putCanary("0%", "a", "canary-3")
+		e.resume()
+		e.putCanary("0%", "a", "canary-4")
+		wantIs(e, "the record says %v", e.recordOf(r).Absent[appCanary], e.objects.get(appCanary).Version)
+		e.wantSome(r, "a", "2", "b", "2")
+	},
+	"an invalid annotation holds every version, and is reported once": func(e *env) {
+		e.objects.putShare(configMap("app"), "ten", "a", "1")
+		r := e.publishNew("v1")
+		e.wantCondition(ConditionCurrent)
+		e.updateShare(configMap("app"), "ten", "a", "2")
+		e.wantFiles(r, "a", "1")
+		e.wantCondition(failure.VolumeUpdateFailed, `"ten", which is not a percentage`)
+		e.objects.putShare(configMap("app"), "ten", "a", "3")
+		e.wait(5 * testResync)
+		e.wantEvents(r.Pod.Name + ": VolumeUpdateFailed")
+	},
+	"a deleted object is removed at once, with what shares a file with it": func(e *env) {
 		e.objects.putShare(configMap("app"), "0%", "a", "1")
 		e.objects.put(configMap("db"), "p", "1")
 		r := e.publishNew("v1", "sources", `[{join: {path: all, sources: [{configMap: {name: app, key: a}}, {configMap: {name: db, key: p, optional: true}}]}}]`)
@@ -329,5 +403,174 @@ func TestRolloutOfWhatIsAtOnce(t *testing.T) {
 		e.wantFiles(r, "all", "1\n1\n")
 		e.remove(configMap("db"))
 		e.wantFiles(r, "all", "2\n")
+	},
+}
+
+var pairOf = []string{"sources", "[{configMap: {name: app}}, {secret: {name: db}}]", "sameRevision", "true"}
+
+// updateRevision is putRevision, and waits until nothing happens any more.
+func (e *env) updateRevision(ref volume.Ref, revision volume.Revision, pairs ...string) {
+	e.Helper()
+	e.objects.putRevision(ref, revision, pairs...)
+	e.settle()
+}
+
+// putPair writes both objects of the pair with one revision.
+func (e *env) putPair(value string) {
+	e.objects.putRevision(configMap("app"), volume.Revision("r"+value), "a", value)
+	e.objects.putRevision(secret("db"), volume.Revision("r"+value), "p", value)
+}
+
+func TestSets(t *testing.T) { each(t, inBubble, setsTests) }
+
+var setsTests = map[string]func(e *env){
+	"a volume takes both objects when they carry the same revision, and keeps both until then, also after a restart": func(e *env) {
+		e.putPair("1")
+		r := e.request("v1", pairOf...)
+		e.publish(r)
+		e.wantFiles(r, "a", "1", "p", "1")
+		e.updateRevision(configMap("app"), "r2", "a", "2")
+		split := func() {
+			e.Helper()
+			e.wantFiles(r, "a", "1", "p", "1")
+			e.wantCondition(ConditionSplit, "must carry the same refvol.dev/revision: ConfigMap shop/app carries r2, Secret shop/db carries r1")
+		}
+		split()
+		e.resume()
+		split()
+		status := e.status()
+		if _, isKnown := status.Revision(configMap("app")); isKnown {
+			e.Error("the revision of a version that is held since before the restart is known")
+		}
+		e.updateRevision(secret("db"), "r2", "p", "2")
+		e.wantFiles(r, "a", "2", "p", "2")
+		e.wantCondition(ConditionCurrent)
+		wantIs(e, "revision %v", e.status().Revisions[secret("db")], "r2")
+		e.updateRevision(secret("db"), "r2", "p", "3") // the author's fault: nobody else can know
+		e.wantFiles(r, "a", "2", "p", "3")
+		e.updateRevision(configMap("app"), "r4 is not one", "a", "4")
+		e.wantFiles(r, "a", "2", "p", "3")
+		e.wantCondition(failure.VolumeUpdateFailed, "ConfigMap shop/app has an annotation refvol.dev/revision that counts as none", "carry the same")
+		e.wantEvents(r.Pod.Name + ": VolumeUpdateFailed")
+	},
+	"a publish waits until the revisions are the same, and then fails with Unavailable and an event": func(e *env) {
+		e.putPair("1")
+		e.objects.putRevision(secret("db"), "r2", "p", "2")
+		r := e.request("v1", pairOf...)
+		waiting := e.waiting(r)
+		e.wantCondition(ConditionSplit, "app carries r1", "db carries r2")
+		e.objects.putRevision(configMap("app"), "r2", "a", "2")
+		e.wantDone(waiting)
+		e.wantFiles(r, "a", "2", "p", "2")
+		e.wantEvents(r.Pod.Name + ": Split")
+		e.unpublish(r)
+		e.objects.putRevision(configMap("app"), "", "a", "3")
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable,
+			"the objects of the volume must carry the same refvol.dev/revision: ConfigMap shop/app carries none, Secret shop/db carries r2")
+		e.wantNothing()
+	},
+	"the whole set waits outside of a share": func(e *env) {
+		e.putPair("1")
+		r := e.request("v1", pairOf...)
+		e.publish(r)
+		e.objects.rollouts[configMap("app")] = "0%"
+		e.putPair("2")
+		e.settle()
+		e.wantFiles(r, "a", "1", "p", "1")
+		e.wantCondition(ConditionHeld, "shop/app has a newer version for 0%", "shop/db waits for the other objects of its set")
+		e.resume()
+		e.wantFiles(r, "a", "1", "p", "1")
+		e.objects.rollouts[configMap("app")] = ""
+		e.putPair("3")
+		e.settle()
+		e.wantFiles(r, "a", "3", "p", "3")
+		e.wantCondition(ConditionCurrent)
+	},
+	"when the kubelet sends another group, the volume is bound anew, and the revision of what it shows stays known": func(e *env) {
+		e.objects.putRevision(configMap("app"), "r1", "a", "1")
+		r, group := e.request("v1"), int64(2000)
+		e.publish(r)
+		r.FSGroup = &group
+		e.publish(r)
+		e.settle()
+		status := e.status()
+		if got, isKnown := status.Revision(configMap("app")); got != "r1" || !isKnown {
+			e.Errorf("revision %q, known: %t", got, isKnown)
+		}
+	},
+}
+
+func spreadMoment(pod volume.Pod, window time.Duration, after time.Time) time.Time {
+	return stage.NextMoment(pod.UID, window, after)
+}
+
+// farFromMoment waits until the moment of a pod with spread: 1h is more than ten minutes away.
+func farFromMoment(r binding.Request) {
+	for time.Until(spreadMoment(r.Pod, time.Hour, time.Now())) < 10*time.Minute {
+		after(5 * time.Minute)
+	}
+}
+
+// TestSpread: a change waits for the pod's moment, whatever comes meanwhile, and then the newest state is written.
+func TestSpread(t *testing.T) {
+	o := &fakeObserver{}
+	inBubbleWith(t, func(opts *Options) { opts.Observer = o }, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.publishNew("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db, optional: true}}]", "spread", "5m")
+		e.wantFiles(r, "a", "1")
+		first := e.objects.get(configMap("app")).Version
+		e.objects.put(configMap("app"), "a", "2")
+		e.update(secret("db"), "p", "x")
+		moment := spreadMoment(r.Pod, 5*time.Minute, time.Now())
+		e.wantCondition(ConditionSpreading, moment.UTC().Format(time.RFC3339))
+		e.wantShown(configMap("app"), first)
+		after(time.Until(moment) - time.Millisecond)
+		e.wantFiles(r, "a", "1")
+		e.update(configMap("app"), "a", "3") // it does not delay the moment
+		e.wantFiles(r, "a", "3", "p", "x")
+		e.wantProblem(r, "")
+		e.wantCondition(ConditionCurrent)
+		if _, _, took := o.take(); len(took) != 1 || took[0] > time.Second {
+			t.Errorf("the wait is part of the propagation: %v", took)
+		}
+		e.wantEvents()
+		e.wantLines(0, "Volume is current again") // a change that waited was no fault
+		e.end(r)
 	})
+}
+
+func TestSpreads(t *testing.T) { each(t, inBubble, spreadsTests) }
+
+var spreadsTests = map[string]func(e *env){
+	"missing files are not spread, nor is a deletion with onDelete: Remove": func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.objects.put(secret("db"), "p", "x")
+		r := e.publishNew("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]", "spread", "5m", "onDelete", "Remove")
+		e.remove(secret("db"))
+		e.wantFiles(r, "a", "1")
+		e.update(configMap("app"), "a", "1b") // this one is
+		e.wantFiles(r, "a", "1")
+
+		e.halt()
+		e.removeFile(r, "a")
+		e.objects.put(configMap("app"), "a", "2")
+		e.resume()
+		e.wantFiles(r, "a", "1") // the link is back, and the change waits
+		e.end(r)
+	},
+	"a file that must exist is restored at once, also if its object waits": func(e *env) {
+		app := configMap("app")
+		e.objects.put(app, "a", "1", "b", "1")
+		e.objects.put(secret("db"), "p", "1")
+		r := e.publishNew("v1", "sources", "[{configMap: {name: app, items: [{key: a, path: a}, {key: b, path: b}]}}, {secret: {name: db}}]", "spread", "1h")
+		e.halt()
+		e.removeFile(r, e.generation(r), "a")
+		e.objects.put(app, "a", "2", "b", "2")
+		e.objects.put(secret("db"), "p", "2")
+		farFromMoment(r)
+		e.restart()
+		e.wait(5 * time.Second)
+		e.wantFiles(r, "a", "2", "b", "2", "p", "1")
+		e.wantCondition(ConditionSpreading, "shop/db")
+	},
 }

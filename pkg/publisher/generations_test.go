@@ -14,9 +14,10 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 )
 
-// Each generation stays for pruneTime after it was replaced, whatever follows, and at most three times as long.
-func TestEachGenerationStaysASecond(t *testing.T) {
-	inBubble(t, func(e *env) {
+func TestGenerations(t *testing.T) { each(t, inBubble, generationsTests) }
+
+var generationsTests = map[string]func(e *env){
+	"each generation stays for pruneTime after it was replaced, whatever follows, and at most three times as long": func(e *env) {
 		const interval = pruneTime / 5
 		e.objects.put(configMap("app"), "a", "0", "b", "0")
 		r := e.publishNew("v1")
@@ -30,14 +31,14 @@ func TestEachGenerationStaysASecond(t *testing.T) {
 				superseded = time.Now()
 			}
 			if got := e.generations(r); got < 1+min(i, 5) || got > 1+min(i, 15) {
-				t.Fatalf("%d generations after %d changes", got, i)
+				e.Fatalf("%d generations after %d changes", got, i)
 			}
 			after(interval - time.Nanosecond)
 			synctest.Wait()
 			content, err := reader.ReadFile("b")
 			early, late := time.Since(superseded) < pruneTime, time.Since(superseded) > 3*pruneTime
 			if early && err != nil || late && err == nil || err == nil && string(content) != "0" {
-				t.Fatalf("after %v the reader sees %q, %v", time.Since(superseded), content, err)
+				e.Fatalf("after %v the reader sees %q, %v", time.Since(superseded), content, err)
 			}
 			after(time.Nanosecond)
 		}
@@ -46,23 +47,8 @@ func TestEachGenerationStaysASecond(t *testing.T) {
 		e.wantGenerations(r, 1)
 		e.wantFiles(r, "a", "20", "b", "20")
 		e.wantProblem(r, "")
-	})
-}
-
-// reader returns the generation that a reader has opened.
-func (e *env) reader(r binding.Request) *os.Root {
-	e.Helper()
-	root, err := os.OpenRoot(e.mounts.directory(r.Target) + "/..data")
-	if err != nil {
-		e.Fatal(err)
-	}
-	e.Cleanup(func() { root.Close() })
-	return root
-}
-
-// A handle that cannot be closed is reported. Later updates are still written.
-func TestAHandleThatCannotBeClosed(t *testing.T) {
-	inBubble(t, func(e *env) {
+	},
+	"a handle that cannot be closed is reported, and later updates are still written": func(e *env) {
 		r := e.publishApp()
 		e.mounts.failAt("Close", errFault)
 		e.objects.put(configMap("app"), "a", "2")
@@ -74,12 +60,8 @@ func TestAHandleThatCannotBeClosed(t *testing.T) {
 		e.rest()
 		e.wantFiles(r, "a", "3")
 		e.wantProblem(r, "")
-	})
-}
-
-// Generations of an earlier process count as superseded from the restart.
-func TestGenerationsOverARestart(t *testing.T) {
-	inBubble(t, func(e *env) {
+	},
+	"generations of an earlier process count as superseded from the restart": func(e *env) {
 		r := e.publishApp()
 		reader := e.reader(r)
 		e.update(configMap("app"), "a", "2")
@@ -88,13 +70,62 @@ func TestGenerationsOverARestart(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "3")
 		after(pruneTime - time.Nanosecond)
 		synctest.Wait()
-		if content, err := reader.ReadFile("a"); err != nil || string(content) != "1" {
-			t.Errorf("the reader sees %q, %v", content, err)
+		if end := e.lookup("v1").vol.files.generations.endOf("an earlier one"); time.Since(end) != pruneTime-time.Nanosecond {
+			e.Errorf("it ended at %s", end)
 		}
+		e.wantRead(reader, "1")
 		e.wantFiles(r, "a", "3")
 		e.wait(time.Nanosecond)
 		e.wantGenerations(r, 1)
-	})
+	},
+	"the ages of removed generations are forgotten": func(e *env) {
+		e.objects.put(configMap("app"), "a", "0")
+		r := e.publishNew("v1")
+		for i := range 600 {
+			e.objects.put(configMap("app"), "a", fmt.Sprint("x", i))
+			after(100 * time.Millisecond)
+		}
+		synctest.Wait()
+		if n := len(e.lookup("v1").vol.files.generations.ends); n > 40 {
+			e.Errorf("%d ages are kept, for %d generations", n, e.generations(r))
+		}
+	},
+	"if the names of generations are in the future because the clock was set back, readers still have their second": func(e *env) {
+		e.objects.put(configMap("app"), "a", "0")
+		r := e.publishNew("v1")
+		e.halt()
+		dir := e.mounts.Directory(r.Target)
+		now, err := os.Readlink(filepath.Join(dir, "..data"))
+		e.must(err)
+		future := time.Now().Add(time.Hour).UTC().Format("..2006_01_02_15_04_05.000000000") + "0001"
+		for _, err := range []error{
+			os.Rename(filepath.Join(dir, now), filepath.Join(dir, future)),
+			os.Remove(filepath.Join(dir, "..data")),
+			os.Symlink(future, filepath.Join(dir, "..data")),
+		} {
+			e.must(err)
+		}
+		e.restart()
+		after(3 * pruneTime)
+		e.objects.put(configMap("app"), "a", "1")
+		after(pruneTime - 2*readTime)
+		reader := e.reader(r)
+		e.objects.put(configMap("app"), "a", "2")
+		after(pruneTime / 2)
+		e.wantFiles(r, "a", "2")
+		e.wantRead(reader, "1")
+		e.rest()
+		e.wantGenerations(r, 1)
+	},
+}
+
+// reader returns the generation that a reader has opened.
+func (e *env) reader(r binding.Request) *os.Root {
+	e.Helper()
+	root, err := os.OpenRoot(e.mounts.Directory(r.Target) + "/..data")
+	e.must(err)
+	e.Cleanup(func() { root.Close() })
+	return root
 }
 
 // A change that fits into the total only without the last generation is written, and that generation is removed at once.
@@ -132,32 +163,11 @@ func TestPublishesAtOnceStayWithinTheTotal(t *testing.T) {
 	})
 }
 
-// TestAgesAreForgotten: the ages of removed generations are forgotten.
-func TestAgesAreForgotten(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "0")
-		r := e.publishNew("v1")
-		for i := range 600 {
-			e.objects.put(configMap("app"), "a", fmt.Sprint("x", i))
-			after(100 * time.Millisecond)
-		}
-		synctest.Wait()
-		if n := len(e.lookup("v1").vol.files.generations.ends); n > 40 {
-			t.Errorf("%d ages are kept, for %d generations", n, e.generations(r))
-		}
-	})
-}
-
 // generations returns how many generations a volume's file system holds.
 func (e *env) generations(r binding.Request) int {
 	e.Helper()
-	e.mounts.mu.Lock()
-	dir := e.mounts.attached[r.Target].dir
-	e.mounts.mu.Unlock()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		e.Fatal(err)
-	}
+	entries, err := os.ReadDir(e.mounts.Directory(r.Target))
+	e.must(err)
 	n := 0
 	for _, entry := range entries {
 		if entry.IsDir() && strings.HasPrefix(entry.Name(), "..") {
@@ -165,6 +175,14 @@ func (e *env) generations(r binding.Request) int {
 		}
 	}
 	return n
+}
+
+// wantRead compares what a reader of a generation finds.
+func (e *env) wantRead(generation *os.Root, want string) {
+	e.Helper()
+	if content, err := generation.ReadFile("a"); err != nil || string(content) != want {
+		e.Errorf("the reader sees %q, %v", content, err)
+	}
 }
 
 // failReopen makes it impossible to change or prune the files of mounted volumes, until err is nil.
@@ -215,87 +233,4 @@ func TestTheGenerationBeforeGoesWhateverComes(t *testing.T) {
 			e.wantFiles(r, "a", "2")
 		})
 	}
-}
-
-// TestAWithdrawalInPlaceIsNotUrgent: a withdrawal from files that are rewritten in place does not make a change urgent that waits for the
-// pod's moment.
-func TestAWithdrawalInPlaceIsNotUrgent(t *testing.T) {
-	acrossInBubble(t, func(e *env, access *fakeAccess, r binding.Request) {
-		r.Attributes["sources"], r.Attributes["spread"], r.Attributes["writeStrategy"] = acrossSources, "1h", "InPlace"
-		e.publish(r)
-		e.update(configMap("app"), "a", "2")
-		e.grant(access)
-		if content, err := os.ReadFile(e.realPath(r, "a")); err != nil || string(content) != "1" {
-			t.Errorf("the file has %q, %v", content, err)
-		}
-		e.wantProblem(r, secretRefused)
-	})
-}
-
-// TestReadersAfterAClockStep: if the names of generations are in the future because the clock was set back, readers still have their
-// second.
-func TestReadersAfterAClockStep(t *testing.T) {
-	inBubble(t, func(e *env) {
-		e.objects.put(configMap("app"), "a", "0")
-		r := e.publishNew("v1")
-		e.halt()
-		dir := e.mounts.directory(r.Target)
-		now, err := os.Readlink(filepath.Join(dir, "..data"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		future := time.Now().Add(time.Hour).UTC().Format("..2006_01_02_15_04_05.000000000") + "0001"
-		for _, err := range []error{
-			os.Rename(filepath.Join(dir, now), filepath.Join(dir, future)),
-			os.Remove(filepath.Join(dir, "..data")),
-			os.Symlink(future, filepath.Join(dir, "..data")),
-		} {
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		e.restart()
-		after(3 * pruneTime)
-		e.objects.put(configMap("app"), "a", "1")
-		after(pruneTime - 2*readTime)
-		reader := e.reader(r)
-		e.objects.put(configMap("app"), "a", "2")
-		after(pruneTime / 2)
-		e.wantFiles(r, "a", "2")
-		if content, err := reader.ReadFile("a"); err != nil || string(content) != "1" {
-			t.Errorf("the reader sees %q, %v", content, err)
-		}
-		e.rest()
-		e.wantGenerations(r, 1)
-	})
-}
-
-// TestNothingToLookAt: if somebody has removed ..data, a volume that is never written again does not cause a busy loop.
-func TestNothingToLookAt(t *testing.T) {
-	receiptsInBubble(t, func(e *env, opens *fakeOpens, _ *fakeObserver) {
-		r := e.publishApp("configMap", "app", "updatePolicy", "Pinned")
-		e.halt()
-		e.removeFile(r, "..data")
-		opens.forget()
-		before := e.mounts.count("Reopen")
-		stop := make(chan struct{})
-		go func() { // the bubble's time stands still while a goroutine is busy
-			defer close(stop)
-			e.restart()
-			e.rest()
-		}()
-		for range 1000 {
-			select {
-			case <-stop:
-			default:
-				if e.mounts.count("Reopen")-before > 100 {
-					t.Error("it is looked at again and again")
-					e.halt()
-				}
-				after(time.Millisecond)
-			}
-		}
-		<-stop
-		e.wantBetween("it was opened %d times", e.mounts.count("Reopen")-before, 0, 10)
-	})
 }
