@@ -90,7 +90,6 @@ func writeLayout(dir string, images []v1.Image, reference string) (v1.Hash, erro
 	return descriptor.Digest, path.AppendDescriptor(*descriptor)
 }
 
-// indexOf returns an index of images, one for each platform.
 func indexOf(images []v1.Image) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, image := range images {

@@ -123,7 +123,6 @@ func layerOf(binary []byte, target string) ([]byte, error) {
 	return stream.Bytes(), writer.Close()
 }
 
-// writeFile adds a regular file of root's to a tar stream.
 func writeFile(writer *tar.Writer, name string, content []byte, mode int64) error {
 	header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(content)), Mode: mode, ModTime: epoch()}
 	if err := writer.WriteHeader(header); err != nil {

@@ -47,27 +47,19 @@ func binaryOf(machine elf.Machine, program elf.ProgType) []byte {
 	return file.Bytes()
 }
 
-// makeImage runs the command on content and returns the path of the archive.
 func makeImage(t *testing.T, content []byte, args ...string) (string, error) {
 	t.Helper()
 	dir := t.TempDir()
 	file, output := filepath.Join(dir, "tool"), filepath.Join(dir, "out", "image.tar")
-	if err := os.WriteFile(file, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.WriteFile(file, content, 0o600))
 	args = append([]string{"-binary", file, "-output", output, "-reference", reference, "-entrypoint", "/tool"}, args...)
 	return output, run(args, io.Discard, io.Discard)
 }
 
 func TestBothReadersFindTheSameImage(t *testing.T) {
-	archive, err := makeImage(t, binaryOf(elf.EM_AARCH64, 0), "-label", "a=b=c", "-label", "d=")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tag, err := name.NewTag(reference)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := binaryOf(elf.EM_AARCH64, 0)
+	archive := must(makeImage(t, content, "-entrypoint", "/usr/bin/probe", "-user", "65532", "-label", "a=b=c", "-label", "d="))(t)
+	tag := must(name.NewTag(reference))(t)
 	docker, err := tarball.ImageFromPath(archive, &tag)
 	if err != nil {
 		t.Fatalf("read as a docker archive: %v", err)
@@ -79,10 +71,7 @@ func TestBothReadersFindTheSameImage(t *testing.T) {
 	if entry.ArtifactType != "" {
 		t.Errorf("artifactType = %q, want none, as of an image", entry.ArtifactType)
 	}
-	oci, err := index.Image(entry.Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oci := must(index.Image(entry.Digest))(t)
 	for reader, image := range map[string]v1.Image{"docker": docker, "layout": oci} {
 		config, err := image.ConfigFile()
 		if err != nil {
@@ -91,8 +80,8 @@ func TestBothReadersFindTheSameImage(t *testing.T) {
 		if got := config.OS + "/" + config.Architecture; got != "linux/arm64" {
 			t.Errorf("%s: platform = %s, want linux/arm64", reader, got)
 		}
-		if got := config.Config; !slices.Equal(got.Entrypoint, []string{"/tool"}) || got.User != "0" || len(got.Cmd) > 0 {
-			t.Errorf("%s: config = %+v, want entry point /tool and user 0", reader, got)
+		if got := config.Config; !slices.Equal(got.Entrypoint, []string{"/usr/bin/probe"}) || got.User != "65532" || len(got.Cmd) > 0 {
+			t.Errorf("%s: config = %+v, want entry point /usr/bin/probe and user 65532", reader, got)
 		}
 		if got := config.Config.Labels; len(got) != 2 || got["a"] != "b=c" || got["d"] != "" {
 			t.Errorf("%s: labels = %v", reader, got)
@@ -100,6 +89,7 @@ func TestBothReadersFindTheSameImage(t *testing.T) {
 		if err := validate.Image(image); err != nil {
 			t.Errorf("%s: %v", reader, err)
 		}
+		wantBinaryOnly(t, image, content)
 	}
 }
 
@@ -110,23 +100,13 @@ func TestIndexOfSeveralArchitectures(t *testing.T) {
 	args := []string{"-reference", reference, "-output", archive, "-entrypoint", "/tool"}
 	for _, machine := range []elf.Machine{elf.EM_X86_64, elf.EM_AARCH64} {
 		file := filepath.Join(dir, machine.String())
-		if err := os.WriteFile(file, binaryOf(machine, 0), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.WriteFile(file, binaryOf(machine, 0), 0o600))
 		args = append(args, "-binary", file)
 	}
-	if err := run(args, io.Discard, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, run(args, io.Discard, io.Discard))
 	index, entry := readLayout(t, archive)
-	named, err := index.ImageIndex(entry.Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	images, err := named.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	named := must(index.ImageIndex(entry.Digest))(t)
+	images := must(named.IndexManifest())(t)
 	var platforms []string
 	for _, entry := range images.Manifests {
 		platforms = append(platforms, entry.Platform.String())
@@ -140,36 +120,21 @@ func TestIndexOfSeveralArchitectures(t *testing.T) {
 	}
 }
 
-func TestImageHoldsTheBinaryOnly(t *testing.T) {
-	content := binaryOf(elf.EM_X86_64, 0)
-	archive, err := makeImage(t, content, "-entrypoint", "/usr/bin/probe", "-user", "65532")
-	if err != nil {
-		t.Fatal(err)
-	}
-	image, err := tarball.ImageFromPath(archive, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if config, err := image.ConfigFile(); err != nil || config.Config.User != "65532" {
-		t.Errorf("config = %+v, error %v, want user 65532", config, err)
-	}
+// wantBinaryOnly wants the layer of an image to have the binary, the directories above it, and nothing else.
+func wantBinaryOnly(t *testing.T, image v1.Image, content []byte) {
+	t.Helper()
 	layers, err := image.Layers()
 	if err != nil || len(layers) != 1 {
 		t.Fatalf("found %d layers, error %v, want 1", len(layers), err)
 	}
-	files, err := layers[0].Uncompressed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must(layers[0].Uncompressed())(t)
 	var names []string
 	for reader := tar.NewReader(files); ; {
 		header, err := reader.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		names = append(names, header.Name)
 		if header.Mode != 0o755 || header.Uid != 0 || header.Gid != 0 || header.ModTime.Unix() != 0 {
 			t.Errorf("%s: mode %o, owner %d:%d, time %s, want root's 0755 of 1970", header.Name, header.Mode, header.Uid, header.Gid, header.ModTime)
@@ -237,4 +202,20 @@ func readLayout(t *testing.T, archive string) (v1.ImageIndex, v1.Descriptor) {
 		t.Fatalf("index = %+v, error %v, want one entry that containerd imports as %s", manifest, err, reference)
 	}
 	return index, manifest.Manifests[0]
+}
+
+// must returns a value, or ends the test because of the error: must(f())(t).
+func must[T any](value T, err error) func(t *testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		fatal(t, err)
+		return value
+	}
+}
+
+func fatal(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -30,7 +30,6 @@ func main() {
 	}
 }
 
-// options say what to make an image of.
 type options struct {
 	// binaries are the files to put into an image each, one for each architecture.
 	binaries []string

@@ -10,7 +10,6 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// ownModule is the plugin's.
 const ownModule = "github.com/refvol/refvol"
 
 // writeBills writes for each binary what is in it, in the form of CycloneDX: the modules that the
@@ -66,7 +65,6 @@ func billOf(o *options, b binary) (*cdx.BOM, error) {
 	return bill, nil
 }
 
-// module describes a Go module.
 func module(path, version string) cdx.Component {
 	url := "pkg:golang/" + path + "@" + version
 	return cdx.Component{BOMRef: url, PackageURL: url, Type: cdx.ComponentTypeLibrary, Name: path, Version: version, Scope: cdx.ScopeRequired}

@@ -16,7 +16,6 @@ import (
 	"time"
 )
 
-// chartName is the chart's, and its directory's.
 const chartName = "refvol"
 
 // writeChart packs the chart under the release's version. Helm's own package command writes the
@@ -83,7 +82,6 @@ func (o *options) chartFile(name string, content []byte) ([]byte, error) {
 	return content, nil
 }
 
-// archived is a file of an archive.
 type archived struct {
 	name    string
 	content []byte

@@ -11,32 +11,21 @@ import (
 	"testing"
 )
 
-// checkout returns the directory of the checkout.
 func checkout(t *testing.T) string {
 	t.Helper()
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return root
+	return must(filepath.Abs("../.."))(t)
 }
 
-// lines returns the lines of a file.
 func lines(t *testing.T, dir, name string) []string {
 	t.Helper()
 	return strings.Split(strings.TrimSuffix(string(read(t, dir, name)), "\n"), "\n")
 }
 
-// untar returns the files of a tar archive, compressed or not.
 func untar(t *testing.T, archive []byte) map[string][]byte {
 	t.Helper()
 	var stream io.Reader = bytes.NewReader(archive)
 	if bytes.HasPrefix(archive, []byte{0x1f, 0x8b}) {
-		uncompressed, err := gzip.NewReader(stream)
-		if err != nil {
-			t.Fatal(err)
-		}
-		stream = uncompressed
+		stream = must(gzip.NewReader(stream))(t)
 	}
 	files := map[string][]byte{}
 	for reader := tar.NewReader(stream); ; {
@@ -44,11 +33,25 @@ func untar(t *testing.T, archive []byte) map[string][]byte {
 		if errors.Is(err, io.EOF) {
 			return files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		if files[header.Name], err = io.ReadAll(reader); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// must returns a value, or ends the test because of the error: must(f())(t).
+func must[T any](value T, err error) func(t *testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		fatal(t, err)
+		return value
+	}
+}
+
+func fatal(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

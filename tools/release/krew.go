@@ -16,7 +16,6 @@ var krewTemplate string
 // completerName is what kubectl runs to complete the plugin's command line.
 const completerName = "kubectl_complete-refvol"
 
-// krewArchive is what krew downloads for one platform.
 type krewArchive struct{ OS, Arch, File, SHA256, Bin string }
 
 // writeKrew packs the programs that krew installs, with the license that it asks for, and writes

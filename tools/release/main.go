@@ -12,7 +12,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"syscall"
 )
@@ -32,7 +31,6 @@ func main() {
 // semantic matches what a git tag of a release, or a commit after one, is called.
 var semantic = regexp.MustCompile(`^v(\d+\.\d+\.\d+)(-[0-9A-Za-z.-]+)?$`)
 
-// options say what to release.
 type options struct {
 	// root is the checkout, and output the directory to make: both absolute.
 	root, output string
@@ -73,20 +71,8 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	if flags.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected arguments %q", flags.Args())
 	}
-	return opts, opts.validate()
-}
-
-func (o *options) validate() error {
-	for flag, path := range map[string]string{"root": o.root, "output": o.output} {
-		if !filepath.IsAbs(path) {
-			return fmt.Errorf("-%s: %q must be an absolute path", flag, path)
-		}
+	if !semantic.MatchString(opts.version) {
+		return nil, fmt.Errorf("-version: %q must be a semantic version with a v, as in v1.2.3", opts.version)
 	}
-	if !semantic.MatchString(o.version) {
-		return fmt.Errorf("-version: %q must be a semantic version with a v, as in v1.2.3", o.version)
-	}
-	if o.revision == "" {
-		return errors.New("-revision: required")
-	}
-	return nil
+	return opts, nil
 }

@@ -47,10 +47,7 @@ func workflows(t *testing.T) map[string]workflow {
 	}
 	found := map[string]workflow{}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(os.ReadFile(file))(t)
 		var w workflow
 		if err := yaml.Unmarshal(text, &w); err != nil {
 			t.Fatalf("%s: %v", file, err)
@@ -126,12 +123,8 @@ func TestReleaseSignsAllThatItPushes(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, content string) {
 		name = filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(content), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		fatal(t, os.WriteFile(name, []byte(content), 0o755))
 	}
 	// A digest is that of the name.
 	const digestOf = `sha256sum <<<"${reference##*/}" | sed 's/^/sha256:/; s/ .*//'`
@@ -214,4 +207,29 @@ func TestReleaseSignsAllThatItPushes(t *testing.T) {
 			t.Errorf("the provenance of %s is attested for %q, want %q", name, got, want)
 		}
 	}
+}
+
+// TestDockerfile wants the toolchain of go.mod, in an image that nobody can exchange, and all that it copies in the build's context.
+func TestDockerfile(t *testing.T) {
+	text, goMod := readRoot(t, "Dockerfile"), readRoot(t, "go.mod")
+	version := regexp.MustCompile(`\ntoolchain go(\d+\.\d+\.\d+)\n`).FindStringSubmatch(goMod)
+	if version == nil || !strings.Contains(readRoot(t, "cmd/kubectl-refvol/go.mod"), version[0]) {
+		t.Fatalf("go.mod and cmd/kubectl-refvol/go.mod don't name the same toolchain: %q", version)
+	}
+	image := regexp.MustCompile(`\nARG GO_IMAGE=docker\.io/library/golang:(\S+)@sha256:[0-9a-f]{64}\n`).FindStringSubmatch(text)
+	if image == nil || image[1] != version[1] {
+		t.Errorf("the base image is not golang:%s with a digest: %q", version[1], image)
+	}
+	for _, source := range regexp.MustCompile(`(?m)^COPY ([^-].*) \S+$`).FindAllStringSubmatch(text, -1) {
+		for name := range strings.FieldsSeq(source[1]) {
+			if !strings.Contains(readRoot(t, ".dockerignore"), "\n!"+name+"\n") {
+				t.Errorf(".dockerignore leaves out %s", name)
+			}
+		}
+	}
+}
+
+func readRoot(t *testing.T, name string) string {
+	t.Helper()
+	return string(read(t, checkout(t), name))
 }

@@ -91,7 +91,6 @@ type binary struct {
 	path string
 }
 
-// buildAll builds all programs for all of their platforms into dir.
 func buildAll(ctx context.Context, o *options, dir string) ([]binary, error) {
 	var built []binary
 	for _, p := range o.programs {
@@ -161,12 +160,10 @@ func runMake(ctx context.Context, o *options, env []string, args ...string) erro
 	return nil
 }
 
-// write writes a file of the release.
 func write(dir, name string, content []byte) error {
 	return os.WriteFile(filepath.Join(dir, name), content, fs.FileMode(0o644))
 }
 
-// writeChecksums writes the file that `sha256sum --check` reads.
 func writeChecksums(dir string) error {
 	entries, err := os.ReadDir(dir) // in the order of the names
 	if err != nil {

@@ -32,28 +32,17 @@ func prepared(t *testing.T) (*options, string) {
 
 func read(t *testing.T, dir, name string) []byte {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return content
+	return must(os.ReadFile(filepath.Join(dir, name)))(t)
 }
 
 // TestEveryProgramIsReleased compares the list with the directories of the programs.
 func TestEveryProgramIsReleased(t *testing.T) {
-	entries, err := os.ReadDir(filepath.Join(checkout(t), "cmd"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var commands, released []string
-	for _, e := range entries {
-		commands = append(commands, e.Name())
-	}
+	var released []string
 	for _, p := range programs() {
 		released = append(released, p.name)
 	}
 	slices.Sort(released)
-	if !slices.Equal(commands, released) {
+	if commands := namesIn(t, filepath.Join(checkout(t), "cmd")); !slices.Equal(commands, released) {
 		t.Errorf("released are %q, cmd/ has %q", released, commands)
 	}
 }
@@ -64,9 +53,7 @@ func TestChartHasTheVersion(t *testing.T) {
 	const name = "refvol-9.8.7-rc.1.tgz"
 	var packed [][]byte
 	for range 2 {
-		if err := writeChart(o, dir); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, writeChart(o, dir))
 		packed = append(packed, read(t, dir, name))
 	}
 	if !bytes.Equal(packed[0], packed[1]) {
@@ -77,9 +64,7 @@ func TestChartHasTheVersion(t *testing.T) {
 		Version, AppVersion string
 		Annotations         map[string]string
 	}
-	if err := yaml.Unmarshal(files["refvol/Chart.yaml"], &got); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, yaml.Unmarshal(files["refvol/Chart.yaml"], &got))
 	if got.Version != "9.8.7-rc.1" || got.AppVersion != testVersion || got.Annotations["artifacthub.io/prerelease"] != "true" {
 		t.Errorf("the chart has %+v", got)
 	}
@@ -103,21 +88,11 @@ func TestChartHasTheVersion(t *testing.T) {
 // TestBillNamesWhatIsLinked compares the bill of this test's own binary with what it says itself.
 func TestBillNamesWhatIsLinked(t *testing.T) {
 	o, dir := prepared(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := buildinfo.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := writeBills(o, dir, []binary{{program{name: "tool"}, platform{"linux", "arm64"}, self}}); err != nil {
-		t.Fatal(err)
-	}
+	self := must(os.Executable())(t)
+	info := must(buildinfo.ReadFile(self))(t)
+	fatal(t, writeBills(o, dir, []binary{{program{name: "tool"}, platform{"linux", "arm64"}, self}}))
 	var bill cdx.BOM
-	if err := json.Unmarshal(read(t, dir, filepath.Base(self)+".cdx.json"), &bill); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, json.Unmarshal(read(t, dir, filepath.Base(self)+".cdx.json"), &bill))
 	listed := map[string]bool{}
 	for _, c := range *bill.Components {
 		listed[c.PackageURL] = true
@@ -147,14 +122,10 @@ func TestKrewManifest(t *testing.T) {
 		if on.os == "windows" {
 			b.path += ".exe"
 		}
-		if err := os.WriteFile(b.path, []byte(on.String()), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.WriteFile(b.path, []byte(on.String()), 0o755))
 		built = append(built, b)
 	}
-	if err := writeKrew(o, dir, built); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, writeKrew(o, dir, built))
 	var manifest struct {
 		Kind     string
 		Metadata struct{ Name string }
@@ -166,9 +137,7 @@ func TestKrewManifest(t *testing.T) {
 			}
 		}
 	}
-	if err := yaml.Unmarshal(read(t, dir, "krew.yaml"), &manifest); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, yaml.Unmarshal(read(t, dir, "krew.yaml"), &manifest))
 	// krew takes descriptions of up to 50 characters.
 	if manifest.Kind != "Plugin" || manifest.Metadata.Name != "refvol" || manifest.Spec.Version != testVersion || len(manifest.Spec.ShortDescription) > 50 || len(manifest.Spec.Platforms) != len(built) {
 		t.Fatalf("the manifest says %+v", manifest)
@@ -192,19 +161,14 @@ func TestKrewManifest(t *testing.T) {
 
 // TestReleaseNeedsItsGo: a binary of an older Go than go.mod's toolchain is refused.
 func TestReleaseNeedsItsGo(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must(os.Executable())(t)
 	root := t.TempDir()
 	for _, test := range []struct{ goMod, says string }{
 		{"module x\n\ngo 1.26.0\n\ntoolchain " + runtime.Version() + "\n", ""},
 		{"module x\n\ngo 1.26.0\n\ntoolchain go1.999.0\n", "is built by " + runtime.Version() + ": a release takes go1.999.0 or newer"},
 		{"module x\n\ngo 1.26.0\n", "go.mod names no toolchain"},
 	} {
-		if err := os.WriteFile(filepath.Join(root, "go.mod"), []byte(test.goMod), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.WriteFile(filepath.Join(root, "go.mod"), []byte(test.goMod), 0o600))
 		err := (&options{root: root}).checkGo(binary{path: self})
 		if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%q: %v, want %q", test.goMod, err, test.says)

@@ -16,10 +16,7 @@ func TestTwoReleasesAreTheSame(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles all programs for all platforms twice: make test-long")
 	}
-	commit, err := exec.CommandContext(t.Context(), "git", "-C", checkout(t), "rev-parse", "HEAD").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commit := must(exec.CommandContext(t.Context(), "git", "-C", checkout(t), "rev-parse", "HEAD").Output())(t)
 	at := strings.TrimSpace(string(commit))
 	first, second := makeRelease(t, at, ""), makeRelease(t, at, t.TempDir())
 	sums := read(t, first, "SHA256SUMS")

@@ -56,10 +56,8 @@ func run(args []string, in io.Reader, out io.Writer) error {
 // outcome counts what became of the mutants of one name and kind that were tried.
 type outcome struct{ lived, timeouts int }
 
-// mutant is the name of a function, constant or variable of a package, and a kind of mutant in it.
 type mutant struct{ name, kind string }
 
-// parseKnown returns how many mutants of a package may survive.
 func parseKnown(text, dir string) (map[mutant]int, error) {
 	known := map[mutant]int{}
 	for i, line := range strings.Split(text, "\n") {
@@ -86,7 +84,6 @@ var (
 	resultLine = regexp.MustCompile(`^Killed: ([1-9]\d*), Lived: (\d+), Not covered: (\d+)`)
 	lateLine   = regexp.MustCompile(`^Timed out: (\d+)`)
 	timeLine   = regexp.MustCompile(`^Mutation testing completed in (.*)`)
-	timePart   = regexp.MustCompile(`(\d+) (hour|minute|second|millisecond)`)
 )
 
 // lateShare limits how many mutants may take too long: one for each lateShare that were judged. A mutant may loop, and with fake time many
@@ -101,108 +98,89 @@ func parseOutput(in io.Reader, out io.Writer, dir string) (map[mutant]outcome, e
 	tried, judged, late, left, took := map[mutant]outcome{}, 0, 0, 0, time.Duration(0)
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
-		if _, err := fmt.Fprintln(out, lines.Text()); err != nil {
+		line := lines.Text()
+		if _, err := fmt.Fprintln(out, line); err != nil {
 			return nil, err
 		}
-		if found := resultLine.FindStringSubmatch(lines.Text()); found != nil {
+		if found := resultLine.FindStringSubmatch(line); found != nil {
 			judged, left = number(found[1])+number(found[2]), number(found[3])
-		}
-		if found := lateLine.FindStringSubmatch(lines.Text()); found != nil {
+		} else if found := lateLine.FindStringSubmatch(line); found != nil {
 			late = number(found[1])
+		} else if found := timeLine.FindStringSubmatch(line); found != nil { // such as 7 minutes 3 seconds
+			text := strings.NewReplacer("milliseconds", "ms", "millisecond", "ms", "seconds", "s", "second", "s",
+				"minutes", "m", "minute", "m", "hours", "h", "hour", "h", " ", "").Replace(found[1])
+			took, _ = time.ParseDuration(text)
+		} else if found := mutantLine.FindStringSubmatch(line); found != nil {
+			all, err := parseDeclarations(filepath.Join(dir, filepath.Base(found[3])))
+			if err != nil {
+				return nil, err
+			}
+			m := mutant{nameAt(all, number(found[4])), found[2]}
+			o := tried[m]
+			switch found[1] {
+			case "LIVED":
+				o.lived++
+			case "TIMED OUT":
+				o.timeouts++
+			}
+			tried[m] = o
 		}
-		if found := timeLine.FindStringSubmatch(lines.Text()); found != nil {
-			took = duration(found[1])
-		}
-		found := mutantLine.FindStringSubmatch(lines.Text())
-		if found == nil {
-			continue
-		}
-		line, err := strconv.Atoi(found[4])
-		if err != nil {
-			return nil, err
-		}
-		name, err := nameAt(filepath.Join(dir, filepath.Base(found[3])), line)
-		if err != nil {
-			return nil, err
-		}
-		m := mutant{name, found[2]}
-		o := tried[m]
-		switch found[1] {
-		case "LIVED":
-			o.lived++
-		case "TIMED OUT":
-			o.timeouts++
-		}
-		tried[m] = o
 	}
-	if err := lines.Err(); err != nil {
+	switch err := lines.Err(); {
+	case err != nil:
 		return nil, err
-	}
-	if judged == 0 {
+	case judged == 0:
 		return nil, errors.New("the output has no mutant that was killed: did the tests run?")
-	}
-	if took > 0 && took < time.Duration(judged)*shortest {
+	case took > 0 && took < time.Duration(judged)*shortest:
 		return nil, fmt.Errorf("%d mutants took %s: the tests have not been compiled", judged, took)
-	}
-	if left > 0 {
+	case left > 0:
 		return nil, fmt.Errorf("%d mutants were not tried: did mutant-test.sh run the tests?", left)
-	}
-	if late > judged/lateShare {
+	case late > judged/lateShare:
 		return nil, fmt.Errorf("timeout: %d mutants, beside %d that were judged: the time limit was too short", late, judged)
 	}
 	return tried, nil
 }
 
-// duration returns the time that a text such as "7 minutes 3 seconds" says.
-func duration(text string) (d time.Duration) {
-	units := map[string]time.Duration{"hour": time.Hour, "minute": time.Minute, "second": time.Second, "millisecond": time.Millisecond}
-	for _, part := range timePart.FindAllStringSubmatch(text, -1) {
-		d += time.Duration(number(part[1])) * units[part[2]]
-	}
-	return d
-}
-
-// number returns the value of digits, or 0 if it is too large.
 func number(digits string) int {
 	n, _ := strconv.Atoi(digits)
 	return n
 }
 
-// nameAt returns the name of what is declared at a line of a file: "Phrase", "Access.Recheck", "maxAge", or "-" if that is a type or nothing.
-func nameAt(file string, line int) (string, error) {
-	all, err := parseDeclarations(file)
-	if err != nil {
-		return "", err
-	}
+// nameAt returns the name of what is declared at a line: "Phrase", "Access.Recheck", "maxAge", or "-" if that is a type or nothing.
+func nameAt(all []declaration, line int) string {
 	for _, d := range all {
 		if d.first <= line && line <= d.last {
-			return d.name, nil
+			return d.name
 		}
 	}
-	return "-", nil
+	return "-"
 }
 
-// declaration is the name of a function, constant or variable, and its lines.
 type declaration struct {
 	name        string
 	first, last int
 }
 
-// parseDeclarations returns what a file declares. Constants or variables that are declared together have the name of the first one.
-func parseDeclarations(file string) ([]declaration, error) {
+// parseDeclarations returns the functions, constants and variables of a file. Constants or variables that are declared together have the name
+// of the first one, and a method has the name of its receiver's type before its own, without its pointer and its parameters.
+func parseDeclarations(file string) (all []declaration, err error) {
 	set := token.NewFileSet()
 	parsed, err := parser.ParseFile(set, file, nil, parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
-	var all []declaration
 	add := func(name string, of ast.Node) {
 		all = append(all, declaration{name, set.Position(of.Pos()).Line, set.Position(of.End()).Line})
 	}
 	for _, decl := range parsed.Decls {
 		switch decl := decl.(type) {
 		case *ast.FuncDecl:
-			add(nameOf(decl), decl)
+			name := decl.Name.Name
+			if decl.Recv != nil {
+				receiver, _, _ := strings.Cut(strings.TrimPrefix(types.ExprString(decl.Recv.List[0].Type), "*"), "[")
+				name = receiver + "." + name
+			}
+			add(name, decl)
 		case *ast.GenDecl:
 			for _, spec := range decl.Specs {
 				if values, ok := spec.(*ast.ValueSpec); ok {
@@ -212,15 +190,6 @@ func parseDeclarations(file string) ([]declaration, error) {
 		}
 	}
 	return all, nil
-}
-
-// nameOf returns a function's name, after that of its receiver's type without its pointer and its parameters.
-func nameOf(f *ast.FuncDecl) string {
-	if f.Recv == nil {
-		return f.Name.Name
-	}
-	receiver, _, _ := strings.Cut(strings.TrimPrefix(types.ExprString(f.Recv.List[0].Type), "*"), "[")
-	return receiver + "." + f.Name.Name
 }
 
 // judge prints what ran into the time limit, and what is known but was killed. It fails because of what survived and is not known. What was
@@ -241,14 +210,10 @@ func judge(tried map[mutant]outcome, known map[mutant]int, out io.Writer) error 
 		}
 	}
 	slices.Sort(printed)
-	for _, line := range printed {
-		if _, err := fmt.Fprintln(out, line); err != nil {
-			return err
-		}
-	}
-	if len(unknown) == 0 {
-		return nil
-	}
 	slices.Sort(unknown)
-	return fmt.Errorf("no test notices these mutants:\n%s", strings.Join(unknown, "\n"))
+	_, err := io.WriteString(out, strings.Join(append(printed, ""), "\n"))
+	if len(unknown) > 0 {
+		err = fmt.Errorf("no test notices these mutants:\n%s", strings.Join(unknown, "\n"))
+	}
+	return err
 }

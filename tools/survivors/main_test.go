@@ -84,8 +84,9 @@ func TestSurvivors(t *testing.T) {
 			}
 		})
 	}
+	all, err := parseDeclarations(filepath.Join(dir, "access.go"))
 	for line, want := range map[int]string{3: "limit", 5: "a", 8: "Phrase", 1: "-"} {
-		if name, err := nameAt(filepath.Join(dir, "access.go"), line); name != want || err != nil {
+		if name := nameAt(all, line); name != want || err != nil {
 			t.Errorf("line %d: %q, %v", line, name, err)
 		}
 	}
