@@ -207,9 +207,9 @@ nightly: ## Run what is proven every night, in parts of an hour at most: all ker
 # Results are merged into the file that is there: one scenario renews its own. Those that have a cluster run outside
 # of the sandbox, where no container engine can.
 BENCH_RUN = $(STATIC) -C e2e/suites/bench run $(BUILD_FLAGS)
-BENCH_ARGS = . -scenario '$(SCENARIO)' -plugin '$(PLUGIN)' $(ARGS)
+BENCH_ARGS = . -scenario '$(SCENARIO)' -plugin '$(PLUGIN)'
 .PHONY: bench
-bench: ## Measure against the references; SCENARIO=update,publish picks, PLUGIN=file measures that binary, ARGS=-no-receipts without receipts
+bench: ## Measure against the references; SCENARIO=update,publish picks, PLUGIN=file measures that binary
 	SANDBOX_KEEP='$(CURDIR)/e2e/suites/bench' $(BENCH_RUN) $(SANDBOX) $(BENCH_ARGS); inside=$$?; $(BENCH_RUN) $(BENCH_ARGS) && exit $$inside
 
 .PHONY: bench-table

@@ -27,10 +27,8 @@ type bench struct {
 	ran       map[string]bool
 	// isAlone means that the machine did nothing else when the run began.
 	isAlone bool
-	shared  *cluster // of all scenarios in the short form
 }
 
-// newBench builds what is missing. The caller stops it.
 func newBench(ctx context.Context, s settings, out io.Writer) (_ *bench, err error) {
 	// The readers and bare watches of this process must not wait for a collection of its garbage.
 	debug.SetGCPercent(2000)
@@ -62,20 +60,10 @@ func newBench(ctx context.Context, s settings, out io.Writer) (_ *bench, err err
 	err = gobuild.Build(ctx, gobuild.Options{
 		Dir: filepath.Join(repo, "e2e", "suites", "bench"), Package: "./reference", Out: b.reference, Progress: os.Stderr,
 	})
-	if err == nil && s.short {
-		b.shared, err = b.newCluster(ctx, b.dir)
-	}
 	return b, err
 }
 
-// stop ends what was started for all scenarios.
-func (b *bench) stop() error {
-	var err error
-	if b.shared != nil {
-		err = b.shared.stop()
-	}
-	return errors.Join(err, os.RemoveAll(b.dir))
-}
+func (b *bench) stop() error { return os.RemoveAll(b.dir) }
 
 // runAll runs the scenarios; one that fails doesn't keep the others from it.
 func (b *bench) runAll(ctx context.Context, chosen []scenario) (err error) {
@@ -104,7 +92,31 @@ func (b *bench) runOne(ctx context.Context, s scenario) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.stop()) }()
+	defer func() {
+		switch ended := recover().(type) {
+		case nil:
+		case endError:
+			err = ended.error
+		default:
+			panic(ended)
+		}
+	}()
 	return s.run(ctx, l)
+}
+
+// endError ends the scenario that runs.
+type endError struct{ error }
+
+// must returns a value, or ends the scenario because of the error. It is for the goroutine of the scenario only.
+func must[T any](value T, err error) T {
+	fatal(err)
+	return value
+}
+
+func fatal(err error) {
+	if err != nil {
+		panic(endError{err})
+	}
 }
 
 // finish writes what was measured, and returns an error if not all goals were met. The short form has too few samples
@@ -127,10 +139,7 @@ func (b *bench) finish() error {
 			err = errors.Join(err, fmt.Errorf("the goal of %s is not met", g.Results))
 		}
 	}
-	if b.noReceipts {
-		return err
-	}
-	return errors.Join(err, measure.Renew(b.results, b.report.Results))
+	return errors.Join(err, measure.Renew(results, b.report.Results))
 }
 
 func (b *bench) logf(format string, args ...any) { fmt.Fprintf(b.out, format+"\n", args...) }

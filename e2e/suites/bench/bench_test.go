@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 // TestDocumentedTable: the tables of docs/benchmarks.md and README.md are those of results.json, with each goal.
 func TestDocumentedTable(t *testing.T) {
 	copied := t.TempDir()
-	s := settings{results: "results.json", table: filepath.Join(copied, "benchmarks.md"), book: filepath.Join(copied, "README.md")}
+	s := settings{table: filepath.Join(copied, "benchmarks.md"), book: filepath.Join(copied, "README.md")}
 	documents := map[string]string{"../../../docs/benchmarks.md": s.table, "README.md": s.book}
 	texts := map[string]string{}
 	for document, to := range documents {

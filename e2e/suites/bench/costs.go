@@ -16,10 +16,7 @@ type costs struct{ cpu, allocated, objects float64 }
 
 // costs asks for it. The question itself allocates too.
 func (s *subject) costs(ctx context.Context) (c costs, err error) {
-	p, err := stat(s.pid)
-	if err != nil {
-		return c, err
-	}
+	p := must(stat(s.pid))
 	c.cpu = p.CPUTime()
 	if c.allocated, err = s.number(ctx, "/debug/pprof/heap?debug=1", `(?m)^# TotalAlloc = (\d+)$`); err != nil {
 		return c, err
@@ -30,21 +27,10 @@ func (s *subject) costs(ctx context.Context) (c costs, err error) {
 
 // reportCosts reports what the plugin used up for each of so many updates, in figures whose names begin with prefix.
 func (l *lab) reportCosts(ctx context.Context, of *subject, prefix string, updates int, do func() error) error {
-	first, err := of.costs(ctx)
-	if err != nil {
-		return err
-	}
-	before, err := of.costs(ctx)
-	if err != nil {
-		return err
-	}
-	if err := do(); err != nil {
-		return err
-	}
-	after, err := of.costs(ctx)
-	if err != nil {
-		return err
-	}
+	first := must(of.costs(ctx))
+	before := must(of.costs(ctx))
+	fatal(do())
+	after := must(of.costs(ctx))
 	each := func(name, unit string, now, then, question float64) {
 		l.report.Value(prefix+name, unit, (now-then-question)/float64(updates))
 	}
@@ -67,13 +53,9 @@ func (l *lab) reportSteps(ctx context.Context, of *subject, updates int, lasts t
 	if traceErr := <-done; err == nil {
 		err = traceErr
 	}
-	if err != nil {
-		return err
-	}
+	fatal(err)
 	all, calls, err := steps.Read(bytes.NewReader(text))
-	if err != nil {
-		return err
-	}
+	fatal(err)
 	for _, name := range []string{"receive", "decode", "reconcile", "replace"} {
 		if all[name].Own == 0 {
 			return fmt.Errorf("the trace of %d updates has no step %q", updates, name)

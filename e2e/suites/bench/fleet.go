@@ -18,8 +18,7 @@ type fleet interface {
 	// arrivals returns when copies came into the state that want has for their object, or a later one. missing is how
 	// many have not.
 	arrivals(ctx context.Context, want []int) (at []time.Time, missing int, err error)
-	// cpu returns the processor time of all that run, in seconds.
-	cpu() (float64, error)
+	pids() []int  // of all that run
 	close() error // which returns what a reader should not have seen
 }
 
@@ -51,7 +50,6 @@ func newPlugins(ctx context.Context, l *lab, load load) (fleet, error) {
 	return p, err
 }
 
-// volumes returns the volumes of a node.
 func (l load) volumes() []*harness.Volume {
 	if l.beside == 0 {
 		return inPods(asPlugin.volumes(l.objects, l.objects))
@@ -88,15 +86,13 @@ func (p *plugins) arrivals(_ context.Context, want []int) (at []time.Time, missi
 	return at, missing, nil
 }
 
-func (p *plugins) cpu() (float64, error) {
-	pids := make([]int, len(p.nodes))
-	for i, n := range p.nodes {
-		pids[i] = n.PID()
+func (p *plugins) pids() (pids []int) {
+	for _, n := range p.nodes {
+		pids = append(pids, n.PID())
 	}
-	return cpuOf(pids)
+	return pids
 }
 
-// cpuOf returns the processor time of processes, in seconds.
 func cpuOf(pids []int) (total float64, err error) {
 	for _, pid := range pids {
 		p, err := stat(pid)
@@ -156,12 +152,11 @@ func (f *references) stop() (err error) {
 	return err
 }
 
-func (f *references) cpu() (float64, error) {
-	pids := make([]int, len(f.processes))
-	for i, r := range f.processes {
-		pids[i] = r.pid
+func (f *references) pids() (pids []int) {
+	for _, r := range f.processes {
+		pids = append(pids, r.pid)
 	}
-	return cpuOf(pids)
+	return pids
 }
 
 func (f *references) arrivals(ctx context.Context, want []int) (at []time.Time, missing int, err error) {

@@ -24,7 +24,6 @@ type handshakes struct {
 	err   error
 }
 
-// newHandshakes counts until the lab ends.
 func (l *lab) newHandshakes() (*handshakes, error) {
 	const endsOfTCPv4 = 1 << 0 // SKNLGRP_INET_TCP_DESTROY
 	conn, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, &netlink.Config{Groups: endsOfTCPv4})
@@ -46,7 +45,6 @@ func (l *lab) newHandshakes() (*handshakes, error) {
 	return h, conn.SetReadBuffer(16 << 20)
 }
 
-// receive takes what the kernel tells, until there is an error.
 func (h *handshakes) receive() bool {
 	messages, err := h.conn.Receive()
 	h.mu.Lock()

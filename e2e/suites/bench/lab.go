@@ -39,8 +39,7 @@ const (
 	before = "before"
 )
 
-// lab is the world of one scenario: a cluster of its own (in the short form all scenarios use one, in turn) and what
-// is started in it.
+// lab is the world of one scenario: a cluster of its own, and what is started in it.
 type lab struct {
 	*cluster
 	bench  *bench
@@ -63,12 +62,7 @@ func (b *bench) newLab(ctx context.Context, name string, bare bool) (_ *lab, err
 			err = errors.Join(err, l.stop())
 		}
 	}()
-	switch {
-	case bare:
-	case b.shared != nil:
-		l.cluster = b.shared
-		l.onEnd(func() error { return l.cluster.empty(context.WithoutCancel(ctx)) })
-	default:
+	if !bare {
 		if l.cluster, err = b.newCluster(ctx, l.dir); err == nil {
 			l.onEnd(l.cluster.stop)
 		}
@@ -76,14 +70,12 @@ func (b *bench) newLab(ctx context.Context, name string, bare bool) (_ *lab, err
 	return l, err
 }
 
-// onEnd has f called when the scenario ends.
 func (l *lab) onEnd(f func() error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ends = append(l.ends, f)
 }
 
-// stop ends all that was started.
 func (l *lab) stop() (err error) {
 	for _, end := range slices.Backward(l.ends) {
 		err = errors.Join(err, end())
@@ -146,16 +138,6 @@ func (c *cluster) configMaps() typedv1.ConfigMapInterface {
 	return c.client.CoreV1().ConfigMaps(namespace)
 }
 
-// empty deletes all objects and pods, and waits until nobody watches any object.
-func (c *cluster) empty(ctx context.Context) error {
-	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
-	return errors.Join(
-		c.configMaps().DeleteCollection(ctx, now, metav1.ListOptions{}),
-		c.client.CoreV1().Pods(namespace).DeleteCollection(ctx, now, metav1.ListOptions{}),
-		eventually(ctx, func() error { return c.watched(ctx, 0) }),
-	)
-}
-
 // watched returns an error unless so many watches of ConfigMaps are open, beside those of the control plane itself.
 func (c *cluster) watched(ctx context.Context, want int) error {
 	open, err := c.OpenWatches(ctx, "configmaps")
@@ -165,7 +147,6 @@ func (c *cluster) watched(ctx context.Context, want int) error {
 	return err
 }
 
-// objectName is the name of the i-th ConfigMap.
 func objectName(i int) string { return fmt.Sprint(objectPrefix, i) }
 
 // configMap returns a ConfigMap of about 1 KiB in state value.
@@ -176,7 +157,6 @@ func configMap(name, value string) *corev1.ConfigMap {
 	}
 }
 
-// create creates count ConfigMaps, of which the i-th is in state value(i).
 func (c *cluster) create(ctx context.Context, count int, value func(i int) string) error {
 	return inParallel(count, 8, func(i int) error {
 		_, err := c.configMaps().Create(ctx, configMap(objectName(i), value(i)), metav1.CreateOptions{})
@@ -184,7 +164,6 @@ func (c *cluster) create(ctx context.Context, count int, value func(i int) strin
 	})
 }
 
-// update puts a ConfigMap into state value.
 func (c *cluster) update(ctx context.Context, name, value string) error {
 	_, err := c.configMaps().Update(ctx, configMap(name, value), metav1.UpdateOptions{})
 	return err
@@ -209,10 +188,8 @@ func (c *cluster) updateSteadily(ctx context.Context, count int, interval time.D
 	return nil
 }
 
-// always returns a function of a constant.
 func always(value string) func(int) string { return func(int) string { return value } }
 
-// scaled returns the size of a scenario in its short form or its full one.
 func scaled[T any](l *lab, short, full T) T {
 	if l.bench.short {
 		return short
@@ -220,12 +197,10 @@ func scaled[T any](l *lab, short, full T) T {
 	return full
 }
 
-// eventually calls f until it returns nil, and returns its last error if that takes too long.
 func eventually(ctx context.Context, f func() error) error {
 	return harness.Poll(ctx, soon, 10*time.Millisecond, f)
 }
 
-// inParallel calls f for each number below n, so many at a time, and returns the first error.
 func inParallel(n, atOnce int, f func(i int) error) error {
 	var running errgroup.Group
 	running.SetLimit(atOnce)

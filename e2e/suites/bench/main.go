@@ -28,10 +28,11 @@ func main() {
 	}
 }
 
-// settings is what the command line says.
+const results = "results.json"
+
+// settings is what the command line says. The tables go into table, and those of the runs and of the steps of an update into book.
 type settings struct {
-	results, table, book, plugin string
-	noReceipts                   bool
+	table, book, plugin string
 	// short asks for the form that is for checking, not for measuring.
 	short bool
 }
@@ -39,14 +40,11 @@ type settings struct {
 // runMain runs the scenarios that belong where this program runs: those that make mounts in the sandbox, those that
 // bring a machine of their own outside.
 func runMain(args []string) error {
-	var s settings
+	s := settings{book: "README.md"}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	names := flags.String("scenario", "", "comma-separated names of scenarios; empty: all")
-	flags.StringVar(&s.results, "results", "results.json", "file to write the results to")
 	flags.StringVar(&s.table, "table", "", "Markdown file to put a table of the goals into, and measure nothing; empty: none")
-	flags.StringVar(&s.book, "book", "README.md", "with -table: Markdown file to put the runs and the steps of an update into")
 	flags.StringVar(&s.plugin, "plugin", "", "plugin binary to measure; empty: build this checkout's")
-	flags.BoolVar(&s.noReceipts, "no-receipts", false, "start plugins with --open-receipts=false, and write no results")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -56,11 +54,18 @@ func runMain(args []string) error {
 	if s.table != "" {
 		return s.writeTables()
 	}
-	chosen, err := choose(*names)
 	outside := sandbox.Check() != nil
-	chosen = slices.DeleteFunc(chosen, func(c scenario) bool { return c.outside != outside })
-	if err != nil || len(chosen) == 0 {
-		return err
+	chosen, wanted := scenarios(), strings.FieldsFunc(*names, func(r rune) bool { return r == ',' })
+	for _, name := range wanted {
+		if !slices.ContainsFunc(chosen, func(c scenario) bool { return c.name == name }) {
+			return fmt.Errorf("scenario %q: want one of those in docs/benchmarks.md", name)
+		}
+	}
+	chosen = slices.DeleteFunc(chosen, func(c scenario) bool {
+		return c.outside != outside || len(wanted) > 0 && !slices.Contains(wanted, c.name)
+	})
+	if len(chosen) == 0 {
+		return nil
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -74,7 +79,7 @@ func runMain(args []string) error {
 
 // writeTables puts what results say of the goals into the page for users, and the runs and the steps of an update into the lab book.
 func (s settings) writeTables() error {
-	f, err := measure.ReadFile(s.results)
+	f, err := measure.ReadFile(results)
 	if err != nil {
 		return err
 	}
@@ -86,21 +91,4 @@ func (s settings) writeTables() error {
 		measure.WriteTables(s.table, table),
 		measure.WriteTables(s.book, f.ListRuns()+"\n"+stepsTable(f)),
 	)
-}
-
-// choose returns the scenarios of some names, all for none.
-func choose(names string) ([]scenario, error) {
-	all := scenarios()
-	if names == "" {
-		return all, nil
-	}
-	var chosen []scenario
-	for name := range strings.SplitSeq(names, ",") {
-		i := slices.IndexFunc(all, func(s scenario) bool { return s.name == name })
-		if i < 0 {
-			return nil, fmt.Errorf("scenario %q: want one of those in docs/benchmarks.md", name)
-		}
-		chosen = append(chosen, all[i])
-	}
-	return chosen, nil
 }

@@ -8,20 +8,18 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/procfs"
+
 	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// runMemory is B6: what a process takes that shows so many volumes of one object each, against one of as many bare
-// reflectors of client-go, and one of as many of refvol's own. All are looked at in the same way, in a process of its
-// own for each number. It also tells how many watches each object has.
+// runMemory is B6.
 func runMemory(ctx context.Context, l *lab) error {
 	counts := scaled(l, []int{0, 20}, []int{0, 100, 1000, 5000})
 	least, most := counts[0], counts[len(counts)-1]
-	if err := l.create(ctx, most, state); err != nil {
-		return err
-	}
-	sides := map[string]func(context.Context, *lab, int) (*subject, error){"reference": reflectors, "own": ownReflectors, "refvol": plugin}
+	fatal(l.create(ctx, most, state))
+	sides := map[string]starter{"reference": reflectors, "own": ownReflectors, "refvol": plugin}
 	resident := map[string]float64{}
 	for _, count := range counts {
 		for side, start := range sides {
@@ -37,9 +35,12 @@ func runMemory(ctx context.Context, l *lab) error {
 	return nil
 }
 
+// starter starts a process that follows so many objects, and returns when it knows them.
+type starter func(ctx context.Context, l *lab, count int) (*subject, error)
+
 // footprint reports what a process takes that follows so many objects, once it is at rest, and returns the bytes that
 // it holds.
-func (l *lab) footprint(ctx context.Context, side string, count int, start func(context.Context, *lab, int) (*subject, error)) (resident float64, err error) {
+func (l *lab) footprint(ctx context.Context, side string, count int, start starter) (resident float64, err error) {
 	others, err := connectionsTo(l.Port())
 	if err != nil {
 		return 0, err
@@ -72,17 +73,18 @@ func (l *lab) footprint(ctx context.Context, side string, count int, start func(
 	value("goroutines", "goroutines", goroutines)
 	value("connections", "connections", connections-others)
 	if side == "refvol" && count == scaled(l, 20, 1000) {
-		err = l.reportWatches(ctx, count)
+		var open int
+		open, err = l.OpenWatches(ctx, "configmaps")
+		value := float64(open-l.ownWatches) / float64(count)
+		l.report.Value("memory.watches_per_object", "watches", value)
 	}
 	return resident, err
 }
 
-// reflectors starts a reference with client-go's reflectors, and returns when it knows the objects.
 func reflectors(ctx context.Context, l *lab, count int) (*subject, error) {
 	return l.knowing(ctx, "reflectors", count)
 }
 
-// ownReflectors is reflectors with those of refvol.
 func ownReflectors(ctx context.Context, l *lab, count int) (*subject, error) {
 	return l.knowing(ctx, "own", count, "-own")
 }
@@ -114,16 +116,6 @@ func plugin(ctx context.Context, l *lab, count int) (*subject, error) {
 	return n.subject()
 }
 
-// reportWatches reports how many watches there are for each of so many objects.
-func (l *lab) reportWatches(ctx context.Context, objects int) error {
-	open, err := l.OpenWatches(ctx, "configmaps")
-	if err != nil {
-		return err
-	}
-	l.report.Value("memory.watches_per_object", "watches", float64(open-l.ownWatches)/float64(objects))
-	return nil
-}
-
 // asked counts what the API server was asked for since it started, by clients of the bench, with watches of
 // ConfigMaps that are still open. It also tells how many seconds a process was on a processor.
 func (c *cluster) asked(ctx context.Context, pid int) (all map[controlplane.Request]int, cpu float64, err error) {
@@ -150,4 +142,73 @@ func ownResource(resource string) bool {
 		"", "apiservices", "endpoints", "endpointslices", "flowschemas", "ipaddresses", "leases",
 		"prioritylevelconfigurations", "servicecidrs", "services",
 	}, resource)
+}
+
+// runIdle is B7. Bookmarks wake the reference, too.
+func runIdle(ctx context.Context, l *lab) error {
+	count, lasts := scaled(l, 20, 1000), scaled(l, 5*time.Second, 10*time.Minute)
+	fatal(l.create(ctx, count, state))
+	ours := must(plugin(ctx, l, count))
+	reference := must(ownReflectors(ctx, l, count))
+	fatal(eventually(ctx, func() error { return l.watched(ctx, 2*count) }))
+	for _, s := range []*subject{ours, reference} {
+		must(s.settle(ctx))
+	}
+	return errors.Join(l.reportIdle(ctx, lasts, map[string]int{"": ours.pid, "reference_": reference.pid}), ours.kill(), reference.kill())
+}
+
+// idling is what a process has used up. Its threads have gone to sleep by themselves so often, each of which one wake-up ended.
+type idling struct{ cpu, wakeUps float64 }
+
+func idlingOf(pid int) (i idling, err error) {
+	p := must(stat(pid))
+	i.cpu = p.CPUTime()
+	threads := must(procfs.AllThreads(pid))
+	for _, t := range threads {
+		status, err := t.NewStatus()
+		if err != nil {
+			return i, fmt.Errorf("read the status of thread %d: %w", t.PID, err)
+		}
+		i.wakeUps += float64(status.VoluntaryCtxtSwitches)
+	}
+	return i, nil
+}
+
+// reportIdle reports what processes do while nothing changes. It fails if they ask the API server for anything.
+func (l *lab) reportIdle(ctx context.Context, lasts time.Duration, pids map[string]int) (err error) {
+	before := map[string]idling{}
+	for name, pid := range pids {
+		if before[name], err = idlingOf(pid); err != nil {
+			return err
+		}
+	}
+	asked, _, err := l.asked(ctx, l.APIServerPID())
+	fatal(err)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(lasts):
+	}
+	for name, pid := range pids {
+		after := must(idlingOf(pid))
+		l.report.Value("idle."+name+"cpu_percent", "% of a core", 100*(after.cpu-before[name].cpu)/lasts.Seconds())
+		l.report.Value("idle."+name+"wakeups_per_second", "wake-ups", (after.wakeUps-before[name].wakeUps)/lasts.Seconds())
+	}
+	now, _, err := l.asked(ctx, l.APIServerPID())
+	fatal(err)
+	// The API server's own watches of ConfigMaps end after 5 to 10 minutes, and are then counted once more.
+	watch := controlplane.Request{Verb: "WATCH", Resource: "configmaps"}
+	now[watch] -= min(l.ownWatches, max(0, now[watch]-asked[watch]))
+	total := 0
+	for request, count := range now {
+		if now[request] = count - asked[request]; now[request] == 0 {
+			delete(now, request)
+		}
+		total += now[request]
+	}
+	l.report.Value("idle.requests_per_minute", "requests", float64(total)/lasts.Minutes())
+	if total > 0 {
+		return fmt.Errorf("the API server had %v while nothing changed", now)
+	}
+	return nil
 }

@@ -14,14 +14,9 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// runNative is B2: how long a change takes into the kubelet's own ConfigMap volumes and into refvol's, on a kind
-// cluster. The e2e tier's TestNativeVolumeLatency measures that, and fails if an update is lost; it needs what `make
-// e2e` needs, takes minutes, and shows its progress on stderr.
+// runNative is B2. The e2e tier's TestNativeVolumeLatency measures it, and fails if an update is lost.
 func runNative(ctx context.Context, l *lab) error {
-	root, err := harness.Repository()
-	if err != nil {
-		return err
-	}
+	root := must(harness.Repository())
 	file := filepath.Join(l.dir, "samples.json")
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "e2e/suites/kind/run.sh"), "-test.run=^TestNativeVolumeLatency$")
 	cmd.Env = append(os.Environ(), "KUBELET_SYNC=1m", "REFVOL_BENCH="+file)
@@ -47,9 +42,7 @@ func runNative(ctx context.Context, l *lab) error {
 		if n := len(all[name]); n < 10 || n != len(all["kubelet_ms"]) {
 			return fmt.Errorf("the test has %d samples of %s, want as many of each, and 10 or more", n, name)
 		}
-		if err := l.report.Samples("native."+name, "ms", all[name]); err != nil {
-			return err
-		}
+		fatal(l.report.Samples("native."+name, "ms", all[name]))
 	}
 	l.report.Value("native.ratio", "x", measure.Median(all["kubelet_ms"])/measure.Median(all["refvol_ms"]))
 	return nil

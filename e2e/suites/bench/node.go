@@ -22,7 +22,6 @@ const (
 	asNode   identity = "node"
 )
 
-// identities are those that B1 and B5 compare.
 func identities() []identity { return []identity{asPlugin, asNode} }
 
 // figure returns the name of a scenario's figure: those of asPlugin have no word of their own.
@@ -65,7 +64,6 @@ func inPods(all []*harness.Volume) []*harness.Volume {
 	return all
 }
 
-// node is a plugin on a pretended node.
 type node struct {
 	*harness.Plugin
 	lab *lab
@@ -82,8 +80,7 @@ func (l *lab) newNode(ctx context.Context, i identity, name string, args ...stri
 	if i == asNode {
 		kubeconfig = l.asNodeKubeconfig
 	}
-	// A scenario's own arguments come later, and win.
-	args = append([]string{"--identity=" + string(i), fmt.Sprint("--open-receipts=", !l.bench.noReceipts)}, args...)
+	args = append([]string{"--identity=" + string(i), "--open-receipts=true"}, args...) // the last one of a flag wins
 	p, err := harness.StartPlugin(ctx, harness.PluginOptions{
 		Binary: l.bench.plugin, Kubeconfig: kubeconfig, Dir: dir, Pods: l.ControlPlane, Args: args,
 	})
@@ -120,13 +117,11 @@ func (n *node) storePods(ctx context.Context, all ...*harness.Volume) error {
 	return harness.AwaitPod(ctx, n.lab.ControlPlane, last.Namespace, last.Pod)
 }
 
-// publishAll publishes the volumes, so many at a time, and checks that all are mounted.
 func (n *node) publishAll(ctx context.Context, volumes []*harness.Volume, atOnce int) error {
 	err := inParallel(len(volumes), atOnce, func(i int) error { return n.Publish(ctx, volumes[i]) })
 	return errors.Join(err, n.mounted(len(volumes)))
 }
 
-// mounted returns an error unless the node has so many mounts of volumes.
 func (n *node) mounted(want int) error {
 	mounts, err := n.VolumeMounts()
 	if err == nil && len(mounts) != want {
@@ -144,7 +139,6 @@ func (n *node) valueFiles(volumes []*harness.Volume) []string {
 	return files
 }
 
-// show returns an error unless volume i shows value(i), for all i.
 func (n *node) show(volumes []*harness.Volume, value func(i int) string) error {
 	for i, file := range n.valueFiles(volumes) {
 		content, err := os.ReadFile(file)

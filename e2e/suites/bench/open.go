@@ -13,30 +13,17 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// openFiles is how many files each update of the object renews.
 const openFiles = 200
 
-// runOpen is B16: what an open and close of a file takes an application, when it is the first one of the file, and
-// when the file has its receipt; and in turn with them, both in a volume of a plugin that keeps no receipts.
+// runOpen is B16.
 func runOpen(ctx context.Context, l *lab) error {
 	if l.bench.short && !harness.IsRoot() {
 		return nil // no receipts in a user namespace
 	}
-	if err := errors.Join(l.create(ctx, 1, always(before)), l.renew(ctx, before)); err != nil {
-		return err
-	}
-	off, err := l.newOpened(ctx, "off", "--open-receipts=false")
-	if err != nil {
-		return err
-	}
-	on, err := l.newOpened(ctx, "on", "--open-receipts=true")
-	if err != nil {
-		return err
-	}
-	prefix, err := harness.AttributePrefix(filepath.Dir(on.file(0)))
-	if err != nil {
-		return err
-	}
+	fatal(errors.Join(l.create(ctx, 1, always(before)), l.renew(ctx, before)))
+	off := must(l.newOpened(ctx, "off", "--open-receipts=false"))
+	on := must(l.newOpened(ctx, "on", "--open-receipts=true"))
+	prefix := must(harness.AttributePrefix(filepath.Dir(on.file(0))))
 	// receipted returns an error unless each file has its receipt.
 	receipted := func() error {
 		for k := range openFiles {
@@ -48,25 +35,15 @@ func runOpen(ctx context.Context, l *lab) error {
 	}
 	times := map[string][]float64{}
 	for i := range scaled(l, 2, 50) {
-		if err := l.renew(ctx, state(i), off, on); err != nil {
-			return err
-		}
-		if err := openAll(times, map[string]*opened{"off_first_us": off, "first_us": on}); err != nil {
-			return err
-		}
-		if err := eventually(ctx, receipted); err != nil {
-			return err
-		}
+		fatal(l.renew(ctx, state(i), off, on))
+		fatal(openAll(times, map[string]*opened{"off_first_us": off, "first_us": on}))
+		fatal(eventually(ctx, receipted))
 		for range 3 { // so that most are of what the processor's caches hold, of either
-			if err := openAll(times, map[string]*opened{"off_us": off, "receipted_us": on}); err != nil {
-				return err
-			}
+			fatal(openAll(times, map[string]*opened{"off_us": off, "receipted_us": on}))
 		}
 	}
 	for name, all := range times {
-		if err := l.report.Samples("open."+name, "us", all); err != nil {
-			return err
-		}
+		fatal(l.report.Samples("open."+name, "us", all))
 	}
 	l.report.Value("open.added_us", "us", l.report.P50("open.receipted_us")-l.report.P50("open.off_us"))
 	return nil
@@ -78,9 +55,7 @@ func (l *lab) renew(ctx context.Context, value string, in ...*opened) error {
 	for k := range openFiles {
 		object.Data[fmt.Sprint("file-", k)] = value
 	}
-	if _, err := l.configMaps().Update(ctx, object, metav1.UpdateOptions{}); err != nil {
-		return err
-	}
+	must(l.configMaps().Update(ctx, object, metav1.UpdateOptions{}))
 	return eventually(ctx, func() (err error) {
 		for _, o := range in {
 			err = errors.Join(err, o.node.show([]*harness.Volume{o.volume}, always(value)))
@@ -89,17 +64,13 @@ func (l *lab) renew(ctx context.Context, value string, in ...*opened) error {
 	})
 }
 
-// opened is a volume whose files are opened, and its plugin.
 type opened struct {
 	node   *node
 	volume *harness.Volume
 }
 
 func (l *lab) newOpened(ctx context.Context, name string, args ...string) (*opened, error) {
-	n, err := l.newNode(ctx, asPlugin, name, args...)
-	if err != nil {
-		return nil, err
-	}
+	n := must(l.newNode(ctx, asPlugin, name, args...))
 	o := &opened{n, asPlugin.volume(objectName(0))}
 	return o, n.Publish(ctx, o.volume)
 }

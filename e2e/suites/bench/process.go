@@ -36,10 +36,7 @@ func (l *lab) newReference(name string, count, opening int, more ...string) (*su
 	socket := filepath.Join(l.dir, name+".sock")
 	p, err := process.Start(process.Options{
 		Path: l.bench.reference, Log: filepath.Join(l.dir, name+".log"),
-		Args: append([]string{
-			"-kubeconfig", l.kubeconfig, "-opening", strconv.Itoa(opening), "-count", strconv.Itoa(count),
-			"-namespace", namespace, "-prefix", objectPrefix, "-key", valueKey, "-listen", socket,
-		}, more...),
+		Args: append([]string{"-kubeconfig", l.kubeconfig, "-opening", strconv.Itoa(opening), "-count", strconv.Itoa(count), "-listen", socket}, more...),
 	})
 	if err != nil {
 		return nil, err
@@ -76,7 +73,6 @@ func (s *subject) arrivals(ctx context.Context, want []int) (at []time.Time, mis
 	return at, missing, nil
 }
 
-// get returns what the process serves at a path.
 func (s *subject) get(ctx context.Context, path string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.host+path, nil)
 	if err != nil {
@@ -128,7 +124,6 @@ func (s *subject) number(ctx context.Context, path, pattern string) (float64, er
 	return strconv.ParseFloat(string(found[1]), 64)
 }
 
-// stat is what the kernel tells of a process.
 func stat(pid int) (procfs.ProcStat, error) {
 	p, err := procfs.NewProc(pid)
 	if err != nil {

@@ -20,16 +20,12 @@ import (
 	"github.com/refvol/refvol/pkg/writer"
 )
 
-// volumesOfPod is how many volumes a pod of the burst has.
 const volumesOfPod = 3
 
-// runPublish is B5: how long the kubelet waits for the answer to NodePublishVolume, when the object is watched
-// already, when nobody has asked for it yet, and when all pods of a node start at once.
+// runPublish is B5.
 func runPublish(ctx context.Context, l *lab) error {
 	count, pods := scaled(l, 20, 500), scaled(l, 10, 110)
-	if err := l.create(ctx, 1+count+pods*volumesOfPod, state); err != nil {
-		return err
-	}
+	fatal(l.create(ctx, 1+count+pods*volumesOfPod, state))
 	for _, i := range identities() {
 		if err := l.publish(ctx, i, count, pods); err != nil {
 			return fmt.Errorf("--identity=%s: %w", i, err)

@@ -38,7 +38,6 @@ func (t *timeline) see(value string, at time.Time) {
 	}
 }
 
-// moments returns when each state was seen.
 func (t *timeline) moments() []time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,7 +62,6 @@ type volumesReader struct {
 	shown []*timeline
 }
 
-// readVolumes returns a reader of the value's files of volumes.
 func readVolumes(files []string) (*volumesReader, error) {
 	r := &volumesReader{files: files, shown: make([]*timeline, len(files))}
 	byPath := make(map[string]*timeline, len(files))

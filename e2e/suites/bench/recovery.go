@@ -18,7 +18,6 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// patience is how long clients may take to recover.
 const patience = 10 * time.Minute
 
 // load is how many clients of how many objects there are, and what they go through. Volume i of a node shows object
@@ -50,25 +49,18 @@ func (l load) prefix(disruption string) string {
 	return fmt.Sprintf("%dx%d_%s_", l.nodes, cmp.Or(l.beside, l.objects), disruption)
 }
 
-// runRestart is B8: the plugin is killed, some of the objects of its volumes change, and it starts again. That is
-// timed from the exec until every changed file is read as it should be; every object must be watched again after
-// that.
+// runRestart is B8.
 func runRestart(ctx context.Context, l *lab) error {
 	reference, ours, err := l.recoverUnder(ctx, load{
 		figure: "restart", nodes: 1, objects: scaled(l, 50, 1000), every: 10, all: []disruption{{"start", 3}},
 	})
-	if err != nil {
-		return err
-	}
+	fatal(err)
 	return errors.Join(
 		l.report.Samples("restart.current_s", "s", ours.took["start_s"]),
 		l.report.Samples("restart.reference_s", "s", reference.took["start_s"]))
 }
 
-// runRecovery is B12: how long clients take until all that they show is current, after they were started and after
-// the API server was away, and what they ask of it meanwhile. The clients are plugins, the references programs with
-// as many bare reflectors that have the plugin's bound on the watches that begin at once. Either has an API server of
-// its own.
+// runRecovery is B12. The references have the plugin's bound on the watches that begin at once. Either side has an API server of its own.
 func runRecovery(ctx context.Context, l *lab) error {
 	of := func(nodes, objects int, more ...disruption) load {
 		return load{
@@ -79,16 +71,12 @@ func runRecovery(ctx context.Context, l *lab) error {
 	faults := []disruption{{"killed", 3}, {"stalled_8s", 1}, {"stalled_30s", 1}, {"stalled_60s", 1}}
 	loads := scaled(l, []load{of(2, 20, faults...)}, []load{of(1, 1000), of(5, 600), of(10, 1000, faults...)})
 	for _, load := range loads {
-		if err := l.reportRecovery(ctx, load); err != nil {
-			return err
-		}
+		fatal(l.reportRecovery(ctx, load))
 	}
 	return nil
 }
 
-// runRehearsal is B15: how long as many nodes as fit on a machine take until all that they show is current, after an
-// object that all volumes show, beside one of each volume's own, was updated, and after it was changed while the API
-// server was away.
+// runRehearsal is B15.
 func runRehearsal(ctx context.Context, l *lab) error {
 	return l.reportRecovery(ctx, load{
 		figure: "rehearsal", nodes: scaled(l, 3, 300), objects: 1, beside: scaled(l, 4, 20), every: 1,
@@ -169,7 +157,6 @@ func (s *side) killServer(ctx context.Context) (began time.Time, err error) {
 	return began, s.write(ctx)
 }
 
-// side is an API server with its clients: plugins or references.
 type side struct {
 	*lab
 	name  string
@@ -197,7 +184,6 @@ func (l *lab) recoverUnder(ctx context.Context, load load) (reference, ours *sid
 	return reference, ours, err
 }
 
-// run has the clients go through all disruptions.
 func (s *side) run(ctx context.Context, b *bench, newFleet makeFleet) (err error) {
 	if s.lab, err = b.newLab(ctx, strings.Trim(s.name, "_"), false); err != nil {
 		return err
@@ -239,7 +225,6 @@ func (s *side) run(ctx context.Context, b *bench, newFleet makeFleet) (err error
 	return errors.Join(late, err)
 }
 
-// disrupt takes the figures of one disruption.
 func (s *side) disrupt(ctx context.Context, disruption string) error {
 	if err := s.prepare(ctx, disruption); err != nil {
 		return err
@@ -343,7 +328,7 @@ func (s *side) bill(ctx context.Context, isRunning bool) (map[string]float64, er
 	}
 	all := map[string]float64{"handshakes": begun, "requests": float64(requests), "refused": float64(refused), "cpu": cpu}
 	if isRunning {
-		all["clients_cpu"], err = s.fleet.cpu()
+		all["clients_cpu"], err = cpuOf(s.fleet.pids())
 	}
 	return all, err
 }
@@ -352,9 +337,7 @@ func (s *side) bill(ctx context.Context, isRunning bool) (map[string]float64, er
 // counts the largest.
 func (l *lab) reportRecovery(ctx context.Context, load load) error {
 	reference, ours, err := l.recoverUnder(ctx, load)
-	if err != nil {
-		return err
-	}
+	fatal(err)
 	for _, d := range load.all {
 		value := func(name, unit string, v float64) { l.report.Value(load.figure+"."+name, unit, v) }
 		prefix := load.prefix(d.name)

@@ -18,7 +18,6 @@ type scenario struct {
 	outside bool
 }
 
-// scenarios are all that there are, in the order in which they run.
 func scenarios() []scenario {
 	return []scenario{
 		{id: "B1", name: "update", run: runUpdate},

@@ -26,14 +26,10 @@ const (
 	fanoutVolumes = 110
 )
 
-// runUpdate is B1: one object in one volume, updated at a steady rate. Each update is timed from the event of a bare
-// watch until a reader has read it through the volume. The plugins of the identities take turns, so that the machine
-// is the same for both.
+// runUpdate is B1. The plugins of the identities take turns, so that the machine is the same for both.
 func runUpdate(ctx context.Context, l *lab) (err error) {
 	updates := scaled(l, 20, 1000)
-	if err := l.create(ctx, len(identities())+1, always(before)); err != nil { // one for reportBeside
-		return err
-	}
+	fatal(l.create(ctx, len(identities())+1, always(before))) // one for reportBeside
 	var nodes []*node
 	var all []*updating
 	defer func() {
@@ -42,29 +38,17 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 		}
 	}()
 	for i, identity := range identities() {
-		n, err := l.newNode(ctx, identity, "node-"+string(identity), "--profiling-address=127.0.0.1:0")
-		if err != nil {
-			return err
-		}
+		n := must(l.newNode(ctx, identity, "node-"+string(identity), "--profiling-address=127.0.0.1:0"))
 		nodes = append(nodes, n)
 		v := identity.volume(objectName(i))
-		if err := n.storePods(ctx, v); err != nil {
-			return err
-		}
-		if err := n.Publish(ctx, v); err != nil {
-			return err
-		}
-		u, err := l.newUpdating(ctx, objectName(i), n.valueFiles([]*harness.Volume{v}))
-		if err != nil {
-			return err
-		}
+		fatal(n.storePods(ctx, v))
+		fatal(n.Publish(ctx, v))
+		u := must(l.newUpdating(ctx, objectName(i), n.valueFiles([]*harness.Volume{v})))
 		all = append(all, u)
 	}
 	for range updateTurns {
 		for _, u := range all {
-			if err := u.send(ctx, updates/updateTurns, updateInterval); err != nil {
-				return err
-			}
+			fatal(u.send(ctx, updates/updateTurns, updateInterval))
 		}
 	}
 	for i, identity := range identities() {
@@ -73,17 +57,10 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 			return fmt.Errorf("--identity=%s: %w", identity, err)
 		}
 		added := measure.Milliseconds(u.shown[0].after(u.told.moments()))
-		if err := l.report.Samples(identity.figure("update", "added_ms"), "ms", added); err != nil {
-			return err
-		}
+		fatal(l.report.Samples(identity.figure("update", "added_ms"), "ms", added))
 	}
-	if err := errors.Join(l.reportCost(ctx, nodes[0], all[0]), l.reportBeside(ctx, nodes[0])); err != nil {
-		return err
-	}
-	floor, err := l.floorOfOneFile(ctx, updates)
-	if err != nil {
-		return err
-	}
+	fatal(errors.Join(l.reportCost(ctx, nodes[0], all[0]), l.reportBeside(ctx, nodes[0])))
+	floor := must(l.floor(ctx, "update.floor_ms", 1, updates))
 	l.report.Value("update.floor_ratio", "ratio", l.report.P50("update.added_ms")/floor)
 	l.report.Value("update.node_ratio", "ratio", l.report.P50("update.node_added_ms")/l.report.P50("update.added_ms"))
 	return nil
@@ -91,15 +68,10 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 
 // reportCost reports what an update costs the plugin, and where its time goes, beside more updates. These are not timed.
 func (l *lab) reportCost(ctx context.Context, n *node, u *updating) error {
-	plugin, err := n.subject()
-	if err != nil {
-		return err
-	}
+	plugin := must(n.subject())
 	updates := scaled(l, 20, 200)
 	more := func() error { return u.sendAll(ctx, updates) }
-	if err := l.reportCosts(ctx, plugin, "update.", updates, more); err != nil {
-		return err
-	}
+	fatal(l.reportCosts(ctx, plugin, "update.", updates, more))
 	return l.reportSteps(ctx, plugin, updates, time.Duration(updates)*updateInterval+2*time.Second, more)
 }
 
@@ -107,70 +79,42 @@ func (l *lab) reportCost(ctx context.Context, n *node, u *updating) error {
 func (l *lab) reportBeside(ctx context.Context, n *node) (err error) {
 	object, large := objectName(len(identities())), configMap(objectPrefix+"large", before)
 	large.Data[paddingKey] = strings.Repeat("x", 900<<10)
-	if _, err := l.configMaps().Create(ctx, large, metav1.CreateOptions{}); err != nil {
-		return err
-	}
+	must(l.configMaps().Create(ctx, large, metav1.CreateOptions{}))
 	v := asPlugin.volume(object)
 	v.Attributes = map[string]string{"sources": fmt.Sprintf(
 		"[{configMap: {name: %s}}, {configMap: {name: %s, items: [{key: %s, path: large}]}}]", object, large.Name, paddingKey)}
-	if err := n.Publish(ctx, v); err != nil {
-		return err
-	}
-	u, err := l.newUpdating(ctx, object, n.valueFiles([]*harness.Volume{v}))
-	if err != nil {
-		return err
-	}
+	fatal(n.Publish(ctx, v))
+	u := must(l.newUpdating(ctx, object, n.valueFiles([]*harness.Volume{v})))
 	defer func() { err = errors.Join(err, u.close()) }()
-	plugin, err := n.subject()
-	if err != nil {
-		return err
-	}
+	plugin := must(n.subject())
 	updates := scaled(l, 20, 200)
 	return l.reportCosts(ctx, plugin, "update.beside_", updates, func() error { return u.sendAll(ctx, updates) })
 }
 
-// runFanout is B3: one object in a volume of each of a node's pods. An update is timed from the event of a bare watch
-// until a reader has read it through the last of the volumes.
+// runFanout is B3.
 func runFanout(ctx context.Context, l *lab) (err error) {
-	if err := l.create(ctx, 1, always(before)); err != nil {
-		return err
-	}
-	n, err := l.newNode(ctx, asPlugin, "node")
-	if err != nil {
-		return err
-	}
+	fatal(l.create(ctx, 1, always(before)))
+	n := must(l.newNode(ctx, asPlugin, "node"))
 	all := asPlugin.volumes(fanoutVolumes, 1)
-	if err := n.publishAll(ctx, all, 16); err != nil {
-		return err
-	}
+	fatal(n.publishAll(ctx, all, 16))
 	// One watch serves all of them, and goes on to; the bare one is not there yet, or no more.
 	counts := func() error { return errors.Join(l.watched(ctx, 1), n.mounted(len(all))) }
-	if err := eventually(ctx, counts); err != nil {
-		return err
-	}
-	u, err := l.newUpdating(ctx, objectName(0), n.valueFiles(all))
-	if err != nil {
-		return err
-	}
+	fatal(eventually(ctx, counts))
+	u := must(l.newUpdating(ctx, objectName(0), n.valueFiles(all)))
 	err = u.send(ctx, scaled(l, 5, 200), fanoutInterval)
 	if err == nil {
 		err = u.await(ctx, func(name string) string { return "fanout." + name })
 	}
-	if err := errors.Join(err, u.close()); err != nil {
-		return err
-	}
+	fatal(errors.Join(err, u.close()))
 	last := make([]time.Duration, u.sent)
 	for _, t := range u.shown {
 		for i, took := range t.after(u.told.moments()) {
 			last[i] = max(last[i], took)
 		}
 	}
-	err = errors.Join(n.show(all, always(state(u.sent-1))), eventually(ctx, counts),
-		l.report.Samples("fanout.last_ms", "ms", measure.Milliseconds(last)))
-	if err != nil {
-		return err
-	}
-	floor, err := l.floorOfMany(ctx, len(all), u.sent)
+	fatal(errors.Join(n.show(all, always(state(u.sent-1))), eventually(ctx, counts),
+		l.report.Samples("fanout.last_ms", "ms", measure.Milliseconds(last))))
+	floor, err := l.floor(ctx, "fanout.floor_ms", len(all), u.sent)
 	l.report.Value("fanout.floor_ratio", "ratio", l.report.P50("fanout.last_ms")/floor)
 	return err
 }
@@ -188,7 +132,6 @@ type updating struct {
 	ended chan struct{}
 }
 
-// newUpdating begins to watch and to read. The caller closes it.
 func (l *lab) newUpdating(ctx context.Context, object string, files []string) (*updating, error) {
 	u := &updating{lab: l, object: object, told: &timeline{}, ended: make(chan struct{})}
 	var err error
@@ -219,14 +162,12 @@ func (u *updating) close() error {
 	return u.Close()
 }
 
-// send sends so many updates more.
 func (u *updating) send(ctx context.Context, updates int, interval time.Duration) error {
 	first := u.sent
 	u.sent += updates
 	return u.updateSteadily(ctx, updates, interval, func(i int) (object, value string) { return u.object, state(first + i) })
 }
 
-// sendAll sends so many updates more, and waits until all were seen.
 func (u *updating) sendAll(ctx context.Context, updates int) error {
 	if err := u.send(ctx, updates, updateInterval); err != nil {
 		return err
@@ -234,7 +175,6 @@ func (u *updating) sendAll(ctx context.Context, updates int) error {
 	return u.settle(ctx)
 }
 
-// settle waits until the last update was seen by all.
 func (u *updating) settle(ctx context.Context) error {
 	return eventually(ctx, func() error {
 		for i, t := range slices.Concat([]*timeline{u.told}, u.shown) {

@@ -86,7 +86,6 @@ func Renew(path string, results []Result) error {
 	return os.Rename(path+".tmp", path)
 }
 
-// thisMachine describes the machine that the program runs on.
 func thisMachine() (Machine, error) {
 	var name unix.Utsname
 	var info unix.Sysinfo_t

@@ -28,6 +28,14 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
+// valueKey is the key whose value tells the states of an object apart.
+const valueKey = "value"
+
+// object is the i-th ConfigMap of the benchmarks.
+func object(i int) volume.Ref {
+	return volume.Ref{Kind: volume.ConfigMap, Namespace: "bench", Name: fmt.Sprint("object-", i)}
+}
+
 func main() {
 	if err := run(context.Background(), os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "FAIL:", err)
@@ -38,9 +46,6 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("reference", flag.ContinueOnError)
 	kubeconfig := flags.String("kubeconfig", "", "how to reach the API server")
-	namespace := flags.String("namespace", "", "where the ConfigMaps are")
-	prefix := flags.String("prefix", "", "what their names begin with, before a number")
-	key := flags.String("key", "", "the key whose value tells their states apart")
 	socket := flags.String("listen", "", "unix socket to serve on")
 	opening := flags.Int("opening", 0, "how many watches and lists to open at once; 0: any number")
 	count := flags.Int("count", 0, "how many to follow")
@@ -57,15 +62,12 @@ func run(ctx context.Context, args []string) error {
 	if *opening > 0 {
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next, make(chan struct{}, *opening)} })
 	}
-	known := &knowledge{key: *key, last: map[string]seen{}}
+	known := &knowledge{last: map[string]seen{}}
 	start := follow
 	if *own {
 		start = followOwn
 	}
-	err = start(ctx, config, known, *count, func(i int) volume.Ref {
-		return volume.Ref{Kind: volume.ConfigMap, Namespace: *namespace, Name: fmt.Sprint(*prefix, i)}
-	})
-	if err != nil {
+	if err := start(ctx, config, known, *count); err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
@@ -79,14 +81,13 @@ func run(ctx context.Context, args []string) error {
 	return server.Serve(listener)
 }
 
-// follow follows the ConfigMaps with client-go's reflectors.
-func follow(ctx context.Context, config *rest.Config, known *knowledge, count int, name func(i int) volume.Ref) error {
+func follow(ctx context.Context, config *rest.Config, known *knowledge, count int) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
 	}
 	for i := range count {
-		ref := name(i)
+		ref := object(i)
 		lw := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", ref.Namespace, func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, ref.Name).String()
 		})
@@ -104,12 +105,10 @@ type seen struct {
 
 // knowledge is the last state seen of each object, by name. mu guards it.
 type knowledge struct {
-	key  string
 	mu   sync.Mutex
 	last map[string]seen
 }
 
-// note notes the state of an object that has one now.
 func (k *knowledge) note(name, state string) {
 	at := time.Now().UnixNano()
 	k.mu.Lock()
@@ -125,7 +124,6 @@ func (k *knowledge) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(k.last) // to a client that has gone
 }
 
-// store is the store of client-go with a look at what goes in.
 type store struct {
 	cache.Store
 	known *knowledge
@@ -144,7 +142,7 @@ func (s store) see(all ...any) error {
 		if !ok {
 			return fmt.Errorf("%T: want a ConfigMap", obj)
 		}
-		s.known.note(cm.Name, cm.Data[s.known.key])
+		s.known.note(cm.Name, cm.Data[valueKey])
 	}
 	return nil
 }

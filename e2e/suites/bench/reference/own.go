@@ -14,7 +14,7 @@ import (
 )
 
 // followOwn follows the ConfigMaps with refvol's own reflectors, for one pod that nothing else is known of.
-func followOwn(ctx context.Context, config *rest.Config, known *knowledge, count int, name func(i int) volume.Ref) error {
+func followOwn(ctx context.Context, config *rest.Config, known *knowledge, count int) error {
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return err
@@ -33,11 +33,11 @@ func followOwn(ctx context.Context, config *rest.Config, known *knowledge, count
 	pod := volume.Pod{Namespace: "bench", Name: "own", UID: "own"}
 	m.Subscribe(func(_ volume.ServiceAccount, ref volume.Ref) {
 		if obj, err := m.GetObject(pod, ref); err == nil {
-			known.note(ref.Name, string(obj.Data[known.key]))
+			known.note(ref.Name, string(obj.Data[valueKey]))
 		}
 	})
 	for i := range count {
-		m.RegisterPod(pod, fmt.Sprint("volume-", i), []volume.Ref{name(i)})
+		m.RegisterPod(pod, fmt.Sprint("volume-", i), []volume.Ref{object(i)})
 	}
 	go func() { _ = m.Run(ctx) }() // it fails only if it runs twice
 	return nil

@@ -15,7 +15,6 @@ import (
 // step is a part of an update, and a function that is on the stack only then. The first step that matches counts.
 type step struct{ name, function string }
 
-// ofWorker are the steps of the goroutine of the pod.
 func ofWorker() []step {
 	return []step{
 		{"prune", "pkg/writer.Prune"},
@@ -103,7 +102,6 @@ func Read(from io.Reader) (steps, calls map[string]Total, err error) {
 	}
 }
 
-// change follows one change of the goroutine's state.
 func (g *routine) change(event trace.Event, calls map[string]Total) {
 	change := event.StateTransition()
 	from, to := change.Goroutine()
@@ -156,7 +154,6 @@ func add(to map[string]Total, name string, t Total) {
 	to[name] = Total{now.Own + t.Own, now.Calls + t.Calls, now.Count + t.Count}
 }
 
-// functions returns the functions of a stack, the innermost first.
 func functions(stack trace.Stack) (names []string) {
 	for frame := range stack.Frames() {
 		names = append(names, frame.Func)
