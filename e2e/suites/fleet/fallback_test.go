@@ -23,16 +23,10 @@ import (
 func TestThroughProxy(t *testing.T) {
 	w := newWorld(t)
 	w.node("node-1").publish("live")
-	target, err := url.Parse(shared.Config().Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	target := must(url.Parse(shared.Config().Host))(t)
 	config := rest.AnonymousClientConfig(shared.Config())
 	config.NextProtos = []string{"http/1.1"} // HTTP/2 has no upgrades
-	transport, err := rest.TransportFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	transport := must(rest.TransportFor(config))(t)
 	var read, refused, upgraded atomic.Int32
 	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(target)
@@ -63,18 +57,13 @@ func TestThroughProxy(t *testing.T) {
 	}))
 	defer server.Close()
 
-	kubeconfig, err := clientcmd.LoadFromFile(shared.caller)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kubeconfig := must(clientcmd.LoadFromFile(shared.caller))(t)
 	for _, cluster := range kubeconfig.Clusters {
 		cluster.Server, cluster.TLSServerName = server.URL, ""
 		cluster.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	}
 	w.caller = filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*kubeconfig, w.caller); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, clientcmd.WriteToFile(*kubeconfig, w.caller))
 	v, r := w.converged()
 	if read.Load() != 2 {
 		t.Errorf("the Secret was read %d times, want before and after the plugin was asked", read.Load())

@@ -5,7 +5,6 @@ package fleet
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -20,7 +19,6 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// pluginNamespace is where the manifests put the plugin.
 const pluginNamespace = "refvol-system"
 
 // suite is what all tests share. The tests run one after the other: the commands look at all nodes.
@@ -64,11 +62,7 @@ func newSuite(ctx context.Context) (_ *suite, err error) {
 	if s.command, err = harness.BuildKubectlRefvol(ctx, s.dir, os.Stderr); err != nil {
 		return s, err
 	}
-	binaries, err := harness.BuildControlPlane(ctx, os.Stderr)
-	if err != nil {
-		return s, err
-	}
-	if s.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{Binaries: binaries}); err != nil {
+	if s.ControlPlane, err = harness.StartControlPlane(ctx, os.Stderr); err != nil {
 		return s, err
 	}
 	s.kubeconfig = filepath.Join(s.dir, "plugin.kubeconfig")
@@ -86,35 +80,38 @@ func (s *suite) stop() error {
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// callerAccount is who runs the commands.
 const callerAccount = "operator"
 
 // grant gives the caller what deploy/kubectl-refvol does, and nothing else.
 func (s *suite) grant(ctx context.Context) error {
-	clusterRole, role, err := readRoles()
+	repo, err := harness.Repository()
 	if err != nil {
 		return err
 	}
-	if _, err := s.Client().RbacV1().ClusterRoles().Create(ctx, clusterRole, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create the caller's ClusterRole: %w", err)
+	f, err := os.Open(filepath.Join(repo, "deploy", "kubectl-refvol", "rbac.yaml"))
+	if err != nil {
+		return err
 	}
-	_, err = s.Client().RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+	defer f.Close()
+	clusterRole, role := &rbacv1.ClusterRole{}, &rbacv1.Role{}
+	documents := yaml.NewYAMLOrJSONDecoder(f, 4096)
+	if err := errors.Join(documents.Decode(clusterRole), documents.Decode(role)); err != nil {
+		return err
+	}
+	_, made := s.Client().RbacV1().ClusterRoles().Create(ctx, clusterRole, metav1.CreateOptions{})
+	_, bound := s.Client().RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: callerAccount}, Subjects: caller(),
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: clusterRole.Name},
 	}, metav1.CreateOptions{})
-	if err := errors.Join(err, s.grantIn(ctx, role.Namespace, role)); err != nil {
-		return fmt.Errorf("bind the caller's roles: %w", err)
-	}
 	s.caller = filepath.Join(s.dir, "caller.kubeconfig")
 	_, err = harness.MakeAccount(ctx, s.ControlPlane, callerAccount, s.caller)
-	return err
+	return errors.Join(made, bound, s.grantIn(ctx, role.Namespace, role), err)
 }
 
 func caller() []rbacv1.Subject {
 	return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: pluginNamespace, Name: callerAccount}}
 }
 
-// grantIn gives the caller a Role.
 func (s *suite) grantIn(ctx context.Context, namespace string, role *rbacv1.Role) error {
 	_, err := s.Client().RbacV1().Roles(namespace).Create(ctx, role, metav1.CreateOptions{})
 	_, bindErr := s.Client().RbacV1().RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{
@@ -124,34 +121,14 @@ func (s *suite) grantIn(ctx context.Context, namespace string, role *rbacv1.Role
 	return errors.Join(err, bindErr)
 }
 
-func readRoles() (*rbacv1.ClusterRole, *rbacv1.Role, error) {
-	repo, err := harness.Repository()
-	if err != nil {
-		return nil, nil, err
-	}
-	f, err := os.Open(filepath.Join(repo, "deploy", "kubectl-refvol", "rbac.yaml"))
-	if err != nil {
-		return nil, nil, err
-	}
-	defer f.Close()
-	clusterRole, role := &rbacv1.ClusterRole{}, &rbacv1.Role{}
-	documents := yaml.NewYAMLOrJSONDecoder(f, 4096)
-	return clusterRole, role, errors.Join(documents.Decode(clusterRole), documents.Decode(role))
-}
-
 // newNamespace makes a namespace in which the caller may get Secrets.
 func newNamespace(t *testing.T) string {
 	t.Helper()
-	ns, err := shared.Client().CoreV1().Namespaces().Create(t.Context(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "fl-"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := must(shared.Client().CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "fl-"}}, metav1.CreateOptions{}))(t)
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "read"}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
 	}}
-	if err := shared.grantIn(t.Context(), ns.Name, role); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, shared.grantIn(t.Context(), ns.Name, role))
 	return ns.Name
 }

@@ -7,7 +7,13 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/e2e/tools/kubelet"
+	"github.com/refvol/refvol/internal/leak"
 )
 
 // bound is three times what the answer of 200 plugins is to take, for a machine that does other things too.
@@ -37,10 +43,11 @@ func TestManyPlugins(t *testing.T) {
 		return
 	}
 	t.Logf("%d plugins started in %s", plugins, time.Since(began).Round(time.Second))
-	version := w.change()
+	changed := must(shared.Client().CoreV1().Secrets(w.namespace).Patch(t.Context(), "db", types.MergePatchType,
+		[]byte(`{"stringData":{"password":"`+leak.Value+` again"}}`), metav1.PatchOptions{}))(t)
 	v, r := w.converged()
-	if r.status != 0 || !v.Converged || v.Nodes != plugins || v.Volumes != plugins || v.Showing != plugins || v.Current.ResourceVersion != version {
-		t.Errorf("got %+v, want %d of each, at version %s", v, plugins, version)
+	if r.status != 0 || !v.Converged || v.Nodes != plugins || v.Volumes != plugins || v.Showing != plugins || v.Current.ResourceVersion != changed.ResourceVersion {
+		t.Errorf("got %+v, want %d of each, at version %s", v, plugins, changed.ResourceVersion)
 	}
 	t.Logf("converged over %d plugins: %s", plugins, r.took.Round(time.Millisecond))
 	if r.took > bound {
@@ -53,5 +60,26 @@ func TestManyPlugins(t *testing.T) {
 	last := fmt.Sprintf("\n%d volumes on %d nodes, 0 abnormal\n", plugins, plugins)
 	if status.status != 1 || status.stderr != notReady || !strings.HasSuffix(status.stdout, last) {
 		t.Errorf("status %d: %s\n%s", status.status, status.stderr, status.stdout)
+	}
+}
+
+// TestNoNodeIsLeftOut: a node is named of which it isn't known what it shows: it has no kubelet, nothing on the plugin's port, or no plugin.
+func TestNoNodeIsLeftOut(t *testing.T) {
+	w := newWorld(t)
+	w.node("good").publish("live")
+	cutOff := kubelet.NodeAt("cut-off", 1) // nothing listens there
+	cutOff.Status.Conditions[0].Status = corev1.ConditionUnknown
+	w.register(cutOff)
+	w.pluginPod("cut-off", "")
+	w.registerHere("refused")
+	w.pluginPod("refused", "")
+	w.registerHere("registered")
+	for _, args := range [][]string{{"converged", "secret/db", "-n", w.namespace, fmt.Sprint("--timeout=", bound)}, {"status"}} {
+		r := w.run(append(args, "--plugin-timeout=2s")...)
+		for _, name := range []string{"cut-off", "refused", "registered"} {
+			if r.status != 1 || !strings.Contains(r.stdout, name) {
+				t.Errorf("%q: status %d, want 1, and node %s in\n%s%s", args, r.status, name, r.stdout, r.stderr)
+			}
+		}
 	}
 }

@@ -34,25 +34,8 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, kubelets: kubelet.Start(), namespace: newNamespace(t), caller: shared.caller}
 	t.Cleanup(w.kubelets.Close)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{"password": leak.Value}}
-	if _, err := shared.Client().CoreV1().Secrets(w.namespace).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(shared.Client().CoreV1().Secrets(w.namespace).Create(t.Context(), secret, metav1.CreateOptions{}))(t)
 	return w
-}
-
-// change writes the Secret anew, and returns its resourceVersion.
-func (w *world) change() string {
-	w.t.Helper()
-	secrets := shared.Client().CoreV1().Secrets(w.namespace)
-	secret, err := secrets.Get(w.t.Context(), "db", metav1.GetOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	secret.Data["password"] = []byte(leak.Value + secret.ResourceVersion)
-	if secret, err = secrets.Update(w.t.Context(), secret, metav1.UpdateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
-	return secret.ResourceVersion
 }
 
 // cleanUp calls f when the test has ended, with a context that has not.
@@ -64,31 +47,20 @@ func (w *world) cleanUp(f func(context.Context) error) {
 	})
 }
 
-// putPod stores a pod as it is until the end of the test.
 func (w *world) putPod(pod *corev1.Pod) {
 	w.t.Helper()
-	if err := shared.PutPod(w.t.Context(), pod); err != nil {
-		w.t.Fatal(err)
-	}
+	fatal(w.t, shared.PutPod(w.t.Context(), pod))
 	w.cleanUp(func(ctx context.Context) error { return shared.DeletePod(ctx, pod.Namespace, pod.Name) })
 }
 
-// register makes a node with the driver.
 func (w *world) register(node *corev1.Node) {
 	w.t.Helper()
-	created, err := shared.Client().CoreV1().Nodes().Create(w.t.Context(), node, metav1.CreateOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	created := must(shared.Client().CoreV1().Nodes().Create(w.t.Context(), node, metav1.CreateOptions{}))(w.t)
 	created.Status = node.Status
-	if _, err := shared.Client().CoreV1().Nodes().UpdateStatus(w.t.Context(), created, metav1.UpdateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	must(shared.Client().CoreV1().Nodes().UpdateStatus(w.t.Context(), created, metav1.UpdateOptions{}))(w.t)
 	csiNode := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
 	csiNode.Spec.Drivers = []storagev1.CSINodeDriver{{Name: harness.DriverName, NodeID: node.Name}}
-	if _, err := shared.Client().StorageV1().CSINodes().Create(w.t.Context(), csiNode, metav1.CreateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	must(shared.Client().StorageV1().CSINodes().Create(w.t.Context(), csiNode, metav1.CreateOptions{}))(w.t)
 	w.cleanUp(func(ctx context.Context) error {
 		return errors.Join(shared.Client().CoreV1().Nodes().Delete(ctx, node.Name, metav1.DeleteOptions{}),
 			shared.Client().StorageV1().CSINodes().Delete(ctx, node.Name, metav1.DeleteOptions{}))
@@ -98,10 +70,7 @@ func (w *world) register(node *corev1.Node) {
 // registerHere makes a node with the driver, whose kubelet is the world's.
 func (w *world) registerHere(name string) {
 	w.t.Helper()
-	node, err := w.kubelets.Node(name)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	node := must(w.kubelets.Node(name))(w.t)
 	w.register(node)
 }
 
@@ -125,29 +94,21 @@ func runningPod(namespace, name, node string) *corev1.Pod {
 	}
 }
 
-// node is one with a plugin.
 type node struct {
 	*harness.Plugin
 	w    *world
 	name string
 }
 
-// node starts a plugin.
 func (w *world) node(name string) *node {
 	w.t.Helper()
 	w.registerHere(name)
-	dir, err := os.MkdirTemp("", "refvol-node-")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	dir := must(os.MkdirTemp("", "refvol-node-"))(w.t)
 	w.cleanUp(func(context.Context) error { return os.RemoveAll(dir) })
-	plugin, err := harness.StartPlugin(w.t.Context(), harness.PluginOptions{
+	plugin := must(harness.StartPlugin(w.t.Context(), harness.PluginOptions{
 		Binary: shared.plugin, Kubeconfig: shared.kubeconfig, Dir: dir, Pods: shared.ControlPlane, NodeName: name,
 		Args: []string{"--status-address=127.0.0.1:0", "-v=0"},
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	}))(w.t)
 	n := &node{plugin, w, name}
 	w.cleanUp(func(context.Context) error { return n.Close() })
 	address, err := n.StatusAddress()
@@ -158,13 +119,10 @@ func (w *world) node(name string) *node {
 	return n
 }
 
-// publish starts a pod with a volume that shows the Secret.
 func (n *node) publish(pod string) *harness.Volume {
 	n.w.t.Helper()
 	v := harness.NewVolume(n.w.namespace, pod, map[string]string{"secret": "db"})
-	if err := n.Publish(n.w.t.Context(), v); err != nil {
-		n.w.t.Fatal(err)
-	}
+	fatal(n.w.t, n.Publish(n.w.t.Context(), v))
 	stored, err := shared.Pod(n.w.t.Context(), n.w.namespace, pod)
 	if err != nil || stored.UID != types.UID(v.UID) {
 		n.w.t.Fatalf("the pod of the volume: %v, %v", stored, err)
@@ -174,14 +132,12 @@ func (n *node) publish(pod string) *harness.Volume {
 	return v
 }
 
-// result is how a command ended.
 type result struct {
 	stdout, stderr string
 	status         int
 	took           time.Duration
 }
 
-// run runs the command.
 func (w *world) run(args ...string) result {
 	w.t.Helper()
 	began := time.Now()
@@ -191,7 +147,6 @@ func (w *world) run(args ...string) result {
 	return result{stdout, stderr, status, took}
 }
 
-// converged asks about the Secret.
 func (w *world) converged(args ...string) (fleet.Result, result) {
 	w.t.Helper()
 	r := w.run(append([]string{"converged", "secret/db", "-n", w.namespace, "-o", "json"}, args...)...)
@@ -200,4 +155,20 @@ func (w *world) converged(args ...string) (fleet.Result, result) {
 		w.t.Fatalf("status %d, %v\n%s\n%s", r.status, err, r.stdout, r.stderr)
 	}
 	return v, r
+}
+
+// must returns a value, or ends the test because of the error: must(f())(t).
+func must[T any](value T, err error) func(t *testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		fatal(t, err)
+		return value
+	}
+}
+
+func fatal(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
