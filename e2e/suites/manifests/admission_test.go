@@ -33,7 +33,6 @@ func variants() []variant {
 
 func (v variant) name() string { return strings.Join(v.components, "+") }
 
-// across says that the plugin runs with --cross-namespace.
 func (v variant) across() bool { return len(v.options) > 0 }
 
 // refused are the volumes that both the plugin and the policy of the variant refuse.
@@ -41,10 +40,8 @@ func (v variant) refused() []refusal {
 	return slices.DeleteFunc(refused(), func(r refusal) bool { return r.forbidsAcross && v.across() })
 }
 
-// attributes are those of a volume, by name.
 type attributes = map[string]string
 
-// inline is a volume of the driver.
 func inline(a attributes) corev1.Volume {
 	yes := true
 	return corev1.Volume{Name: "settings", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
@@ -68,7 +65,6 @@ func podWith(name string, volumes ...corev1.Volume) *corev1.Pod {
 	}
 }
 
-// try has the API server judge a pod.
 func try(ctx context.Context, pod *corev1.Pod) error {
 	_, err := shared.Client().CoreV1().Pods(consumer).Create(ctx, pod, dryRun())
 	return err
@@ -97,11 +93,8 @@ func awaitRefusal(t *testing.T, pod *corev1.Pod, text string) {
 func TestAdmission(t *testing.T) {
 	for _, v := range variants() {
 		t.Run(v.name(), func(t *testing.T) {
-			old, err := shared.Client().CoreV1().Pods(consumer).Create(t.Context(),
-				podWith("old", inline(attributes{"bogus": "x"})), metav1.CreateOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			old := must(shared.Client().CoreV1().Pods(consumer).Create(t.Context(),
+				podWith("old", inline(attributes{"bogus": "x"})), metav1.CreateOptions{}))(t)
 			enforce(t, v)
 			t.Run("speaks as the plugin", func(t *testing.T) { speaksAsThePlugin(t, v) })
 			t.Run("lets through", func(t *testing.T) { letsThrough(t, v) })
@@ -163,12 +156,8 @@ func letsThrough(t *testing.T, v variant) {
 func leavesAlone(t *testing.T, pod *corev1.Pod) {
 	pods := shared.Client().CoreV1().Pods(consumer)
 	pod.Labels = map[string]string{"changed": "yes"}
-	if _, err := pods.Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
-		t.Error(err)
-	}
-	if err := pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
-		t.Error(err)
-	}
+	must(pods.Update(t.Context(), pod, metav1.UpdateOptions{}))(t)
+	fatal(t, pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{}))
 }
 
 // wantParsed wants the plugin's parser to take a volume of the driver.
@@ -182,7 +171,6 @@ func wantParsed(t *testing.T, v *corev1.Volume, of variant) {
 	}
 }
 
-// knowsEveryAttribute has the plugin list the attributes that it knows.
 func knowsEveryAttribute(t *testing.T) {
 	_, err := volume.Parse(attributes{"bogus": "x"}, volume.Pod{Namespace: consumer})
 	if err == nil {
@@ -204,7 +192,6 @@ func knowsEveryAttribute(t *testing.T) {
 	}
 }
 
-// judgesExamples applies each of them, for real.
 func judgesExamples(t *testing.T, v variant) {
 	files, err := filepath.Glob(filepath.Join(shared.deploy, "examples", "*.yaml"))
 	if err != nil || len(files) < 5 {

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
+	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -13,10 +13,6 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// pace is how often a test asks the API server.
-const pace = 50 * time.Millisecond
-
-// refusal is a volume that plugin and policy refuse.
 type refusal struct {
 	name string
 	attributes
@@ -99,7 +95,7 @@ func accepted(across bool) map[string]*corev1.Pod {
 			"defaultMode": "0400", "uid": "1", "gid": "2", "updatePolicy": "Pinned", "writeStrategy": "InPlace", "onDelete": "Remove", "directories": "[tls]",
 		})),
 		"secret": podWith("app", inline(attributes{"secret": "db"})),
-		"volume": podWith("app", inline(attributes{"volume": "own-1", "defaultMode": "0400"}), ownVolume()),
+		"volume": podWith("app", inline(attributes{"volume": "own-1", "defaultMode": "0400"}), empty("own")),
 		"modes":  podWith("app", inline(attributes{"secret": "db", "defaultMode": "00"}), inline(attributes{"secret": "db", "defaultMode": "00777"})),
 		"sources of every kind": podWith("app", inline(attributes{
 			"sources": `
@@ -147,11 +143,6 @@ func largest() attributes {
 	return attributes{name: text.String()}
 }
 
-// ownVolume is the pod's own volume "own", which podWith calls own-1.
-func ownVolume() corev1.Volume {
-	return corev1.Volume{Name: "own", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
-}
-
 func repeat(n int, a attributes) []corev1.Volume {
 	var all []corev1.Volume
 	for range n {
@@ -160,11 +151,68 @@ func repeat(n int, a attributes) []corev1.Volume {
 	return all
 }
 
-// each returns the errors that a parser's error is made of.
 func each(err error) []error {
 	var several utilerrors.Aggregate
 	if errors.As(err, &several) {
 		return several.Errors()
 	}
 	return []error{err}
+}
+
+const policyName = "refvol-volumes"
+
+// beyond are volumes that the policy refuses and the plugin does not; name is the text.
+func beyond() map[string]refusal {
+	const notHere = "this node's plugin shows no objects of others (--cross-namespace)"
+	const kubelets = "volumeAttributes: Forbidden: attributes under csi.storage.k8s.io/ are the kubelet's own"
+	return map[string]refusal{
+		"a token of the author's own": {name: kubelets, attributes: attributes{
+			"configMap": "app", "csi.storage.k8s.io/serviceAccount.tokens": "{}",
+		}},
+		"a volume that the pod lacks": {name: `volume: the pod has no volume "none"`, attributes: attributes{"volume": "none"}},
+		"another pod's name":          {name: kubelets, attributes: attributes{"configMap": "app", "csi.storage.k8s.io/pod.name": "other"}},
+		"the pod's own namespace":     {name: notHere, forbidsAcross: true, attributes: attributes{"sources": "[{secret: {name: db, namespace: " + consumer + "}}]"}},
+		"the word in a value":         {name: notHere, forbidsAcross: true, attributes: attributes{"sources": "[{secret: {name: namespace}}]"}},
+		"a backslash in a value":      {name: notHere, forbidsAcross: true, attributes: attributes{"sources": `[{"secret": {"name": "d\u0062"}}]`}},
+		"a lookalike of a field path": {name: notHere, forbidsAcross: true, attributes: attributes{"sources": "[{secret: {name: nmetadata.namespaceamespace}}]"}},
+	}
+}
+
+// refusesMoreThanThePlugin: what the kubelet sets is not the author's to set, and where
+// the policy can't tell what YAML says it is strict.
+func refusesMoreThanThePlugin(t *testing.T, v variant) {
+	for name, test := range beyond() {
+		t.Run(name, func(t *testing.T) {
+			inline := test.volume()
+			wantParsed(t, &inline, v)
+			err := try(t.Context(), podWith("app", inline))
+			if test.forbidsAcross && v.across() {
+				wantRefusal(t, err)
+			} else {
+				wantRefusal(t, err, "volume settings: ", test.name)
+			}
+		})
+	}
+}
+
+// namesEveryVolume: a refusal tells which of a pod's volumes it is about.
+func namesEveryVolume(t *testing.T, v variant) {
+	good := inline(attributes{"configMap": "app"})
+	for _, bad := range append(v.refused()[:3], refusal{attributes: attributes{"secret": "s", "csi.storage.k8s.io/x": "y"}}) {
+		pod := podWith("app", good, bad.volume(), good, bad.volume())
+		wantRefusal(t, try(t.Context(), pod), "settings-1", "settings-3")
+	}
+	wantRefusal(t, try(t.Context(), podWith("app", good, good)))
+}
+
+// hasAMessageForOddNames: where a name would make the text too long or of several lines,
+// the API server takes the plain one.
+func hasAMessageForOddNames(t *testing.T) {
+	many := attributes{"configMap": "app"}
+	for i := range 200 {
+		many[fmt.Sprintf("unknown-%d", i)] = "x"
+	}
+	for _, odd := range []attributes{many, {"configMap": "app", "a\nb": "x"}} {
+		wantRefusal(t, try(t.Context(), podWith("app", inline(odd))), "denied request: unknown attribute")
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
@@ -22,13 +23,8 @@ const kinds = "clusterroles,clusterrolebindings,roles,rolebindings,daemonsets,cs
 // kustomization returns the directory of one that puts components on the base.
 func kustomization(t *testing.T, components ...string) string {
 	t.Helper()
-	dir, err := os.MkdirTemp(shared.dir, "kustomization-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := harness.Kustomization(dir, components...); err != nil {
-		t.Fatal(err)
-	}
+	dir := must(os.MkdirTemp(shared.dir, "kustomization-"))(t)
+	fatal(t, harness.Kustomization(dir, components...))
 	return dir
 }
 
@@ -38,12 +34,8 @@ func install(t *testing.T, components ...string) {
 	t.Helper()
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		if _, err := shared.kubectl(ctx, "delete", "--all-namespaces", "--selector=app.kubernetes.io/name=refvol-plugin", kinds); err != nil {
-			t.Error(err)
-		}
-		if err := harness.Poll(ctx, soon, pace, func() error { return untouched(ctx) }); err != nil {
-			t.Error(err)
-		}
+		must(shared.kubectl(ctx, "delete", "--all-namespaces", "--selector=app.kubernetes.io/name=refvol-plugin", kinds))(t)
+		fatal(t, harness.Poll(ctx, soon, 50*time.Millisecond, func() error { return untouched(ctx) }))
 	})
 	mustKubectl(t, "apply", "--kustomize="+kustomization(t, components...))
 }
@@ -64,10 +56,7 @@ func untouched(ctx context.Context) error {
 // TestEveryComponentIsAccepted: the API server takes all objects of sets that together have every
 // component.
 func TestEveryComponentIsAccepted(t *testing.T) {
-	entries, err := os.ReadDir(filepath.Join(shared.deploy, "components"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must(os.ReadDir(filepath.Join(shared.deploy, "components")))(t)
 	common := []string{"admission", "admission-read-only", "flow-schema", "live", "live-node-selector", "metrics", "network-policy", "restart", "restart-metrics", "staged", "startup-taint"}
 	sets := [][]string{
 		append(slices.Clone(common), "node-identity", "cache"),
@@ -79,7 +68,9 @@ func TestEveryComponentIsAccepted(t *testing.T) {
 			t.Errorf("no set has the component %s", entry.Name())
 		}
 	}
-	definePrometheus(t)
+	// The fields of the Prometheus operator's kinds are compared with the operator's own types in the tests of deploy.
+	have(t, harness.PrometheusKinds)
+	mustKubectl(t, "wait", "--for=condition=Established", "--timeout=1m", "customresourcedefinitions", "--all")
 	for _, set := range sets {
 		t.Run(strings.Join(set, "+"), func(t *testing.T) {
 			applied := mustKubectl(t, "apply", "--dry-run=server", "--validate=strict", "--output=name", "--kustomize="+kustomization(t, set...))
@@ -88,21 +79,4 @@ func TestEveryComponentIsAccepted(t *testing.T) {
 			}
 		})
 	}
-}
-
-// definePrometheus defines the kinds of the Prometheus operator: their fields are compared with the
-// operator's own types in the tests of deploy.
-func definePrometheus(t *testing.T) {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "definitions.yaml")
-	if err := os.WriteFile(file, []byte(harness.PrometheusKinds), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	mustKubectl(t, "apply", "--filename="+file)
-	mustKubectl(t, "wait", "--for=condition=Established", "--timeout=1m", "--filename="+file)
-	t.Cleanup(func() {
-		if _, err := shared.kubectl(context.WithoutCancel(t.Context()), "delete", "--filename="+file); err != nil {
-			t.Error(err)
-		}
-	})
 }

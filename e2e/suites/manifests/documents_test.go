@@ -18,10 +18,7 @@ import (
 // documented returns the arguments of the kubectl commands of a document that begin with verb.
 func documented(t *testing.T, document, verb string) [][]string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(shared.deploy, "..", "docs", document))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile(filepath.Join(shared.deploy, "..", "docs", document)))(t)
 	var commands [][]string
 	for _, block := range doclines.Blocks(string(text), "sh") {
 		for _, command := range doclines.Commands(block) {
@@ -60,9 +57,7 @@ func TestSwitchKeepsRights(t *testing.T) {
 	}
 	mustKubectl(t, "apply", "--kustomize="+kustomization(t, "node-identity"))
 	settle(t)
-	if err := old(); err != nil {
-		t.Error(err)
-	}
+	fatal(t, old())
 	for _, command := range documented(t, "identity.md", "delete") {
 		mustKubectl(t, command...)
 	}

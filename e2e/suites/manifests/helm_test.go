@@ -17,46 +17,30 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// helm is the client of a release.
-type helm struct{ program, chart string }
-
-// run runs helm as the cluster's admin. The error has what it printed.
-func (h helm) run(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, h.program, append(args, "--namespace="+pluginNamespace)...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+shared.Kubeconfig(), "HOME="+shared.dir, "HELM_DATA_HOME="+shared.dir,
-		"HELM_CONFIG_HOME="+shared.dir, "HELM_CACHE_HOME="+filepath.Join(shared.dir, "cache"))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("helm %q: %w: %s", args, err, out)
-	}
-	return nil
-}
-
-// ofRelease returns the names of the objects of some kinds that the release has.
-func ofRelease(t *testing.T, kinds string) string {
-	t.Helper()
-	return mustKubectl(t, "get", kinds, "--all-namespaces", "--selector=app.kubernetes.io/managed-by=Helm", "--output=name")
-}
-
 // TestFromKustomizeToHelmAndBack goes the way of docs/install.md. No object is made anew, and the plugins' pods stay as they are.
 func TestFromKustomizeToHelmAndBack(t *testing.T) {
 	if harness.Scaled(true, false) {
 		t.Skipf("it runs in the long form (%s=1), because it builds helm", harness.LongVariable)
 	}
-	program, err := harness.BuildHelm(t.Context(), t.TempDir(), os.Stderr)
-	if err != nil {
-		t.Fatal(err)
+	program := must(harness.BuildHelm(t.Context(), t.TempDir(), os.Stderr))(t)
+	helm := func(ctx context.Context, args ...string) error {
+		cmd := exec.CommandContext(ctx, program, append(args, "--namespace="+pluginNamespace)...)
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+shared.Kubeconfig(), "HOME="+shared.dir, "HELM_DATA_HOME="+shared.dir,
+			"HELM_CONFIG_HOME="+shared.dir, "HELM_CACHE_HOME="+filepath.Join(shared.dir, "cache"))
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("helm %q: %w: %s", args, err, out)
+		}
+		return err
 	}
-	h := helm{program: program, chart: filepath.Join(shared.deploy, "charts", "refvol")}
 	components := []string{"node-identity", "admission", "startup-taint", "flow-schema"}
 	install(t, components...)
 	t.Cleanup(func() { // it removes the records, if the test ends on its way
 		ctx := context.WithoutCancel(t.Context())
-		err := h.run(ctx, "uninstall", "refvol", "--no-hooks", "--ignore-not-found")
+		err := helm(ctx, "uninstall", "refvol", "--no-hooks", "--ignore-not-found")
 		// The account stays for other tests, without Helm's label.
 		_, unlabelled := shared.kubectl(ctx, "--namespace="+pluginNamespace, "label", "serviceaccount", pluginAccount, "app.kubernetes.io/managed-by-")
-		if err := errors.Join(err, unlabelled); err != nil {
-			t.Error(err)
-		}
+		fatal(t, errors.Join(err, unlabelled))
 	})
 	objects := func() string {
 		return mustKubectl(t, "get", kinds, "--all-namespaces", "--selector=app.kubernetes.io/name=refvol-plugin",
@@ -64,10 +48,7 @@ func TestFromKustomizeToHelmAndBack(t *testing.T) {
 	}
 	template := func() corev1.PodTemplateSpec {
 		t.Helper()
-		plugin, err := shared.Client().AppsV1().DaemonSets(pluginNamespace).Get(t.Context(), "refvol-plugin", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		plugin := must(shared.Client().AppsV1().DaemonSets(pluginNamespace).Get(t.Context(), "refvol-plugin", metav1.GetOptions{}))(t)
 		return plugin.Spec.Template
 	}
 	all, before := objects(), template()
@@ -80,21 +61,19 @@ func TestFromKustomizeToHelmAndBack(t *testing.T) {
 			t.Errorf("after %s the plugin's pods are made by\n%+v\nwant\n%+v", after, now, before)
 		}
 	}
-	err = h.run(t.Context(), "install", "refvol", h.chart, "--take-ownership", "--force-conflicts",
-		"--set=admission.enabled=true,startupTaint.enabled=true,flowSchema.enabled=true")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, helm(t.Context(), "install", "refvol", filepath.Join(shared.deploy, "charts", "refvol"), "--take-ownership", "--force-conflicts",
+		"--set=admission.enabled=true,startupTaint.enabled=true,flowSchema.enabled=true"))
 	want("helm install")
-	if len(strings.Split(ofRelease(t, kinds), "\n")) != len(strings.Split(all, "\n")) {
-		t.Errorf("the release has\n%s\nwant\n%s", ofRelease(t, kinds), all)
+	released := mustKubectl(t, "get", kinds, "--all-namespaces", "--selector=app.kubernetes.io/managed-by=Helm", "--output=name")
+	if strings.Count(released, "\n") != strings.Count(all, "\n") {
+		t.Errorf("the release has\n%s\nwant\n%s", released, all)
 	}
 	mustKubectl(t, "apply", "--kustomize="+kustomization(t, components...))
 	for _, command := range documented(t, "install.md", "--namespace refvol-system delete secrets") {
 		mustKubectl(t, command...)
 	}
 	want("going back")
-	if err := h.run(t.Context(), "status", "refvol"); err == nil || !strings.Contains(err.Error(), "not found") {
+	if err := helm(t.Context(), "status", "refvol"); err == nil || !strings.Contains(err.Error(), "not found") {
 		t.Errorf("after going back: %v, want no release", err)
 	}
 }

@@ -3,7 +3,6 @@ package manifests
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -33,10 +32,7 @@ func TestLabels(t *testing.T) {
 	on := func(label string) string { return ownNamespace(t, map[string]string{label: "true"}) }
 	s := labels{live: on(liveLabel), restart: on(restartLabel), plain: ownNamespace(t, nil)}
 	makeAccount(t, metav1.NamespaceSystem, s.live)
-	earlier, err := shared.Client().CoreV1().Pods(on(liveLabel)).Create(t.Context(), liveAtOnce(), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	earlier := must(shared.Client().CoreV1().Pods(on(liveLabel)).Create(t.Context(), liveAtOnce(), metav1.CreateOptions{}))(t)
 	live, restart := newLiveTests(t, s), newRestartTests(t, s)
 	s.enforce(t)
 	t.Run("live", live.run)
@@ -45,7 +41,6 @@ func TestLabels(t *testing.T) {
 	t.Run("Pod Security", s.underPodSecurity)
 	t.Run("limits", s.withLimits)
 	t.Run("check", s.checkRestart)
-	t.Run("a webhook", s.withWebhook)
 	t.Run("applied again", s.appliedAgain)
 	t.Run("updated", s.updated)
 	t.Run("large pods are updated", s.largeUpdated)
@@ -60,12 +55,9 @@ func TestLabels(t *testing.T) {
 // ownNamespace makes a namespace, which stays: the API server has no controller that could delete it.
 func ownNamespace(t *testing.T, labels map[string]string) string {
 	t.Helper()
-	made, err := shared.Client().CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
+	made := must(shared.Client().CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "refvol-own-", Labels: labels},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, metav1.CreateOptions{}))(t)
 	makeAccount(t, made.Name, "default")
 	return made.Name
 }
@@ -73,9 +65,7 @@ func ownNamespace(t *testing.T, labels map[string]string) string {
 func makeAccount(t *testing.T, namespace, name string) {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if _, err := shared.Client().CoreV1().ServiceAccounts(namespace).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(shared.Client().CoreV1().ServiceAccounts(namespace).Create(t.Context(), account, metav1.CreateOptions{}))(t)
 }
 
 // before has the API server make the pod of a case while no policy is in force. Where no controller makes the default account, the
@@ -84,17 +74,13 @@ func (s labels) before(t *testing.T, namespace string, pod *corev1.Pod, says ...
 	t.Helper()
 	accounts := map[string]string{metav1.NamespaceSystem: s.live, pluginNamespace: pluginAccount}
 	pod.Spec.ServiceAccountName = cmp.Or(accounts[namespace], pod.Spec.ServiceAccountName)
-	made, err := createdIn(t.Context(), namespace, withFewItems(pod))
+	made, err := createdIn(t.Context(), namespace, pod.DeepCopy())
 	if wantRefusal(t, err, says...); t.Failed() {
 		t.FailNow()
-	}
-	if err == nil {
-		copyItems(made, pod)
 	}
 	return made
 }
 
-// liveAtOnce describes a pod that becomes live.
 func liveAtOnce() *corev1.Pod { return mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a") }
 
 // enforce installs both components until the end of the test, and waits until each of their policies and bindings is in force. The
@@ -121,10 +107,7 @@ func (s labels) enforce(t *testing.T) {
 		})
 	}
 	pods := shared.Client().CoreV1().Pods(s.live)
-	pod, err := pods.Create(t.Context(), liveAtOnce(), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pod := must(pods.Create(t.Context(), liveAtOnce(), metav1.CreateOptions{}))(t)
 	defer s.remove(t)
 	pod.Spec.Containers[0].VolumeMounts[0].Name = "a"
 	harness.Eventually(t, soon, func() error {
@@ -133,7 +116,6 @@ func (s labels) enforce(t *testing.T) {
 	})
 }
 
-// remove deletes the pods of the test's namespaces.
 func (s labels) remove(t *testing.T) {
 	t.Helper()
 	for _, namespace := range []string{s.live, s.plain} {
@@ -144,9 +126,6 @@ func (s labels) remove(t *testing.T) {
 		}
 	}
 }
-
-// orNone is an error to say, also if there was none.
-func orNone(err error) error { return cmp.Or(err, errors.New("no error")) }
 
 func withLabels(pod *corev1.Pod, names ...string) *corev1.Pod {
 	pod.Labels = map[string]string{}
@@ -181,7 +160,6 @@ func outline(pod *corev1.Pod) string {
 	})
 }
 
-// asYAML is the beginning of a value.
 func asYAML(value any) string {
 	text, err := yaml.Marshal(value)
 	if err != nil {

@@ -1,14 +1,17 @@
 package manifests
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"sigs.k8s.io/yaml"
 )
 
-// liveCase is a pod, and what becomes of it in a live namespace.
 type liveCase struct {
 	name string
 	pod  *corev1.Pod
@@ -24,86 +27,58 @@ type liveCase struct {
 // liveCases are all cases but those at limits. In a the pod mounts the native volume a.
 func liveCases(s labels) []liveCase {
 	a := func() []corev1.Volume { return []corev1.Volume{ofConfigMap("a")} }
-	simple := func(change func(*corev1.Pod)) *corev1.Pod { return changed(mounting(a(), "a:/etc/a"), change) }
-	labelled := func(value string) *corev1.Pod {
-		return simple(func(pod *corev1.Pod) { pod.Labels = map[string]string{liveLabel: value} })
+	simple := func(patch string) *corev1.Pod { return merged(mounting(a(), "a:/etc/a"), patch) }
+	labelled := func(value string) *corev1.Pod { return withLabel(simple(""), liveLabel, value) }
+	backup := func(leavesOut string) *corev1.Pod {
+		return simple("metadata: {annotations: {example.com/team: a, " + excludes + ": '" + leavesOut + "'}}")
 	}
 	toA := map[string]string{"a": "refvol-a"}
 	long := strings.Repeat("n", 56)
 	first, second := strings.Repeat("n", 50)+strings.Repeat("a", 13), strings.Repeat("n", 50)+strings.Repeat("b", 13)
-	always := corev1.ContainerRestartPolicyAlways
-	foreign := changedVolume(showing("foreign", attributes{"volume": "a"}), func(v *corev1.CSIVolumeSource) { v.Driver = "csi.example.com" })
+	others := foreign(showing("foreign", attributes{"volume": "a"}))
 	token := corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}
 	downward := []corev1.DownwardAPIVolumeFile{{Path: "name", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}
 	return append([]liveCase{
 		{name: "a ConfigMap", pod: mounting(a(), "a:/etc/a"), moves: toA},
 		{name: "three of four", pod: mounting([]corev1.Volume{ofConfigMap("a"), empty("e"), ofSecret("b"), projecting("c")},
 			"a:/a", "e:/e", "b:/b", "c:/c"), moves: map[string]string{"a": "refvol-a", "b": "refvol-b", "c": "refvol-c"}},
-		{name: "two paths", pod: mounting(a(), "a:/a", "a:/b"), moves: toA},
-		{name: "all kinds of containers", pod: simple(func(pod *corev1.Pod) {
-			pod.Spec.Containers = append(pod.Spec.Containers, container("d", "a:/d"), container("e"))
-			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i"), container("j"), container("k", "a:/k")}
-			pod.Spec.InitContainers[2].RestartPolicy = &always
-		}), moves: toA},
-		{name: "an init container alone", pod: changed(mounting(a()), func(pod *corev1.Pod) {
-			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i")}
-		}), moves: toA},
-		{name: "fields of a mount", pod: simple(func(pod *corev1.Pod) {
-			m := &pod.Spec.Containers[0].VolumeMounts[0]
-			m.ReadOnly, m.RecursiveReadOnly = true, new(corev1.RecursiveReadOnlyIfPossible)
-		}), moves: toA},
-		{name: "a generated name", pod: simple(func(pod *corev1.Pod) { pod.Name, pod.GenerateName = "", "app-" }), moves: toA},
-		{name: "backups leave out a volume already", pod: simple(func(pod *corev1.Pod) {
-			pod.Annotations = map[string]string{"example.com/team": "a", excludes: "cache"}
-		}), moves: toA},
-		{name: "backups leave out the live volume already", pod: simple(func(pod *corev1.Pod) {
-			pod.Annotations = map[string]string{excludes: "refvol-a,cache,"}
-		}), moves: toA},
-		{name: "backups leave out names that contain the live one's", pod: simple(func(pod *corev1.Pod) {
-			pod.Annotations = map[string]string{excludes: "my-refvol-a, refvol-a,refvol-a-2"}
-		}), moves: toA},
-		{name: "equal variables and ports", pod: simple(func(pod *corev1.Pod) {
+		{name: "all kinds of containers", pod: withInit(merged(simple(""), `spec: {containers: [
+			{name: d, image: none, volumeMounts: [{name: a, mountPath: /d}]}, {name: e, image: none}]}`),
+			container("i", "a:/i"), container("j"), sidecar("k", "a:/k")), moves: toA},
+		{name: "an init container alone", pod: withInit(mounting(a()), container("i", "a:/i")), moves: toA},
+		{name: "fields of a mount", pod: simple(`spec: {containers: [
+			{name: c, volumeMounts: [{mountPath: /etc/a, readOnly: true, recursiveReadOnly: IfPossible}]}]}`), moves: toA},
+		{name: "a generated name", pod: simple("metadata: {name: '', generateName: app-}"), moves: toA},
+		{name: "backups leave out a volume already", pod: backup("cache"), moves: toA},
+		{name: "backups leave out the live volume already", pod: backup("refvol-a,cache,"), moves: toA},
+		{name: "backups leave out names that contain the live one's", pod: backup("my-refvol-a, refvol-a,refvol-a-2"), moves: toA},
+		{name: "equal variables and ports", pod: changed(simple(""), func(pod *corev1.Pod) {
 			c := &pod.Spec.Containers[0]
 			c.Env = []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "A", Value: "2"}}
 			c.Ports = []corev1.ContainerPort{{ContainerPort: 80, Name: "a"}, {ContainerPort: 80, Name: "b"}}
 		}), moves: toA},
 
 		{name: "another source, a token", pod: mounting([]corev1.Volume{projecting("a", token)}, "a:/a")},
-		{name: "another source, the downward API", pod: mounting(
-			[]corev1.Volume{projecting("a", corev1.VolumeProjection{DownwardAPI: &corev1.DownwardAPIProjection{Items: downward}})}, "a:/a")},
 		{name: "a volume of the downward API", pod: mounting([]corev1.Volume{{Name: "a", VolumeSource: corev1.VolumeSource{
 			DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: downward},
 		}}}, "a:/a")},
 		{name: "not mounted", pod: mounting(a())},
 		{name: "subPath", pod: mounting(a(), "a:/etc/a/key:key")},
-		{name: "subPathExpr", pod: simple(func(pod *corev1.Pod) {
-			c := &pod.Spec.Containers[0]
-			c.Env, c.VolumeMounts[0].SubPathExpr = []corev1.EnvVar{{Name: "A", Value: "key"}}, "$(A)"
-		})},
-		{name: "subPath, and as a whole in another container", pod: changed(mounting(a(), "a:/etc/a/key:key"), func(pod *corev1.Pod) {
-			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/etc/a")}
-		}), moves: toA},
-		{name: "another driver", pod: mounting([]corev1.Volume{foreign}, "foreign:/a")},
-		{name: "another driver beside", pod: mounting(append(a(), foreign), "foreign:/b", "a:/a"), moves: toA},
-		{name: "Windows by its field", pod: simple(func(pod *corev1.Pod) { pod.Spec.OS = &corev1.PodOS{Name: corev1.Windows} })},
-		{name: "Windows by the node selector", pod: simple(func(pod *corev1.Pod) {
-			pod.Spec.NodeSelector = map[string]string{corev1.LabelOSStable: "windows"}
-		})},
-		{name: "Linux by both", pod: simple(func(pod *corev1.Pod) {
-			pod.Spec.OS, pod.Spec.NodeSelector = &corev1.PodOS{Name: corev1.Linux}, map[string]string{corev1.LabelOSStable: "linux"}
-		}), moves: toA},
+		{name: "subPathExpr", pod: simple(`spec: {containers: [
+			{name: c, env: [{name: A, value: key}], volumeMounts: [{mountPath: /etc/a, subPathExpr: $(A)}]}]}`)},
+		{name: "subPath, and as a whole in another container", pod: withInit(mounting(a(), "a:/etc/a/key:key"), container("i", "a:/etc/a")), moves: toA},
+		{name: "another driver beside", pod: mounting(append(a(), others), "foreign:/b", "a:/a"), moves: toA},
+		{name: "Windows by its field", pod: simple(windowsByField)},
+		{name: "Windows by the node selector", pod: simple(windowsBySelector)},
+		{name: "Linux by both", pod: simple("spec: {os: {name: linux}, nodeSelector: {kubernetes.io/os: linux}}"), moves: toA},
 		{name: "the label false", pod: labelled("false")},
-		{name: "the annotation false", pod: simple(func(pod *corev1.Pod) { pod.Annotations = map[string]string{liveLabel: "false"} })},
-		{name: "the label true too", pod: labelled("true"), moves: toA},
+		{name: "the annotation false", pod: simple("metadata: {annotations: {refvol.dev/live: 'false'}}")},
 		{name: "the label true, in another namespace", namespace: s.plain, pod: labelled("true"), moves: toA},
 		{name: "another namespace", namespace: s.plain, pod: mounting(a(), "a:/etc/a")},
 		{name: "kube-system", namespace: metav1.NamespaceSystem, pod: labelled("true")},
 		{name: "the plugin's namespace", namespace: pluginNamespace, pod: labelled("true")},
 
-		{name: "a mirror pod", pod: simple(func(pod *corev1.Pod) {
-			pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
-			pod.Spec.NodeName, pod.Spec.AutomountServiceAccountToken = "node", new(false)
-		})},
+		{name: "a mirror pod", pod: simple(mirror)},
 
 		{name: "56 characters", pod: mounting([]corev1.Volume{ofConfigMap(long)}, long+":/a"), moves: map[string]string{long: "refvol-" + long}},
 		{name: "57 characters", pod: mounting([]corev1.Volume{ofConfigMap(long + "n")}, long+"n:/a"), moves: map[string]string{long + "n": "refvol--" + strings.Repeat("n", 50) + "-0"}},
@@ -124,8 +99,10 @@ func liveCases(s labels) []liveCase {
 				append(a(), showing("refvol-a", attributes{"volume": "a", "defaultMode": "0400"})), "refvol-a:/mine", "a:/a"),
 			moves: map[string]string{"a": "refvol--a-0"},
 		},
-		{name: "another driver's with the name of ours", pod: mounting(append(a(), changedVolume(showing("refvol-a", attributes{"volume": "a"}),
-			func(v *corev1.CSIVolumeSource) { v.Driver = "csi.example.com" })), "refvol-a:/mine", "a:/a"), moves: map[string]string{"a": "refvol--a-0"}},
+		{
+			name: "another driver's with the name of ours", pod: mounting(append(a(), foreign(showing("refvol-a", attributes{"volume": "a"}))), "refvol-a:/mine", "a:/a"),
+			moves: map[string]string{"a": "refvol--a-0"},
+		},
 		{name: "the author's own with the name of ours, writable", pod: mounting(append(a(), changedVolume(showing("refvol-a", attributes{"volume": "a"}),
 			func(v *corev1.CSIVolumeSource) { v.ReadOnly = nil })), "refvol-a:/mine", "a:/a"), moves: map[string]string{"a": "refvol--a-0"}},
 		{name: "both names taken", pod: mounting([]corev1.Volume{ofConfigMap("a"), empty("refvol-a"), empty("refvol--a-0")}, "a:/a")},
@@ -143,24 +120,16 @@ func equalKeys() []liveCase {
 		{name: "a path with one volume twice", pod: a("a:/a", "a:/a"), says: unique},
 		{name: "a path with two volumes", pod: a("a:/a", "e:/a"), says: unique},
 		{name: "a path with two volumes, the live one last", pod: a("e:/a", "a:/a"), says: unique},
-		{name: "a path with two volumes in an init container", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
-			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i", "e:/i")}
-		}), says: unique},
+		{name: "a path with two volumes in an init container", pod: withInit(a("a:/a"), container("i", "a:/i", "e:/i")), says: unique},
 		{name: "two containers of one name", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
 			pod.Spec.Containers = append(pod.Spec.Containers, container("c", "e:/b"))
 		}), says: duplicate},
-		{name: "two init containers of one name", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
-			pod.Spec.InitContainers = []corev1.Container{container("i", "a:/i"), container("i", "e:/j")}
-		}), says: duplicate},
-		{name: "a container and an init container of one name", pod: changed(a("a:/a"), func(pod *corev1.Pod) {
-			pod.Spec.InitContainers = []corev1.Container{container("c", "a:/i")}
-		}), says: duplicate},
+		{name: "two init containers of one name", pod: withInit(a("a:/a"), container("i", "a:/i"), container("i", "e:/j")), says: duplicate},
+		{name: "a container and an init container of one name", pod: withInit(a("a:/a"), container("c", "a:/i")), says: duplicate},
 		{name: "two native volumes of one name", pod: mounting([]corev1.Volume{ofConfigMap("a"), ofSecret("a")}, "a:/a"), says: duplicate},
-		{name: "two other volumes of one name", pod: mounting([]corev1.Volume{ofConfigMap("a"), empty("e"), empty("e")}, "a:/a"), says: duplicate},
 	}
 }
 
-// crossed is a pod of which each container mounts each volume.
 func crossed(containers, volumes int) *corev1.Pod {
 	pod := podWith("app")
 	pod.Spec.Containers = nil
@@ -203,7 +172,6 @@ func projecting(name string, more ...corev1.VolumeProjection) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}}
 }
 
-// empty is a volume that no policy concerns.
 func empty(name string) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
 }
@@ -225,7 +193,6 @@ func mounts(texts ...string) []corev1.VolumeMount {
 	return all
 }
 
-// mounting is a pod whose one container mounts volumes.
 func mounting(volumes []corev1.Volume, texts ...string) *corev1.Pod {
 	return changed(podWith("app"), func(pod *corev1.Pod) {
 		pod.Spec.Volumes, pod.Spec.Containers[0].VolumeMounts = volumes, mounts(texts...)
@@ -242,6 +209,91 @@ func changedVolume(v corev1.Volume, change func(*corev1.CSIVolumeSource)) corev1
 	return v
 }
 
+func foreign(v corev1.Volume) corev1.Volume {
+	return changedVolume(v, func(v *corev1.CSIVolumeSource) { v.Driver = "csi.example.com" })
+}
+
+// What a pod may have, for merged.
+const (
+	windowsByField    = "spec: {os: {name: windows}}"
+	windowsBySelector = "spec: {nodeSelector: {kubernetes.io/os: windows}}"
+	mirror            = "{metadata: {annotations: {kubernetes.io/config.mirror: x}}, spec: {nodeName: node, automountServiceAccountToken: false}}"
+)
+
+// merged merges YAML into a pod as kubectl does: lists by the names of what is in them.
+func merged(pod *corev1.Pod, patch string) *corev1.Pod {
+	text, err := json.Marshal(pod)
+	change, wrong := yaml.YAMLToJSON([]byte(patch))
+	if err = errors.Join(err, wrong); err == nil && patch != "" {
+		text, err = strategicpatch.StrategicMergePatch(text, change, corev1.Pod{})
+	}
+	made := &corev1.Pod{}
+	if err = errors.Join(err, yaml.UnmarshalStrict(text, made)); err != nil {
+		panic(fmt.Errorf("%s: %w", patch, err))
+	}
+	return made
+}
+
+func withInit(pod *corev1.Pod, containers ...corev1.Container) *corev1.Pod {
+	return changed(pod, func(pod *corev1.Pod) { pod.Spec.InitContainers = containers })
+}
+
+func withLabel(pod *corev1.Pod, label, value string) *corev1.Pod {
+	return changed(pod, func(pod *corev1.Pod) { pod.Labels = map[string]string{label: value} })
+}
+
 func container(name string, texts ...string) corev1.Container {
 	return corev1.Container{Name: name, Image: "localhost/none", VolumeMounts: mounts(texts...)}
+}
+
+func sidecar(name string, texts ...string) corev1.Container {
+	c := container(name, texts...)
+	c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+	return c
+}
+
+// belowCases are pods that mount something below a native volume. The plugin makes a directory for it, and refuses that where
+// files are: such a pod stays native where the policy can tell, as a live one would never start.
+func belowCases() []liveCase {
+	b := func(texts ...string) *corev1.Pod { // the Secret a shows the file b/c
+		return mounting([]corev1.Volume{ofSecret("a"), ofConfigMap("d"), empty("e")}, texts...)
+	}
+	toA, onlyD, both := map[string]string{"a": "refvol-a"}, map[string]string{"d": "refvol-d"}, map[string]string{"a": "refvol-a", "d": "refvol-d"}
+	items := ofProjectedItems(1, 1)
+	first := items.Projected.Sources[1].Secret.Items[0].Path
+	token := corev1.Volume{Name: "t", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+		Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}},
+	}}}
+	return []liveCase{
+		{name: "a mount below", pod: b("a:/a", "e:/a/tls"), moves: toA},
+		{name: "the token below", pod: mounting([]corev1.Volume{ofSecret("a"), token}, "a:/var/run/secrets", "t:/var/run/secrets/kubernetes.io/serviceaccount"), moves: toA},
+		{name: "a mount below a path that begins alike", pod: b("a:/a", "e:/a/bc", "e:/ab", "e:/a-b/c"), moves: toA},
+		{name: "a mount below a mount", pod: b("a:/a", "d:/a/x", "e:/a/x/y"), moves: both},
+		{name: "a mount below a volume of whole objects", pod: b("d:/a", "e:/a/b/c"), moves: onlyD},
+
+		{name: "a mount below a directory of files", pod: b("a:/a", "d:/d", "e:/a/b/tls"), moves: onlyD},
+		{name: "a mount at a directory of files", pod: b("a:/a", "d:/d", "e:/a/b"), moves: onlyD},
+		{name: "a mount at a file", pod: b("a:/a", "d:/d", "e:/a/b/c"), moves: onlyD},
+		{name: "a mount below a directory of files, with slashes", pod: b("a:/a/", "d:/d", "e:/a/b/tls/"), moves: onlyD},
+		{name: "a mount below a directory of files in an init container", pod: withInit(b("a:/a", "d:/d"), container("i", "e:/x/b/tls", "a:/x")), moves: onlyD},
+		{name: "a mount at a file of a projected volume", pod: mounting([]corev1.Volume{items, ofConfigMap("d"), empty("e")}, "a:/a", "d:/d", "e:/a/"+first), moves: onlyD},
+		{name: "8192 items, and a mount below", pod: mounting([]corev1.Volume{ofItems(mostItems), empty("e")}, "a:/a", "e:/a/tls"), moves: toA},
+
+		{name: "a mount below a subPath", pod: changed(b("a:/a", "d:/d"), func(pod *corev1.Pod) {
+			pod.Spec.Containers = append(pod.Spec.Containers, container("s", "a:/x:b", "e:/x/tls"))
+		}), moves: onlyD},
+		{name: "a mount below a subPathExpr", pod: merged(b("a:/a", "d:/d", "e:/x/tls"), `spec: {containers: [
+			{name: c, env: [{name: A, value: b}], volumeMounts: [{name: a, mountPath: /x, subPathExpr: $(A)}]}]}`), moves: onlyD},
+		{name: "20 containers with 100 volumes, and mounts below", pod: crossedBelow(20, 100), moves: crossedMoves(100)},
+	}
+}
+
+func crossedBelow(containers, volumes int) *corev1.Pod {
+	return changed(crossed(containers, volumes), func(pod *corev1.Pod) {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, empty("e"))
+		for i := range pod.Spec.Containers {
+			c := &pod.Spec.Containers[i]
+			c.VolumeMounts = append(c.VolumeMounts, mounts(fmt.Sprintf("e:%s/tls", strings.TrimSuffix(c.VolumeMounts[i].MountPath, "/")))...)
+		}
+	})
 }

@@ -37,8 +37,7 @@ func limitCases() []liveCase {
 		{name: "127 volumes, and one of the author's own", pod: with(mostPodVolumes-1, own), moves: crossedMoves(mostPodVolumes - 1)},
 		{name: "128 volumes, and one of the author's own", pod: with(mostPodVolumes, own)},
 		{name: "128 volumes, and one that is not mounted", pod: with(mostPodVolumes, ofConfigMap("a")), moves: crossedMoves(mostPodVolumes)},
-		{name: "128 volumes, and one of another driver", pod: with(mostPodVolumes, changedVolume(showing("foreign", attributes{}),
-			func(v *corev1.CSIVolumeSource) { v.Driver = "csi.example.com" })), moves: crossedMoves(mostPodVolumes)},
+		{name: "128 volumes, and one of another driver", pod: with(mostPodVolumes, foreign(showing("foreign", attributes{}))), moves: crossedMoves(mostPodVolumes)},
 		{name: "128 volumes, of which 50 containers mount 50", pod: sparse(50, mostPodVolumes, 50), moves: crossedMoves(mostPodVolumes)},
 
 		{name: "256 sources", pod: native(ofSources(objects(mostObjects)...)), moves: both},
@@ -109,7 +108,6 @@ func atAllLimits() *corev1.Pod {
 	return alike(mostPodVolumes, ofSources(all...))
 }
 
-// andMove adds the move of a volume to others.
 func andMove(moves map[string]string, native string) map[string]string {
 	moves[native] = "refvol-" + native
 	return moves
@@ -143,7 +141,6 @@ func secretSource(name string, items ...corev1.KeyToPath) corev1.VolumeProjectio
 	return corev1.VolumeProjection{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: items}}
 }
 
-// ofSources is a projected volume a.
 func ofSources(sources ...corev1.VolumeProjection) corev1.Volume {
 	return corev1.Volume{Name: "a", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}}
 }
@@ -174,48 +171,6 @@ func ofProjectedItems(configMap, secret int) corev1.Volume {
 	return ofSources(append(of, secretSource("db", items(configMap, secret)...))...)
 }
 
-// itemLists are the items of a pod's volumes, in their order.
-func itemLists(pod *corev1.Pod) (lists []*[]corev1.KeyToPath) {
-	for i := range pod.Spec.Volumes {
-		switch v := &pod.Spec.Volumes[i]; {
-		case v.ConfigMap != nil:
-			lists = append(lists, &v.ConfigMap.Items)
-		case v.Secret != nil:
-			lists = append(lists, &v.Secret.Items)
-		case v.Projected != nil:
-			for _, source := range v.Projected.Sources {
-				if source.ConfigMap != nil {
-					lists = append(lists, &source.ConfigMap.Items)
-				}
-				if source.Secret != nil {
-					lists = append(lists, &source.Secret.Items)
-				}
-			}
-		}
-	}
-	return lists
-}
-
-// withFewItems returns a copy of a pod, with only the first of thousands of items: for its warnings the API server compares each item
-// with all others of the volume, which takes seconds. It changes no item.
-func withFewItems(pod *corev1.Pod) *corev1.Pod {
-	pod = pod.DeepCopy()
-	for _, list := range itemLists(pod) {
-		if len(*list) > 1000 {
-			*list = (*list)[:1]
-		}
-	}
-	return pod
-}
-
-// copyItems gives a pod the items of the one that it was made from. The API server adds its own volumes at the end.
-func copyItems(made, from *corev1.Pod) {
-	lists := itemLists(made)
-	for i, list := range itemLists(from) {
-		*lists[i] = *list
-	}
-}
-
 // largeUpdated: what one policy makes live, the other one can judge.
 func (s labels) largeUpdated(t *testing.T) {
 	if harness.Scaled(true, false) {
@@ -228,10 +183,7 @@ func (s labels) largeUpdated(t *testing.T) {
 	} {
 		again := pod.DeepCopy()
 		pod.Name = name
-		live, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		live := must(pods.Create(t.Context(), pod, metav1.CreateOptions{}))(t)
 		updated := live.DeepCopy()
 		for i := range again.Spec.Containers {
 			for j, native := range again.Spec.Containers[i].VolumeMounts {

@@ -17,32 +17,25 @@ import (
 func (s labels) selectNodes(t *testing.T) {
 	const policy, key = "mutatingadmissionpolicy/refvol-live-node-selector", "refvol.dev/plugin"
 	mustKubectl(t, "apply", "--kustomize="+kustomization(t, "live", "live-node-selector", "restart"))
-	native := func(change func(*corev1.Pod)) *corev1.Pod {
-		return changed(mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a"), change)
+	native := func(patch string) *corev1.Pod {
+		return merged(mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a"), patch)
 	}
-	selecting := func(selector map[string]string) func(*corev1.Pod) {
-		return func(pod *corev1.Pod) { pod.Spec.NodeSelector = selector }
-	}
-	same := func(*corev1.Pod) {}
-	with, ssd := map[string]string{key: "true"}, map[string]string{"disk": "ssd"}
-	both := map[string]string{key: "true", "disk": "ssd"}
+	with, both := map[string]string{key: "true"}, map[string]string{key: "true", "disk": "ssd"}
 	cases := map[string]struct {
 		namespace string
 		pod       *corev1.Pod
 		want      map[string]string
 	}{
-		"live":                                {s.live, native(same), with},
-		"a selector of its own":               {s.live, native(selecting(ssd)), both},
-		"another value":                       {s.live, native(selecting(map[string]string{key: "no"})), map[string]string{key: "no"}},
+		"live":                                {s.live, native(""), with},
+		"a selector of its own":               {s.live, native("spec: {nodeSelector: {disk: ssd}}"), both},
+		"another value":                       {s.live, native("spec: {nodeSelector: {refvol.dev/plugin: 'no'}}"), map[string]string{key: "no"}},
 		"no volume":                           {s.live, mounting(nil), nil},
 		"subPath alone":                       {s.live, mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a:key"), nil},
 		"the author's own":                    {s.live, mounting([]corev1.Volume{ofConfigMap("a"), showing("mine", attributes{"volume": "a"})}, "mine:/a"), nil},
 		"the author's own with a native name": {s.live, podWith("own", showing("refvol-own", attributes{"configMap": "app"})), nil},
-		"another namespace":                   {s.plain, native(same), nil},
-		"a DaemonSet's": {s.live, native(func(pod *corev1.Pod) {
-			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "1"}}
-		}), nil},
-		"on a node": {s.live, native(func(pod *corev1.Pod) { pod.Spec.NodeName = "node" }), nil},
+		"another namespace":                   {s.plain, native(""), nil},
+		"a DaemonSet's":                       {s.live, native("metadata: {ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: d, uid: '1'}]}"), nil},
+		"on a node":                           {s.live, native("spec: {nodeName: node}"), nil},
 	}
 	wrong := func(name string) error {
 		c := cases[name]
@@ -62,9 +55,7 @@ func (s labels) selectNodes(t *testing.T) {
 	for turn := range harness.Scaled(4, 20) {
 		mustKubectl(t, "annotate", "--overwrite", policy, fmt.Sprintf("turn=%d", turn))
 		for range 10 {
-			if err := wrong("live"); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, wrong("live"))
 		}
 	}
 
@@ -75,9 +66,7 @@ func (s labels) selectNodes(t *testing.T) {
 		return err
 	}
 	for range 2 {
-		if err := apply(); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, apply())
 	}
 	pod, err := shared.Client().CoreV1().Pods(s.live).Get(t.Context(), "app", metav1.GetOptions{})
 	if err != nil || !maps.Equal(pod.Spec.NodeSelector, both) {

@@ -1,21 +1,17 @@
 package manifests
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
-	admissionreviewv1 "k8s.io/api/admission/v1"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
@@ -23,17 +19,11 @@ import (
 // runningStay: a pod that was there before the component, and one whose policies are gone.
 func (s labels) runningStay(t *testing.T, old *corev1.Pod) {
 	old.Labels = map[string]string{"changed": "yes"}
-	got, err := shared.Client().CoreV1().Pods(old.Namespace).Update(t.Context(), old, metav1.UpdateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must(shared.Client().CoreV1().Pods(old.Namespace).Update(t.Context(), old, metav1.UpdateOptions{}))(t)
 	wantSameMounts(t, old, got)
 
 	t.Cleanup(func() { s.remove(t) })
-	live, err := shared.Client().CoreV1().Pods(s.live).Create(t.Context(), liveAtOnce(), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must(shared.Client().CoreV1().Pods(s.live).Create(t.Context(), liveAtOnce(), metav1.CreateOptions{}))(t)
 	const says = "pod %s/app on no node yet\nError: uninstall-check: pods that use the driver csi.refvol.dev: 1: "
 	if out, status := uninstallCheck(t); status != 1 || !strings.HasPrefix(out, fmt.Sprintf(says, s.live)) {
 		t.Errorf("uninstall-check: status %d, it says %q", status, out)
@@ -47,73 +37,39 @@ func (s labels) runningStay(t *testing.T, old *corev1.Pod) {
 	mustKubectl(t, "delete", "mutatingadmissionpolicybinding", "refvol-live-update")
 	harness.Eventually(t, soon, func() error {
 		if err := nothing.try(t, live); !apierrors.IsInvalid(err) {
-			return fmt.Errorf("without the policy for updates: %w", orNone(err))
+			return fmt.Errorf("without the policy for updates: %w", cmp.Or(err, errors.New("no error")))
 		}
 		return nil
 	})
 }
 
-// withWebhook: a container that a webhook injects, after the policy has had its turn, is changed too, with the live volume that is there.
-func (s labels) withWebhook(t *testing.T) {
-	s.live = ownNamespace(t, map[string]string{liveLabel: "true"}) // the webhook stays there a moment longer
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var review admissionreviewv1.AdmissionReview
-		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		kind := admissionreviewv1.PatchTypeJSONPatch
-		review.Response = &admissionreviewv1.AdmissionResponse{UID: review.Request.UID, Allowed: true, PatchType: &kind, Patch: []byte(`[
-			{"op": "add", "path": "/spec/containers/-", "value": {"name": "injected", "image": "localhost/none",
-				"volumeMounts": [{"name": "a", "mountPath": "/a"}, {"name": "b", "mountPath": "/b"}]}},
-			{"op": "add", "path": "/spec/volumes/-", "value": {"name": "b", "secret": {"secretName": "db"}}}
-		]`)}
-		if err := json.NewEncoder(w).Encode(review); err != nil {
-			t.Error(err)
-		}
-	}))
-	t.Cleanup(server.Close)
-	hooks := shared.Client().AdmissionregistrationV1().MutatingWebhookConfigurations()
-	none := admissionv1.SideEffectClassNone
-	hook, err := hooks.Create(t.Context(), &admissionv1.MutatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: s.live},
-		Webhooks: []admissionv1.MutatingWebhook{{
-			Name: "inject.example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: &none,
-			ClientConfig: admissionv1.WebhookClientConfig{
-				URL:      &server.URL,
-				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
-			},
-			Rules: []admissionv1.RuleWithOperations{{
-				Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
-			}},
-			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": s.live}},
-		}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
+// TestUninstallCheckOfEndedPods: a pod that has ended counts while its node's plugin is not ready, as it may still have a mount. A tenant's
+// pod is no plugin, whatever its labels say.
+func TestUninstallCheckOfEndedPods(t *testing.T) {
+	pod := func(namespace, name string, phase corev1.PodPhase, ready corev1.ConditionStatus, volumes ...corev1.Volume) {
+		t.Helper()
+		pod := podWith(name, volumes...)
+		pod.Namespace, pod.UID, pod.CreationTimestamp, pod.Spec.NodeName = namespace, uuid.NewUUID(), metav1.Now(), "crashing"
+		pod.Labels = map[string]string{"app.kubernetes.io/name": "refvol-plugin"}
+		pod.Status.Phase, pod.Status.Conditions = phase, []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
+		fatal(t, shared.PutPod(t.Context(), pod))
+		t.Cleanup(func() {
+			fatal(t, shared.DeletePod(context.WithoutCancel(t.Context()), namespace, name))
+		})
 	}
-	t.Cleanup(func() {
-		if err := hooks.Delete(context.WithoutCancel(t.Context()), hook.Name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
-	var pod *corev1.Pod
-	harness.Eventually(t, soon, func() error {
-		pod, err = createdIn(t.Context(), s.live, mounting([]corev1.Volume{ofConfigMap("a")}, "a:/etc/a"))
-		if err == nil && len(pod.Spec.Containers) != 2 {
-			err = errors.New("the webhook injects nothing yet")
-		}
-		return err
-	})
-	for i, want := range [][]string{{"refvol-a"}, {"refvol-a", "refvol-b"}} {
-		for j, name := range want {
-			if got := pod.Spec.Containers[i].VolumeMounts[j].Name; got != name {
-				t.Errorf("container %d mounts %s, want %s", i, got, name)
-			}
-		}
+	pod(pluginNamespace, "plugin", corev1.PodRunning, corev1.ConditionFalse)
+	pod(consumer, "no-plugin", corev1.PodRunning, corev1.ConditionTrue)
+	pod(consumer, "ended", corev1.PodSucceeded, corev1.ConditionFalse, inline(attributes{"configMap": "app"}))
+	const says = "pod " + consumer + "/ended on node crashing, which has ended, and may have mounts there\n" +
+		"Error: uninstall-check: pods that use the driver csi.refvol.dev: 1: "
+	if out, status := uninstallCheck(t); status != 1 || !strings.HasPrefix(out, says) {
+		t.Errorf("status %d, it says %q, want %q", status, out, says)
 	}
-	if len(pod.Spec.Volumes) != 5 { // two native ones, two live ones, and the account's token
-		t.Errorf("the pod is\n%s", outline(pod))
-	}
+}
+
+// uninstallCheck runs the command as the cluster's admin, and returns what it wrote and its exit status.
+func uninstallCheck(t *testing.T) (string, int) {
+	t.Helper()
+	stdout, stderr, status := harness.Run(t, shared.refvol, "uninstall-check", "--kubeconfig="+shared.Kubeconfig())
+	return stdout + stderr, status
 }

@@ -65,16 +65,12 @@ func (l *liveTests) run(t *testing.T) {
 		})
 	}
 	unknown = unjudged(t)
-	dear, err := createdIn(t.Context(), l.s.live, crossed(100, 100))
-	if err != nil {
-		t.Fatal(err)
-	}
+	dear := must(createdIn(t.Context(), l.s.live, crossed(100, 100)))(t)
 	if got, name := unjudged(t), dear.Spec.Containers[0].VolumeMounts[0].Name; got != unknown+1 || name != "v0" {
 		t.Errorf("the metric counts %v pods that could not be judged, want %v; 100 containers with 100 volumes mount %s", got, unknown+1, name)
 	}
 }
 
-// try wants the API server to make of a case's pod what the case says.
 func (l *liveTests) try(t *testing.T, c liveCase) {
 	t.Helper()
 	got, err := createdIn(t.Context(), cmp.Or(c.namespace, l.s.live), c.pod.DeepCopy())
@@ -88,10 +84,7 @@ func (l *liveTests) try(t *testing.T, c liveCase) {
 // checkSaysSo: what `kubectl refvol check --label=live` says of a namespace without the label is what the policy does in one that has it.
 func (l *liveTests) checkSaysSo(t *testing.T, c liveCase) {
 	t.Helper()
-	checker, err := check.New(check.Options{Driver: harness.DriverName, Namespace: l.s.plain, Cluster: nothingKnown{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checker := must(check.New(check.Options{Driver: harness.DriverName, Namespace: l.s.plain, Cluster: nothingKnown{}}))(t)
 	pod := c.pod.DeepCopy()
 	pod.Namespace = l.s.plain
 	report, err := checker.Label(t.Context(), check.LabelOptions{
@@ -109,7 +102,6 @@ func (l *liveTests) checkSaysSo(t *testing.T, c liveCase) {
 	}
 }
 
-// move makes of a pod what the policy should make of it.
 func (c liveCase) move(pod *corev1.Pod) {
 	c.exclude(pod)
 	for _, native := range slices.Sorted(maps.Keys(c.moves)) {
@@ -152,7 +144,6 @@ func (s labels) needDriver(t *testing.T) {
 	s.awaitMount(t, "refvol-a")
 }
 
-// awaitMount waits until a new pod mounts a volume.
 func (s labels) awaitMount(t *testing.T, volume string) {
 	t.Helper()
 	harness.Eventually(t, soon, func() error {
@@ -167,17 +158,11 @@ func (s labels) awaitMount(t *testing.T, volume string) {
 // unjudged returns what docs/live-namespaces.md says of the API server's metric: how many pods the policy could not judge.
 func unjudged(t *testing.T) (pods int) {
 	t.Helper()
-	text, err := shared.Client().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(shared.Client().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context()))(t)
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "apiserver_mutating_admission_policy_check_total{") && strings.Contains(line, `policy="refvol-live",`) &&
 			!strings.Contains(line, `error_type="no_error",`) {
-			value, err := strconv.Atoi(strings.TrimSpace(line[strings.LastIndex(line, " "):]))
-			if err != nil {
-				t.Fatal(err)
-			}
+			value := must(strconv.Atoi(strings.TrimSpace(line[strings.LastIndex(line, " "):])))(t)
 			pods += value
 		}
 	}

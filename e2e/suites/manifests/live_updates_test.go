@@ -55,7 +55,6 @@ type applied struct {
 	said          string
 }
 
-// applyTwice applies the manifest, then another one, and removes the pod.
 func (s labels) applyTwice(t *testing.T, namespace, way, again string) applied {
 	t.Helper()
 	defer s.remove(t)
@@ -65,16 +64,10 @@ func (s labels) applyTwice(t *testing.T, namespace, way, again string) applied {
 		return err
 	}
 	get := func() *corev1.Pod {
-		pod, err := shared.Client().CoreV1().Pods(namespace).Get(t.Context(), "app", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return pod
+		return must(shared.Client().CoreV1().Pods(namespace).Get(t.Context(), "app", metav1.GetOptions{}))(t)
 	}
 	var a applied
-	if err := apply(liveManifest); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, apply(liveManifest))
 	a.first = get()
 	if err := apply(again); err != nil {
 		_, a.said, _ = strings.Cut(strings.ReplaceAll(err.Error(), namespace, "NAMESPACE"), "exit status 1: ")
@@ -84,7 +77,6 @@ func (s labels) applyTwice(t *testing.T, namespace, way, again string) applied {
 	return a
 }
 
-// wantSameMounts wants two pods to have equal volumes and mounts.
 func wantSameMounts(t *testing.T, first, second *corev1.Pod) {
 	t.Helper()
 	if got, want := outline(second), outline(first); got != want {
@@ -96,13 +88,8 @@ func wantSameMounts(t *testing.T, first, second *corev1.Pod) {
 func (s labels) updated(t *testing.T) {
 	pods := shared.Client().CoreV1().Pods(s.live)
 	var pod corev1.Pod
-	if err := yaml.UnmarshalStrict([]byte(liveManifest), &pod); err != nil {
-		t.Fatal(err)
-	}
-	first, err := pods.Create(t.Context(), &pod, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, yaml.UnmarshalStrict([]byte(liveManifest), &pod))
+	first := must(pods.Create(t.Context(), &pod, metav1.CreateOptions{}))(t)
 	t.Cleanup(func() { s.remove(t) })
 	for _, test := range updatesOfLivePods() {
 		t.Run(test.name, func(t *testing.T) { wantRefusal(t, test.try(t, first), test.says...) })
@@ -114,10 +101,7 @@ func (s labels) updated(t *testing.T) {
 				ImagePullPolicy: corev1.PullNever, TerminationMessagePolicy: corev1.TerminationMessageReadFile,
 			}}}
 		})
-		debugged, err := pods.UpdateEphemeralContainers(t.Context(), with.Name, with, metav1.UpdateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		debugged := must(pods.UpdateEphemeralContainers(t.Context(), with.Name, with, metav1.UpdateOptions{}))(t)
 		if len(debugged.Spec.EphemeralContainers) != 1 {
 			t.Errorf("it has %+v", debugged.Spec.EphemeralContainers)
 		}
@@ -156,7 +140,6 @@ func updatesOfLivePods() []liveUpdate {
 	}
 }
 
-// try has the API server judge the update of a pod.
 func (u liveUpdate) try(t *testing.T, pod *corev1.Pod) error {
 	t.Helper()
 	pods := shared.Client().CoreV1().Pods(pod.Namespace)

@@ -8,7 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -108,7 +111,6 @@ func (s *suite) kubectl(ctx context.Context, args ...string) (string, error) {
 	return s.kubectlWith(ctx, nil, args...)
 }
 
-// kubectlWith is kubectl with something to read.
 func (s *suite) kubectlWith(ctx context.Context, stdin []byte, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, s.program, append([]string{"--kubeconfig=" + s.Kubeconfig()}, args...)...)
 	// What it finds out about the API server it keeps in the user's home directory.
@@ -121,12 +123,41 @@ func (s *suite) kubectlWith(ctx context.Context, stdin []byte, args ...string) (
 	return stdout.String(), nil
 }
 
-// mustKubectl is kubectl that has to succeed.
 func mustKubectl(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := shared.kubectl(t.Context(), args...)
+	return must(shared.kubectl(t.Context(), args...))(t)
+}
+
+// must returns a value, or ends the test because of the error: must(f())(t).
+func must[T any](value T, err error) func(t *testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		fatal(t, err)
+		return value
+	}
+}
+
+func fatal(t *testing.T, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return out
+}
+
+// dryRun has the API server judge an object, and keep nothing.
+func dryRun() metav1.CreateOptions {
+	return metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
+}
+
+// wantRefusal wants an error with all of the texts; none if there is no text.
+func wantRefusal(t *testing.T, err error, texts ...string) {
+	t.Helper()
+	if len(texts) == 0 && err != nil {
+		t.Errorf("refused: %v", err)
+	}
+	for _, text := range texts {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("got %v, want a refusal with %q", err, text)
+		}
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/pkg/pod"
@@ -15,88 +14,44 @@ import (
 
 const nodeIdentityPolicy = "refvol-node-identity"
 
-// places are fields of a pod's spec that name an object: each sets one.
-func places() map[string]func(spec *corev1.PodSpec, name string) {
-	local := func(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
-	ref := func(name string) *corev1.LocalObjectReference { return &corev1.LocalObjectReference{Name: name} }
-	mounted := func(spec *corev1.PodSpec, source corev1.VolumeSource) {
-		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "native", VolumeSource: source})
-	}
-	projected := func(spec *corev1.PodSpec, source corev1.VolumeProjection) {
-		mounted(spec, corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-			{DownwardAPI: &corev1.DownwardAPIProjection{}}, source,
-		}}})
-	}
-	variable := func(c *corev1.Container, source *corev1.EnvVarSource) {
-		c.Env = append(c.Env, corev1.EnvVar{Name: "A", Value: "x"}, corev1.EnvVar{Name: "B", ValueFrom: source})
-	}
-	all := map[string]func(*corev1.PodSpec, string){
-		"configMap": func(s *corev1.PodSpec, name string) {
-			mounted(s, corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local(name)}})
-		},
-		"projected configMap": func(s *corev1.PodSpec, name string) {
-			projected(s, corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: local(name)}})
-		},
-		"configMapRef": func(s *corev1.PodSpec, name string) {
-			s.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: local(name)}}}
-		},
-		"configMapKeyRef of an init container": func(s *corev1.PodSpec, name string) {
-			s.InitContainers = []corev1.Container{{Name: "i", Image: "localhost/none"}}
-			variable(&s.InitContainers[0], &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: local(name), Key: "k"}})
-		},
-		"secret": func(s *corev1.PodSpec, name string) {
-			mounted(s, corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}})
-		},
-		"projected secret": func(s *corev1.PodSpec, name string) {
-			projected(s, corev1.VolumeProjection{Secret: &corev1.SecretProjection{LocalObjectReference: local(name)}})
-		},
-		"secretRef of an init container": func(s *corev1.PodSpec, name string) {
-			s.InitContainers = []corev1.Container{{Name: "i", Image: "localhost/none", EnvFrom: []corev1.EnvFromSource{
-				{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: local(name)}},
-			}}}
-		},
-		"secretKeyRef": func(s *corev1.PodSpec, name string) {
-			variable(&s.Containers[0], &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: local(name), Key: "k"}})
-		},
-		"imagePullSecrets": func(s *corev1.PodSpec, name string) { s.ImagePullSecrets = []corev1.LocalObjectReference{local(name)} },
-		"none": func(s *corev1.PodSpec, _ string) {
-			mounted(s, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("1Mi"))}})
-		},
-	}
-	for place := range withSecretRef(nil) {
-		all[place] = func(s *corev1.PodSpec, name string) { mounted(s, withSecretRef(ref(name))[place]) }
-	}
-	return all
+// naming returns the spec of a pod that names an object NAME in one place.
+func naming(place, name string) string {
+	return "spec: {" + strings.ReplaceAll(places()[place], "NAME", name) + "}"
 }
 
-// withSecretRef are volumes of others that name a Secret.
-func withSecretRef(ref *corev1.LocalObjectReference) map[string]corev1.VolumeSource {
-	name := ""
-	if ref != nil {
-		name = ref.Name
+func places() map[string]string {
+	all := map[string]string{
+		"configMapRef":                         "containers: [{name: c, envFrom: [{configMapRef: {name: NAME}}]}]",
+		"configMapKeyRef of an init container": "initContainers: [{name: i, image: none, env: [{name: A, value: x}, {name: B, valueFrom: {configMapKeyRef: {name: NAME, key: k}}}]}]",
+		"secretRef of an init container":       "initContainers: [{name: i, image: none, envFrom: [{secretRef: {name: NAME}}]}]",
+		"secretKeyRef":                         "containers: [{name: c, env: [{name: A, value: x}, {name: B, valueFrom: {secretKeyRef: {name: NAME, key: k}}}]}]",
+		"imagePullSecrets":                     "imagePullSecrets: [{name: NAME}]",
 	}
-	return map[string]corev1.VolumeSource{
-		"azureFile":  {AzureFile: &corev1.AzureFileVolumeSource{SecretName: name, ShareName: "s"}},
-		"cephfs":     {CephFS: &corev1.CephFSVolumeSource{Monitors: []string{"m"}, SecretRef: ref}},
-		"cinder":     {Cinder: &corev1.CinderVolumeSource{VolumeID: "v", SecretRef: ref}},
-		"flexVolume": {FlexVolume: &corev1.FlexVolumeSource{Driver: "d", SecretRef: ref}},
-		"rbd":        {RBD: &corev1.RBDVolumeSource{CephMonitors: []string{"m"}, RBDImage: "i", SecretRef: ref}},
-		"scaleIO":    {ScaleIO: &corev1.ScaleIOVolumeSource{Gateway: "g", System: "s", VolumeName: "v", SecretRef: ref}},
-		"iscsi": {ISCSI: &corev1.ISCSIVolumeSource{
-			TargetPortal: "1.2.3.4", IQN: "iqn.2001-04.com.example:storage", SessionCHAPAuth: true, SecretRef: ref,
-		}},
-		"storageos":            {StorageOS: &corev1.StorageOSVolumeSource{VolumeName: "v", SecretRef: ref}},
-		"nodePublishSecretRef": {CSI: &corev1.CSIVolumeSource{Driver: "csi.example.com", NodePublishSecretRef: ref}},
+	for volume, source := range map[string]string{
+		"configMap":            "configMap: {name: NAME}",
+		"projected configMap":  "projected: {sources: [{downwardAPI: {}}, {configMap: {name: NAME}}]}",
+		"secret":               "secret: {secretName: NAME}",
+		"projected secret":     "projected: {sources: [{downwardAPI: {}}, {secret: {name: NAME}}]}",
+		"none":                 "emptyDir: {sizeLimit: 1Mi}",
+		"azureFile":            "azureFile: {secretName: NAME, shareName: s}",
+		"cephfs":               "cephfs: {monitors: [m], secretRef: {name: NAME}}",
+		"cinder":               "cinder: {volumeID: v, secretRef: {name: NAME}}",
+		"flexVolume":           "flexVolume: {driver: d, secretRef: {name: NAME}}",
+		"rbd":                  "rbd: {monitors: [m], image: i, secretRef: {name: NAME}}",
+		"scaleIO":              "scaleIO: {gateway: g, system: s, volumeName: v, secretRef: {name: NAME}}",
+		"iscsi":                "iscsi: {targetPortal: 1.2.3.4, iqn: 'iqn.2001-04.com.example:storage', lun: 0, chapAuthSession: true, secretRef: {name: NAME}}",
+		"storageos":            "storageos: {volumeName: v, secretRef: {name: NAME}}",
+		"nodePublishSecretRef": "csi: {driver: csi.example.com, nodePublishSecretRef: {name: NAME}}",
+	} {
+		all[volume] = "volumes: [{name: native, " + source + "}]"
 	}
+	return all
 }
 
 // TestNodeIdentityPolicy has the API server judge pods with the policy in force.
 func TestNodeIdentityPolicy(t *testing.T) {
 	pods, own := shared.Client().CoreV1().Pods(consumer), inline(attributes{"configMap": "app"})
-	old, err := pods.Create(t.Context(), podWith("old", own), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	old := must(pods.Create(t.Context(), podWith("old", own), metav1.CreateOptions{}))(t)
 	install(t, "node-identity")
 	awaitRefusal(t, podWith("sentinel", own), "ValidatingAdmissionPolicy '"+nodeIdentityPolicy+"'")
 	t.Run("names", wantsNames)
@@ -107,11 +62,10 @@ func TestNodeIdentityPolicy(t *testing.T) {
 // wantsNames has pods whose spec names an object somewhere, or not, and whose volume
 // names it, or another: the policy refuses those whose spec does not name what the volume shows.
 func wantsNames(t *testing.T) {
-	for place, set := range places() {
+	for place := range places() {
 		for _, named := range []string{"app", "another"} {
 			for attribute, kind := range map[string]volume.Kind{"configMap": volume.ConfigMap, "secret": volume.Secret} {
-				created := podWith("app", inline(attributes{attribute: "app"}))
-				set(&created.Spec, named)
+				created := merged(podWith("app", inline(attributes{attribute: "app"})), naming(place, named))
 				shown := volume.Ref{Kind: kind, Namespace: consumer, Name: "app"}
 				err := try(t.Context(), created)
 				if slices.Contains(pod.Refs(&created.Spec, consumer), shown) {
@@ -150,10 +104,8 @@ func seesKindsInSources(t *testing.T) {
 		err := try(t.Context(), podWith("app", inline(attributes{"sources": sources})))
 		wantRefusal(t, err, says...)
 		// An object of that kind that the spec names may be the one.
-		pod := podWith("app", inline(attributes{"sources": sources}))
-		places()["configMap"](&pod.Spec, "x")
-		places()["secretKeyRef"](&pod.Spec, "x")
-		wantRefusal(t, try(t.Context(), pod))
+		pod := merged(podWith("app", inline(attributes{"sources": sources})), naming("configMap", "x"))
+		wantRefusal(t, try(t.Context(), merged(pod, naming("secretKeyRef", "x"))))
 		if t.Failed() {
 			t.Fatalf("sources %q", sources)
 		}

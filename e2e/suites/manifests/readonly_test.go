@@ -76,10 +76,7 @@ func TestReadOnlyIsSet(t *testing.T) {
 	})
 	for name, pod := range pods {
 		t.Run(name, func(t *testing.T) {
-			got, err := created(t.Context(), pod.DeepCopy())
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must(created(t.Context(), pod.DeepCopy()))(t)
 			want := before[name]
 			for _, v := range want.Spec.Volumes {
 				if v.CSI != nil && v.CSI.Driver == harness.DriverName {
@@ -107,26 +104,18 @@ func podsOfEveryKind() map[string]*corev1.Pod {
 	bare.Spec.AutomountServiceAccountToken = new(false)
 	generated := podWith("", writable(nil))
 	generated.GenerateName = "app-"
-	crowded := podWith("app", foreign(nil), ofConfigMap("b"), ofSecret("c"), writable(nil), projecting("d"), empty("e"), writable(new(false)))
-	changed(crowded, func(pod *corev1.Pod) {
-		pod.Labels, pod.Finalizers = map[string]string{"a": "b"}, []string{"example.com/finalizer"}
-		pod.Spec.Containers[0].VolumeMounts = mounts("b-1:/b", "foreign:/foreign")
-		pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80}, {ContainerPort: 81}}
-		pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", Value: "$(B)"}, {Name: "B"}}
-		pod.Spec.InitContainers = []corev1.Container{container("init", "b-1:/b")}
-		pod.Spec.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"}
-	})
+	crowded := merged(podWith("app", foreign(nil), ofConfigMap("b"), ofSecret("c"), writable(nil), projecting("d"), empty("e"), writable(new(false))), `
+metadata: {labels: {a: b}, finalizers: [example.com/finalizer]}
+spec: {nodeSelector: {kubernetes.io/os: linux}, initContainers: [{name: init, image: none, volumeMounts: [{name: b-1, mountPath: /b}]}], containers: [
+  {name: c, ports: [{containerPort: 80}, {containerPort: 81}], env: [{name: A, value: $(B)}, {name: B}],
+   volumeMounts: [{name: b-1, mountPath: /b}, {name: foreign, mountPath: /foreign}]}]}`)
 	pods := map[string]*corev1.Pod{
 		"no volume at all":                  bare,
-		"only the account's token":          podWith("app"),
-		"left out":                          podWith("app", writable(nil)),
 		"false":                             podWith("app", writable(new(false))),
 		"true":                              podWith("app", writable(new(true))),
 		"some of several":                   podWith("app", writable(new(true)), writable(nil), writable(new(false)), writable(nil)),
 		"all of its fields":                 podWith("app", full),
-		"no attributes":                     podWith("app", inline(nil)),
 		"another driver":                    podWith("app", foreign(nil)),
-		"two drivers":                       podWith("app", foreign(nil), writable(nil)),
 		"two drivers, true for the foreign": podWith("app", foreign(new(true)), writable(nil)),
 		"name made up by the API server":    generated,
 		"twenty of the largest":             podWith("app", repeat(20, largest())...),

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
@@ -41,10 +40,7 @@ func newRestartTests(t *testing.T, s labels) *restartTests {
 func (r *restartTests) run(t *testing.T) {
 	for i, c := range r.cases {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := createdIn(t.Context(), cmp.Or(c.namespace, r.s.restart), c.pod.DeepCopy())
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must(createdIn(t.Context(), cmp.Or(c.namespace, r.s.restart), c.pod.DeepCopy()))(t)
 			was := r.before[i]
 			if c.adds != nil {
 				wantAdded(t, got, c.adds)
@@ -59,7 +55,6 @@ func (r *restartTests) run(t *testing.T) {
 	}
 }
 
-// wantAdded compares the sidecar and its volumes with what they should be.
 func wantAdded(t *testing.T, pod *corev1.Pod, want *added) {
 	t.Helper()
 	if len(pod.Spec.InitContainers) == 0 || pod.Spec.InitContainers[0].Name != notify {
@@ -115,7 +110,6 @@ func wantSpreads(t *testing.T, pod *corev1.Pod, want *added) {
 	}
 }
 
-// withoutSidecar takes out what the policy should have added.
 func withoutSidecar(pod *corev1.Pod, added *added) *corev1.Pod {
 	pod = pod.DeepCopy()
 	if pod.Spec.InitContainers = pod.Spec.InitContainers[1:]; len(pod.Spec.InitContainers) == 0 {
@@ -148,7 +142,6 @@ func mountsOf(c *corev1.Container) (all []string) {
 	return all
 }
 
-// cpuOf is the request and the limit of a container.
 func cpuOf(c *corev1.Container) string {
 	if len(c.Resources.Requests)+len(c.Resources.Limits) == 0 {
 		return ""
@@ -174,11 +167,7 @@ func (s labels) bothInAnyOrder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			again := func(pod *corev1.Pod) *corev1.Pod {
-				got, err := createdIn(t.Context(), s.plain, pod)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return got
+				return must(createdIn(t.Context(), s.plain, pod))(t)
 			}
 			want := again(changed(pod(restartLabel, liveLabel), change))
 			for _, mount := range []string{"refvol-a:/volumes/refvol-a", "refvol-b:/volumes/refvol-b"} {
@@ -223,12 +212,9 @@ func inOrder(pod *corev1.Pod) *corev1.Pod {
 func (s labels) underPodSecurity(t *testing.T) {
 	for _, level := range []string{"baseline", "restricted"} {
 		namespace := ownNamespace(t, map[string]string{restartLabel: "true", "pod-security.kubernetes.io/enforce": level})
-		pod := mounting([]corev1.Volume{showing("a", attributes{"configMap": "app"})}, "a:/a")
-		pod.Spec.Containers[0].Env = []corev1.EnvVar{secretKey("db", "password")}
-		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{
-			RunAsNonRoot: new(true), AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-		}
+		pod := merged(mounting([]corev1.Volume{showing("a", attributes{"configMap": "app"})}, "a:/a"), `spec: {containers: [{name: c,
+			env: [{name: S, valueFrom: {secretKeyRef: {name: db, key: password}}}], securityContext: {runAsNonRoot: true,
+			allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}}}]}`)
 		if got, err := createdIn(t.Context(), namespace, pod); err != nil || len(got.Spec.InitContainers) != 1 {
 			t.Errorf("%s: %v, %+v, want a sidecar", level, err, got)
 		}
@@ -264,29 +250,19 @@ func (s labels) withLimits(t *testing.T) {
 func limit(t *testing.T, namespace, kind, spec string) {
 	t.Helper()
 	manifest := fmt.Sprintf("apiVersion: v1\nkind: %s\nmetadata: {name: limits}\nspec: %s\n", kind, spec)
-	if _, err := shared.kubectlWith(t.Context(), []byte(manifest), "create", "--namespace="+namespace, "--filename=-"); err != nil {
-		t.Fatal(err)
-	}
+	must(shared.kubectlWith(t.Context(), []byte(manifest), "create", "--namespace="+namespace, "--filename=-"))(t)
 }
 
-// limitedApp is a pod with limits that uses a ConfigMap.
 func limitedApp() *corev1.Pod {
-	return changed(podWith("app"), func(pod *corev1.Pod) {
-		pod.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{fromConfigMap("settings")}
-		pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
-			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("128Mi")},
-		}
-	})
+	return merged(podWith("app"), `spec: {containers: [{name: c, envFrom: [{configMapRef: {name: settings}}],
+		resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 500m, memory: 128Mi}}}]}`)
 }
 
 // checkRestart: a namespace in which a pod would be refused with the label is found before it has the label.
 func (s labels) checkRestart(t *testing.T) {
 	namespace := ownNamespace(t, nil)
 	pods := shared.Client().CoreV1().Pods(namespace)
-	if _, err := pods.Create(t.Context(), limitedApp(), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(pods.Create(t.Context(), limitedApp(), metav1.CreateOptions{}))(t)
 	says := func(want string, wantStatus int) error {
 		args := []string{"check", "--label=restart", "--namespace=" + namespace, "--kubeconfig=" + shared.Kubeconfig()}
 		stdout, stderr, status := harness.Run(t, shared.refvol, args...)
@@ -309,10 +285,7 @@ func (s labels) checkRestart(t *testing.T) {
 // restartValues: the first variables of the policy are what the chart's values and kustomize replace.
 func (s labels) restartValues(t *testing.T) {
 	policies := shared.Client().AdmissionregistrationV1().MutatingAdmissionPolicies()
-	policy, err := policies.Get(t.Context(), "refvol-restart", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	policy := must(policies.Get(t.Context(), "refvol-restart", metav1.GetOptions{}))(t)
 	values := map[string]string{
 		"image": "'example.com/notify:v9'", "pullPolicy": "'Always'", "pullSecrets": "['one', 'two']", "user": "1234", "port": "9811",
 		"usualResources": `{"requests": {"memory": "64Mi"}}`,
@@ -321,39 +294,24 @@ func (s labels) restartValues(t *testing.T) {
 		v := &policy.Spec.Variables[i]
 		v.Expression = cmp.Or(values[v.Name], v.Expression)
 	}
-	if _, err := policies.Update(t.Context(), policy, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
+	must(policies.Update(t.Context(), policy, metav1.UpdateOptions{}))(t)
+	create := func(patch string) *corev1.Pod {
+		return must(createdIn(t.Context(), s.restart, merged(withEnv(secretKey("db", "password")), patch)))(t)
 	}
-	create := func(change func(*corev1.PodSpec)) *corev1.Pod {
-		pod := withEnv(secretKey("db", "password"))
-		change(&pod.Spec)
-		got, err := createdIn(t.Context(), s.restart, pod)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got
-	}
-	own := func(spec *corev1.PodSpec) {
-		spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "own"}, {Name: "two"}}
-	}
+	const own = "spec: {imagePullSecrets: [{name: own}, {name: two}]}"
 	harness.Eventually(t, soon, func() error {
 		if image := create(own).Spec.InitContainers[0].Image; image != "example.com/notify:v9" {
 			return errors.New("the old image is in force: " + image)
 		}
 		return nil
 	})
-	for name, test := range map[string]struct {
-		change  func(*corev1.PodSpec)
-		secrets string
-	}{
-		"":                                 {func(*corev1.PodSpec) {}, "[{one} {two}]"},
+	for name, test := range map[string]struct{ patch, secrets string }{
+		"":                                 {"", "[{one} {two}]"},
 		"of its own":                       {own, "[{own} {two} {one}]"},
-		"no port: the network of the node": {func(spec *corev1.PodSpec) { spec.HostNetwork = true }, "[{one} {two}]"},
-		"no port: it is declared": {func(spec *corev1.PodSpec) {
-			spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80}, {ContainerPort: 9811}}
-		}, "[{one} {two}]"},
+		"no port: the network of the node": {"spec: {hostNetwork: true}", "[{one} {two}]"},
+		"no port: it is declared":          {"spec: {containers: [{name: c, ports: [{containerPort: 80}, {containerPort: 9811}]}]}", "[{one} {two}]"},
 	} {
-		spec := create(test.change).Spec
+		spec := create(test.patch).Spec
 		c := spec.InitContainers[0]
 		if c.ImagePullPolicy != corev1.PullAlways || *c.SecurityContext.RunAsUser != 1234 || c.Resources.Requests.Memory().String() != "64Mi" ||
 			len(c.Resources.Limits) > 0 || fmt.Sprint(spec.ImagePullSecrets) != test.secrets {

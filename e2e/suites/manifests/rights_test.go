@@ -44,7 +44,6 @@ func sets() [][]string {
 	}
 }
 
-// golden returns the path of a set's golden file.
 func golden(set []string) string {
 	if len(set) == 0 {
 		set = []string{"base"}
@@ -59,30 +58,17 @@ func TestComponentRights(t *testing.T) {
 	roles := shared.Client().RbacV1().ClusterRoles()
 	for _, set := range sets() {
 		t.Run(strings.Join(append([]string{"base"}, set...), "+"), func(t *testing.T) {
-			rules, err := harness.Rules(t.Context(), set...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			role, err := roles.Get(t.Context(), "refvol-plugin", metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			rules := must(harness.Rules(t.Context(), set...))(t)
+			role := must(roles.Get(t.Context(), "refvol-plugin", metav1.GetOptions{}))(t)
 			role.Rules = rules
-			if _, err := roles.Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must(roles.Update(t.Context(), role, metav1.UpdateOptions{}))(t)
 			settle(t)
 			got := rights(t)
 			wantNothingBroad(t, got)
 			if *update {
-				if err := os.WriteFile(golden(set), []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, os.WriteFile(golden(set), []byte(got), 0o600))
 			}
-			want, err := os.ReadFile(golden(set))
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := must(os.ReadFile(golden(set)))(t)
 			if got != string(want) {
 				t.Errorf("the account's rights are not those of %s:\n got:\n%s\nwant:\n%s", golden(set), got, want)
 			}
@@ -108,9 +94,7 @@ func settle(t *testing.T) {
 	rbac, meta, create := shared.Client().RbacV1(), metav1.ObjectMeta{Name: name}, metav1.CreateOptions{}
 	t.Cleanup(func() {
 		ctx, remove := context.WithoutCancel(t.Context()), metav1.DeleteOptions{}
-		if err := errors.Join(rbac.ClusterRoles().Delete(ctx, name, remove), rbac.ClusterRoleBindings().Delete(ctx, name, remove)); err != nil {
-			t.Error(err)
-		}
+		fatal(t, errors.Join(rbac.ClusterRoles().Delete(ctx, name, remove), rbac.ClusterRoleBindings().Delete(ctx, name, remove)))
 	})
 	_, role := rbac.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
 		{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: []string{name}},
@@ -119,14 +103,11 @@ func settle(t *testing.T) {
 		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}},
 	}, create)
-	if err := errors.Join(role, binding); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, errors.Join(role, binding))
 	asked := authorizationv1.ResourceAttributes{Namespace: pluginNamespace, Verb: "get", Resource: "pods", Name: name}
 	harness.Eventually(t, soon, func() error { return allowed(t.Context(), name, nil, asked) })
 }
 
-// allowed returns nil if a user may do what is asked.
 func allowed(ctx context.Context, user string, groups []string, asked authorizationv1.ResourceAttributes) error {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: user, Groups: groups, ResourceAttributes: &asked,
@@ -146,7 +127,6 @@ func pluginGroups() []string {
 	return []string{"system:serviceaccounts", "system:serviceaccounts:" + pluginNamespace, "system:authenticated"}
 }
 
-// rights returns what the API server says the plugin's account may do.
 func rights(t *testing.T) string {
 	t.Helper()
 	var text strings.Builder

@@ -17,7 +17,6 @@ const (
 	stagedPolicy      = "ValidatingAdmissionPolicy 'refvol-staged'"
 )
 
-// stagedChange is a change of an object.
 type stagedChange struct {
 	// before is the annotation, "" for none, and patch a merge patch.
 	before, patch string
@@ -25,7 +24,6 @@ type stagedChange struct {
 	says []string
 }
 
-// withShare changes the value and the annotation.
 func withShare(share string) string {
 	return fmt.Sprintf(`{"metadata":{"annotations":{"refvol.dev/rollout":%q}},"data":{"key":"bmV3"}}`, share)
 }
@@ -83,28 +81,20 @@ func TestStaged(t *testing.T) {
 	configMap := func(share, patch string, change func(*corev1.ConfigMap)) error {
 		object := &corev1.ConfigMap{ObjectMeta: meta("staged-", share), Data: map[string]string{"key": "old"}, BinaryData: map[string][]byte{"binary": []byte("old")}}
 		made, err := core.ConfigMaps(consumer).Create(t.Context(), object, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		made.Labels = labelled // the label alone is allowed
 		if change != nil {
 			change(made)
 		}
-		if _, err := core.ConfigMaps(consumer).Update(t.Context(), made, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(core.ConfigMaps(consumer).Update(t.Context(), made, metav1.UpdateOptions{}))(t)
 		_, err = core.ConfigMaps(consumer).Patch(t.Context(), made.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		return errors.Join(err, core.ConfigMaps(consumer).Delete(t.Context(), made.Name, metav1.DeleteOptions{}))
 	}
 	secret := func(share, patch string) error {
 		made, err := core.Secrets(consumer).Create(t.Context(), &corev1.Secret{ObjectMeta: meta("staged-", share), StringData: map[string]string{"key": "old"}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		made.Labels = labelled
-		if _, err := core.Secrets(consumer).Update(t.Context(), made, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(core.Secrets(consumer).Update(t.Context(), made, metav1.UpdateOptions{}))(t)
 		_, err = core.Secrets(consumer).Patch(t.Context(), made.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		return errors.Join(err, core.Secrets(consumer).Delete(t.Context(), made.Name, metav1.DeleteOptions{}))
 	}
@@ -162,10 +152,7 @@ func TestStaged(t *testing.T) {
 		wantRefusal(t, configMap("", `{"metadata":{"labels":{"refvol.dev/staged":"true"}},"data":{"key":"new"}}`, unlabelled), stagedPolicy)
 	})
 	t.Run("the policy has no warnings", func(t *testing.T) {
-		policy, err := shared.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), "refvol-staged", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		policy := must(shared.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), "refvol-staged", metav1.GetOptions{}))(t)
 		if checked := policy.Status.TypeChecking; checked != nil && len(checked.ExpressionWarnings) > 0 {
 			t.Errorf("%+v", checked.ExpressionWarnings)
 		}

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,19 +18,16 @@ import (
 
 const (
 	taintPolicy = "refvol-startup-taint"
-	taintKey    = "csi.refvol.dev/agent-not-ready"
 	// nodeA is the Node of the plugin's pod, nodeB another.
 	nodeA, nodeB = "node-a", "node-b"
 )
 
-// nodePatch is a change of a Node, as an operation of a JSON patch.
 type nodePatch struct {
 	node, patch string
 	// says is in the refusal; none if the change is allowed.
 	says string
 }
 
-// nodePatches are what the plugin's account may try.
 func nodePatches() map[string]nodePatch {
 	const ownOnly, metadata, spec = "may change its own Node only: its token is of node node-a", "metadata differs", "spec differs"
 	const taints = "may change nothing of its Node but remove the taint csi.refvol.dev/agent-not-ready"
@@ -71,11 +67,8 @@ func TestStartupTaintPolicy(t *testing.T) {
 		})
 	}
 	t.Run("the taint's manager", func(t *testing.T) { // which owns nothing else, so it goes with the taint
-		_, err := shared.Client().CoreV1().Nodes().Patch(t.Context(), nodeA, types.JSONPatchType,
-			[]byte(`[{"op":"replace","path":"/spec/taints/1/value","value":"new"}]`), metav1.PatchOptions{FieldManager: "tainter"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(shared.Client().CoreV1().Nodes().Patch(t.Context(), nodeA, types.JSONPatchType,
+			[]byte(`[{"op":"replace","path":"/spec/taints/1/value","value":"new"}]`), metav1.PatchOptions{FieldManager: "tainter"}))(t)
 		wantRefusal(t, plugin.patch(t.Context(), nodePatches()["the taint of one effect"]))
 	})
 	t.Run("status", func(t *testing.T) {
@@ -98,10 +91,8 @@ func TestStartupTaintPolicy(t *testing.T) {
 	})
 }
 
-// nodeClient changes Nodes as somebody.
 type nodeClient struct{ kubernetes.Interface }
 
-// patch has the API server judge a change.
 func (c nodeClient) patch(ctx context.Context, p nodePatch) error {
 	_, err := c.CoreV1().Nodes().Patch(ctx, p.node, types.JSONPatchType, []byte("["+p.patch+"]"),
 		metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
@@ -112,25 +103,7 @@ func (c nodeClient) patch(ctx context.Context, p nodePatch) error {
 // them, and waits until the policy is in force. It returns a client with that pod's token.
 func installTaintPolicy(t *testing.T) nodeClient {
 	t.Helper()
-	for _, name := range []string{nodeA, nodeB} {
-		makeNode(t, name)
-	}
-	pods := shared.Client().CoreV1().Pods(pluginNamespace)
-	_, err := pods.Create(t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "plugin-a"},
-		Spec: corev1.PodSpec{
-			NodeName: nodeA, ServiceAccountName: pluginAccount, AutomountServiceAccountToken: new(false),
-			Containers: []corev1.Container{{Name: "c", Image: "localhost/none"}},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := pods.Delete(context.WithoutCancel(t.Context()), "plugin-a", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
-			t.Error(err)
-		}
-	})
+	have(t, taintWorld)
 	install(t, "startup-taint")
 	settle(t)
 	client := nodeClient{clientWith(t, "plugin-a")}
@@ -143,27 +116,27 @@ func installTaintPolicy(t *testing.T) nodeClient {
 	return client
 }
 
-// makeNode makes a Node with labels and taints, until the test ends.
-func makeNode(t *testing.T, name string) {
+func have(t *testing.T, manifests string) {
 	t.Helper()
-	nodes := shared.Client().CoreV1().Nodes()
-	_, err := nodes.Create(t.Context(), &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": "a"}},
-		Spec: corev1.NodeSpec{Taints: []corev1.Taint{
-			{Key: taintKey, Effect: corev1.TaintEffectNoSchedule},
-			{Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoSchedule},
-			{Key: taintKey, Value: "x", Effect: corev1.TaintEffectNoExecute},
-		}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(shared.kubectlWith(t.Context(), []byte(manifests), "apply", "--filename=-"))(t)
 	t.Cleanup(func() {
-		if err := nodes.Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
+		must(shared.kubectlWith(context.WithoutCancel(t.Context()), []byte(manifests), "delete", "--filename=-", "--force"))(t)
 	})
 }
+
+// taintWorld is two Nodes with taints, and a pod of the plugin on one of them.
+const taintWorld = `
+{apiVersion: v1, kind: Node, metadata: {name: node-a, labels: {pool: a}}, spec: {taints: [
+  {key: csi.refvol.dev/agent-not-ready, effect: NoSchedule}, {key: dedicated, value: db, effect: NoSchedule},
+  {key: csi.refvol.dev/agent-not-ready, value: x, effect: NoExecute}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: node-b, labels: {pool: a}}, spec: {taints: [
+  {key: csi.refvol.dev/agent-not-ready, effect: NoSchedule}, {key: dedicated, value: db, effect: NoSchedule},
+  {key: csi.refvol.dev/agent-not-ready, value: x, effect: NoExecute}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: plugin-a, namespace: refvol-system}, spec: {
+  nodeName: node-a, serviceAccountName: refvol-plugin, automountServiceAccountToken: false, containers: [{name: c, image: none}]}}
+`
 
 // clientWith returns a client with a token of the plugin's account that is bound to a pod, unless
 // the pod's name is empty. It is good until the test ends.
@@ -173,10 +146,7 @@ func clientWith(t *testing.T, pod string) kubernetes.Interface {
 	if pod != "" {
 		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod}
 	}
-	answer, err := shared.Client().CoreV1().ServiceAccounts(pluginNamespace).CreateToken(t.Context(), pluginAccount, request, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must(shared.Client().CoreV1().ServiceAccounts(pluginNamespace).CreateToken(t.Context(), pluginAccount, request, metav1.CreateOptions{}))(t)
 	config := rest.AnonymousClientConfig(shared.Config())
 	config.BearerToken = answer.Status.Token
 	return harness.ClientFor(t, config)
