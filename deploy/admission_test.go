@@ -68,14 +68,9 @@ func TestPolicies(t *testing.T) {
 
 // TestChartLabelsElsewhere: the bindings for labels leave out the release's namespace.
 func TestChartLabelsElsewhere(t *testing.T) {
-	loaded, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	loaded := must(load())(t)
 	manifests, _, err := renderIn(loaded, "platform", newest, values{"live": values{"enabled": true}, "restart": values{"enabled": true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	objects := byName(t, decode(t, chart, manifests))
 	elsewhere := metav1.LabelSelectorRequirement{
 		Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"kube-system", "platform"},
@@ -94,13 +89,10 @@ func TestChartLabelsElsewhere(t *testing.T) {
 
 // TestChartRestartValues: values replace the first variables of the policy, and the sidecar's usual resources.
 func TestChartRestartValues(t *testing.T) {
-	manifests, _, err := renderChart(newest, values{"restart": values{
+	manifests, _ := chartTexts(t, newest, values{"restart": values{
 		"enabled": true, "resources": values{"requests": values{"memory": "64Mi"}}, "user": 2000000000, "podMonitor": true,
 		"image": values{"pullPolicy": "Always", "pullSecrets": []any{"one", "two"}},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	policy, ok := byName(t, decode(t, chart, manifests))["MutatingAdmissionPolicy refvol-restart"].(*admissionv1.MutatingAdmissionPolicy)
 	if !ok {
 		t.Fatal("there is no policy")

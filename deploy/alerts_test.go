@@ -15,7 +15,6 @@ import (
 
 var update = flag.Bool("update", false, "write alerts/refvol.rules.yaml anew")
 
-// alerts returns the rules of the component metrics.
 func alerts(t *testing.T) []monitoringv1.RuleGroup {
 	t.Helper()
 	return only[*monitoringv1.PrometheusRule](t, renderWith(t, []string{"metrics"})).Spec.Groups
@@ -24,15 +23,10 @@ func alerts(t *testing.T) []monitoringv1.RuleGroup {
 // TestPlainRules: the rules for a Prometheus without the operator are those of the component.
 func TestPlainRules(t *testing.T) {
 	const path = "alerts/refvol.rules.yaml"
-	groups, err := yaml.Marshal(map[string]any{"groups": alerts(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	groups := must(yaml.Marshal(map[string]any{"groups": alerts(t)}))(t)
 	want := append([]byte("# The groups of ../components/metrics/prometheusrule.yaml, which says why the thresholds are what they are.\n"), groups...)
 	if *update {
-		if err := os.WriteFile(path, want, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.WriteFile(path, want, 0o600))
 	}
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%s is not what the component has: run go -C deploy test -run TestPlainRules . -args -update (%v)", path, err)
@@ -68,10 +62,7 @@ func TestClusterStaysApart(t *testing.T) {
 			}
 		}
 	}
-	dashboard, err := os.ReadFile("dashboards/refvol.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dashboard := must(os.ReadFile("dashboards/refvol.json"))(t)
 	for _, line := range strings.Split(string(dashboard), "\n") {
 		if expr, ok := strings.CutPrefix(strings.TrimSpace(line), `"expr": `); ok {
 			if strings.Count(expr, `cluster=~\"$cluster\"`) != strings.Count(expr, "{") {
@@ -98,7 +89,7 @@ func TestChartAlerts(t *testing.T) {
 	for i := range want {
 		switch rule := &want[i]; rule.Alert {
 		case "RefvolPluginDown":
-			rule.For, rule.Labels["severity"], rule.Labels["team"] = ptr(monitoringv1.Duration("10m")), "warning", "x"
+			rule.For, rule.Labels["severity"], rule.Labels["team"] = new(monitoringv1.Duration("10m")), "warning", "x"
 		case "RefvolPropagationSlow":
 			rule.Expr.StrVal = "vector(1) > 7"
 		}

@@ -11,37 +11,14 @@ import (
 	"testing"
 )
 
-// goNames returns the words of the plugin's Go code, without comments and tests, by the name of the file; "" has those of all files.
-func goNames(t *testing.T) map[string]map[string]bool {
+// repository returns the files and directories that git has, by their paths and by each end of these; and the words of the plugin's Go code,
+// without comments and tests, by the name of the file, of which several packages may have one; "" has those of all files.
+func repository(t *testing.T) (paths map[string]bool, names map[string]map[string]bool) {
 	t.Helper()
-	names, comment, word := map[string]map[string]bool{"": {}}, regexp.MustCompile(`(?m)^\s*//.*$`), regexp.MustCompile(`[A-Za-z_]\w*`)
-	for _, dir := range []string{"../pkg", "../internal", "../cmd"} {
-		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			text, err := os.ReadFile(path)
-			base := filepath.Base(path)
-			if names[base] == nil { // several packages may have one of that name
-				names[base] = map[string]bool{}
-			}
-			for _, name := range word.FindAllString(comment.ReplaceAllString(string(text), ""), -1) {
-				names[base][name], names[""][name] = true, true
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return names
-}
-
-// repositoryPaths returns the files and directories of the repository that git has, by their paths and by each end of these.
-func repositoryPaths(t *testing.T) map[string]bool {
-	t.Helper()
-	paths := map[string]bool{}
-	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+	paths, names = map[string]bool{}, map[string]map[string]bool{"": {}}
+	code, comment := regexp.MustCompile(`^\.\./(pkg|internal|cmd)/.*\.go$`), regexp.MustCompile(`(?m)^\s*//.*$`)
+	word := regexp.MustCompile(`[A-Za-z_]\w*`)
+	fatal(t, filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
 		if entry.IsDir() && slices.Contains([]string{".git", "bin"}, entry.Name()) {
 			return fs.SkipDir
 		}
@@ -49,19 +26,27 @@ func repositoryPaths(t *testing.T) map[string]bool {
 			_, rest, ok = strings.Cut(rest, "/")
 			paths[rest] = true
 		}
+		if err != nil || !code.MatchString(path) || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		base := filepath.Base(path)
+		if names[base] == nil {
+			names[base] = map[string]bool{}
+		}
+		for _, name := range word.FindAllString(comment.ReplaceAllString(string(text), ""), -1) {
+			names[base][name], names[""][name] = true, true
+		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return paths
+	}))
+	return paths, names
 }
 
 // TestArchitectureNames: what ARCHITECTURE.md names of the code is there: files, packages, and Go's names, those with a file
 // in brackets in that one.
 func TestArchitectureNames(t *testing.T) {
 	text := documents(t)["ARCHITECTURE.md"]
-	names, paths := goNames(t), repositoryPaths(t)
+	paths, names := repository(t)
 	name := regexp.MustCompile(`^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$`)
 	missing := map[string]bool{}
 	for _, got := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(text, -1) {

@@ -45,14 +45,9 @@ func TestCSIDriver(t *testing.T) {
 // asJSON shows what pointers point to.
 func asJSON(t *testing.T, value any) []byte {
 	t.Helper()
-	text, err := json.Marshal(value)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return must(json.Marshal(value))(t)
 }
 
-// TestExistingNamespace renders the lines of docs/install.md that leave the Namespace out.
 func TestExistingNamespace(t *testing.T) {
 	blocks := doclines.Blocks(documents(t)["docs/install.md"], "yaml")
 	i := slices.IndexFunc(blocks, func(block string) bool { return strings.HasPrefix(block, "namespace: platform\n") })

@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"bytes"
-	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -20,7 +19,6 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
-	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
 	"helm.sh/helm/v4/pkg/engine"
 	releaseutil "helm.sh/helm/v4/pkg/release/v1/util"
 	"helm.sh/helm/v4/pkg/strvals"
@@ -29,8 +27,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
-
-	"github.com/refvol/refvol/internal/dice"
 )
 
 const (
@@ -39,7 +35,6 @@ const (
 	oldest, newest = "v1.34.0", "v1.36.0"
 )
 
-// values are those of the chart.
 type values = map[string]any
 
 // renderChart renders the chart as `helm template` would for a cluster of that version. It returns
@@ -49,15 +44,19 @@ func renderChart(version string, overrides values) (manifests, hooks []byte, err
 	if err != nil {
 		return nil, nil, err
 	}
-	return renderLoaded(loaded, version, overrides)
+	return renderIn(loaded, namespace, version, overrides)
+}
+
+// chartTexts is renderChart that has to succeed.
+func chartTexts(t *testing.T, version string, overrides values) (manifests, hooks []byte) {
+	t.Helper()
+	manifests, hooks, err := renderChart(version, overrides)
+	fatal(t, err)
+	return manifests, hooks
 }
 
 // load reads the chart once. Nothing changes what it returns.
 var load = sync.OnceValues(func() (*chartv2.Chart, error) { return loader.LoadDir(chart) })
-
-func renderLoaded(loaded *chartv2.Chart, version string, overrides values) (manifests, hooks []byte, err error) {
-	return renderIn(loaded, namespace, version, overrides)
-}
 
 func renderIn(loaded *chartv2.Chart, namespace, version string, overrides values) (manifests, hooks []byte, err error) {
 	capabilities := common.DefaultCapabilities.Copy()
@@ -103,10 +102,7 @@ func chartObjects(t *testing.T, version string, overrides values) []runtime.Obje
 		overrides = values{}
 	}
 	overrides["namespace"] = values{"create": true}
-	manifests, _, err := renderChart(version, overrides)
-	if err != nil {
-		t.Fatal(err)
-	}
+	manifests, _ := chartTexts(t, version, overrides)
 	objects := withoutStandardLabels(t, decode(t, chart, manifests))
 	own := only[*corev1.Namespace](t, objects)
 	if want := map[string]string{"helm.sh/resource-policy": "keep"}; !maps.Equal(own.Annotations, want) {
@@ -120,10 +116,7 @@ func chartObjects(t *testing.T, version string, overrides values) []runtime.Obje
 // of the cluster.
 func valuesOf(t *testing.T, set []string) (version string, overrides values) {
 	t.Helper()
-	page, err := os.ReadFile("../docs/install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must(os.ReadFile("../docs/install.md"))(t)
 	version, overrides = newest, values{}
 	for _, row := range append([]string{"the base alone"}, set...) {
 		if row != "the base alone" {
@@ -133,9 +126,7 @@ func valuesOf(t *testing.T, set []string) (version string, overrides values) {
 		if value == nil {
 			t.Fatalf("docs/install.md has no value for %s", row)
 		}
-		if err := strvals.ParseInto(string(value[1]), overrides); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, strvals.ParseInto(string(value[1]), overrides))
 	}
 	if slices.Contains(set, "pod-identity-before-1.35") {
 		version = oldest
@@ -147,10 +138,7 @@ func valuesOf(t *testing.T, set []string) (version string, overrides values) {
 func withoutStandardLabels(t *testing.T, objects []runtime.Object) []runtime.Object {
 	t.Helper()
 	for _, object := range objects {
-		accessor, err := meta.Accessor(object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		accessor := must(meta.Accessor(object))(t)
 		for label, want := range map[string]string{
 			"helm.sh/chart": "refvol-0.1.0", "app.kubernetes.io/version": "v0.1.0", "app.kubernetes.io/instance": "refvol",
 			"app.kubernetes.io/managed-by": "Helm", "app.kubernetes.io/part-of": "refvol",
@@ -162,25 +150,6 @@ func withoutStandardLabels(t *testing.T, objects []runtime.Object) []runtime.Obj
 		}
 	}
 	return objects
-}
-
-// TestChartIsTheComponents: with each component, and with sets of them, the chart's objects are
-// those that kustomize makes.
-func TestChartIsTheComponents(t *testing.T) {
-	sets := append([][]string{nil}, single(components(t))...)
-	for _, seed := range dice.Seeds(t, 4) {
-		set := randomSet(t, seed)
-		if slices.Contains(set, "pod-identity-before-1.35") {
-			set = slices.DeleteFunc(set, func(name string) bool { return needed(t, name) == "1.36" })
-		}
-		sets = append(sets, set)
-	}
-	for i, set := range sets {
-		t.Run(fmt.Sprintf("%d %s", i, strings.Join(set, " ")), func(t *testing.T) {
-			version, overrides := valuesOf(t, set)
-			wantObjects(t, chartObjects(t, version, overrides), renderWith(t, set))
-		})
-	}
 }
 
 // wantObjects compares all of two installs but the order of flags and of rights.
@@ -204,12 +173,8 @@ func wantObjects(t *testing.T, installed, others []runtime.Object) {
 	}
 }
 
-// TestChartLint runs what `helm lint` does.
 func TestChartLint(t *testing.T) {
-	version, err := common.ParseKubeVersion(newest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	version := must(common.ParseKubeVersion(newest))(t)
 	for _, message := range lint.RunAll(chart, nil, namespace, lint.WithKubeVersion(version)).Messages {
 		if message.Severity > support.InfoSev {
 			t.Error(message)
@@ -220,10 +185,7 @@ func TestChartLint(t *testing.T) {
 // TestChartSaysItsImages: the chart's metadata lists the images that the release has, one for each program. A mirror
 // made from this list must have all images that the chart names, also in policies and hooks.
 func TestChartSaysItsImages(t *testing.T) {
-	loaded, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	loaded := must(load())(t)
 	if want := strings.TrimPrefix(loaded.Metadata.AppVersion, "v"); loaded.Metadata.Version != want {
 		t.Errorf("version %s, want %s", loaded.Metadata.Version, want)
 	}
@@ -231,18 +193,13 @@ func TestChartSaysItsImages(t *testing.T) {
 		t.Errorf("CHANGELOG.md has no release: %s, and the chart says that it is a prerelease: %s", want, loaded.Metadata.Annotations["artifacthub.io/prerelease"])
 	}
 	var images []struct{ Name, Image string }
-	if err := yaml.Unmarshal([]byte(loaded.Metadata.Annotations["artifacthub.io/images"]), &images); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, yaml.Unmarshal([]byte(loaded.Metadata.Annotations["artifacthub.io/images"]), &images))
 	var listed []string
 	for _, image := range images {
 		listed = append(listed, image.Image)
 	}
 	slices.Sort(listed)
-	programs, err := os.ReadDir("../cmd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	programs := must(os.ReadDir("../cmd"))(t)
 	var released []string
 	for _, program := range programs {
 		released = append(released, "ghcr.io/refvol/"+program.Name()+":"+loaded.Metadata.AppVersion)
@@ -263,10 +220,7 @@ func imagesOf(t *testing.T, overrides values) []string {
 		restart = values{}
 	}
 	restart["enabled"], overrides["restart"] = true, restart
-	manifests, hooks, err := renderChart(newest, overrides)
-	if err != nil {
-		t.Fatal(err)
-	}
+	manifests, hooks := chartTexts(t, newest, overrides)
 	images := regexp.MustCompile(`(?:ghcr\.io|r\.example\.com)/[\w/.:@-]+`).FindAllString(string(manifests)+string(hooks), -1)
 	slices.Sort(images)
 	return slices.Compact(images)
@@ -305,41 +259,20 @@ func TestChartImages(t *testing.T) {
 	}
 }
 
-// TestChartPackage: the packaged chart renders the same, and one that lost its files does not render.
-func TestChartPackage(t *testing.T) {
-	loaded, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	archive, err := chartutil.Save(loaded, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	packaged, err := loader.LoadFile(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, set := range [][]string{{"node-identity"}, {"admission", "admission-read-only", "live", "live-node-selector", "restart", "restart-metrics", "staged", "startup-taint", "network-policy", "flow-schema", "metrics"}} {
-		version, overrides := valuesOf(t, set)
-		want, _, err := renderLoaded(loaded, version, overrides)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, _, err := renderLoaded(packaged, version, overrides); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s: packaged: %v:\n%s\nwant\n%s", set, err, got, want)
-		}
-	}
-	packaged.Files = nil
+// TestChartWithoutFiles: a chart that lost its files does not render.
+func TestChartWithoutFiles(t *testing.T) {
+	loaded := must(loader.LoadDir(chart))(t)
+	loaded.Files = nil
 	const says = "in a checkout run make chart"
-	if _, _, err := renderLoaded(packaged, newest, nil); err == nil || !strings.Contains(err.Error(), says) {
+	if _, _, err := renderIn(loaded, namespace, newest, nil); err == nil || !strings.Contains(err.Error(), says) {
 		t.Errorf("without the files: %v, want %q", err, says)
 	}
 }
 
-// TestChartFilesAreCopies: what the chart has of deploy/ as plain files equals that. TestChartIsTheComponents notices one that is missing.
+// TestChartFilesAreCopies: what the chart has of deploy/ as plain files equals that. TestComponents notices one that is missing.
 func TestChartFilesAreCopies(t *testing.T) {
 	top := filepath.Join(chart, "files")
-	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+	fatal(t, filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -352,8 +285,5 @@ func TestChartFilesAreCopies(t *testing.T) {
 			t.Errorf("%s is not what deploy/%s is: run make chart (%v)", path, name, err)
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }

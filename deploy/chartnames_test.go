@@ -4,15 +4,18 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
 )
 
-// TestChartLeavesOut: a value that leaves objects out leaves out these only, and all else refers to the user's own.
+// TestChartLeavesOut: a value that leaves objects out leaves out these only, and all else refers to the user's own. nameOverride names what
+// fullnameOverride names, which wins.
 func TestChartLeavesOut(t *testing.T) {
 	monitored := func(more values) values {
 		metrics := values{"enabled": true}
@@ -27,6 +30,8 @@ func TestChartLeavesOut(t *testing.T) {
 		{"account", values{"serviceAccount": values{"create": false, "name": "mine"}}, values{"serviceAccount": values{"name": "mine"}}, []string{"ServiceAccount mine"}},
 		{"rights", values{"rbac": values{"create": false}}, nil, []string{"ClusterRole refvol-plugin", "ClusterRoleBinding refvol-plugin"}},
 		{"monitor", monitored(values{"podMonitor": values{"enabled": false}}), monitored(nil), []string{"PodMonitor refvol-plugin"}},
+		{"name", values{"nameOverride": "files"}, values{"fullnameOverride": "files"}, nil},
+		{"name beside the full one", values{"nameOverride": "x", "fullnameOverride": "files"}, values{"fullnameOverride": "files"}, nil},
 		{"rules", monitored(values{"prometheusRule": values{"enabled": false}}), monitored(nil), []string{"PrometheusRule refvol-plugin"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -42,29 +47,13 @@ func TestChartLeavesOut(t *testing.T) {
 	}
 }
 
-// TestChartOwnRights: without rbac.create the check before an uninstallation makes no rights either, and keeps its account.
-func TestChartOwnRights(t *testing.T) {
-	objects := hooksOf(t, "pre-delete", values{"rbac": values{"create": false}})
-	only[*corev1.ServiceAccount](t, objects)
-	only[*batchv1.Job](t, objects)
-	if len(objects) != 2 {
-		t.Errorf("the hooks are %s", asJSON(t, objects))
-	}
-}
-
-// TestChartNameOverride: nameOverride names what fullnameOverride names, which wins.
-func TestChartNameOverride(t *testing.T) {
-	wantObjects(t, chartObjects(t, newest, values{"nameOverride": "files"}), chartObjects(t, newest, values{"fullnameOverride": "files"}))
-	wantObjects(t, chartObjects(t, newest, values{"nameOverride": "x", "fullnameOverride": "files"}), chartObjects(t, newest, values{"fullnameOverride": "files"}))
-}
-
 // TestChartUpdateStrategy: the type and maxUnavailable are the user's. No value makes a second pod on a node, whose driver the kubelet
 // would refuse.
 func TestChartUpdateStrategy(t *testing.T) {
 	rolling := func(maxUnavailable intstr.IntOrString) appsv1.DaemonSetUpdateStrategy {
 		return appsv1.DaemonSetUpdateStrategy{
 			Type:          appsv1.RollingUpdateDaemonSetStrategyType,
-			RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxSurge: ptr(intstr.FromInt32(0)), MaxUnavailable: &maxUnavailable},
+			RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxSurge: new(intstr.FromInt32(0)), MaxUnavailable: &maxUnavailable},
 		}
 	}
 	for _, test := range []struct {
@@ -84,17 +73,66 @@ func TestChartUpdateStrategy(t *testing.T) {
 
 // TestChartGlobalPullSecrets: both pods have the Secrets that a parent chart names for all of its charts, and their own.
 func TestChartGlobalPullSecrets(t *testing.T) {
-	manifests, hooks, err := renderChart(newest, values{
+	manifests, hooks := chartTexts(t, newest, values{
 		"global":           values{"imagePullSecrets": []any{values{"name": "parent"}, "text", values{"name": "own"}}},
 		"imagePullSecrets": []any{values{"name": "own"}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	want := []corev1.LocalObjectReference{{Name: "parent"}, {Name: "text"}, {Name: "own"}}
 	plugin := only[*appsv1.DaemonSet](t, decode(t, chart, manifests)).Spec.Template.Spec.ImagePullSecrets
 	check := only[*batchv1.Job](t, decode(t, chart, hooks)).Spec.Template.Spec.ImagePullSecrets
 	if !reflect.DeepEqual(plugin, want) || !reflect.DeepEqual(check, want) {
 		t.Errorf("the plugin has %v, the check %v, want %v", plugin, check, want)
+	}
+}
+
+// TestChartOpenShift: the constraints admit the plugin's pod, with the kinds of volumes that it has, each once, and name no other account.
+func TestChartOpenShift(t *testing.T) {
+	extra := values{"extraVolumes": []any{
+		values{"name": "a", "configMap": values{"name": "ca"}},
+		values{"name": "b", "secret": values{"secretName": "s"}},
+		values{"name": "c", "configMap": values{"name": "x"}},
+		values{"name": "d", "hostPath": values{"path": "/x"}},
+		values{"name": "e"},
+	}}
+	without, _ := chartTexts(t, newest, extra)
+	extra["openshift"] = values{"enabled": true}
+	with, hooks := chartTexts(t, newest, extra)
+	var constraints map[string]any
+	for _, document := range strings.Split(string(with), "\n---\n") {
+		if strings.Contains(document, "kind: SecurityContextConstraints") {
+			with = []byte(strings.Replace(string(with), document, "", 1))
+			fatal(t, yaml.UnmarshalStrict([]byte(document), &constraints))
+		}
+	}
+	wantObjects(t, decode(t, chart, with), decode(t, chart, without))
+	anyone := map[string]any{"type": "RunAsAny"}
+	want := map[string]any{
+		"apiVersion": "security.openshift.io/v1", "kind": "SecurityContextConstraints",
+		"metadata": map[string]any{"name": name, "labels": map[string]any{
+			"app.kubernetes.io/name": name, "app.kubernetes.io/instance": "refvol", "app.kubernetes.io/managed-by": "Helm",
+			"app.kubernetes.io/part-of": "refvol", "app.kubernetes.io/version": "v0.1.0", "helm.sh/chart": "refvol-0.1.0",
+		}},
+		"users":   []any{"system:serviceaccount:" + namespace + ":" + name},
+		"volumes": []any{"hostPath", "projected", "configMap", "secret", "emptyDir"}, "priority": nil,
+		"allowPrivilegedContainer": true, "allowPrivilegeEscalation": true, "allowHostDirVolumePlugin": true,
+		"allowHostIPC": false, "allowHostNetwork": false, "allowHostPID": false, "allowHostPorts": false,
+		"allowedCapabilities": []any{}, "defaultAddCapabilities": []any{}, "requiredDropCapabilities": []any{},
+		"readOnlyRootFilesystem": true,
+		"fsGroup":                anyone, "runAsUser": anyone, "seLinuxContext": anyone, "supplementalGroups": anyone,
+	}
+	if !reflect.DeepEqual(constraints, want) {
+		t.Errorf("constraints %v\n       want %v", constraints, want)
+	}
+	if user := only[*batchv1.Job](t, decode(t, chart, hooks)).Spec.Template.Spec.SecurityContext.RunAsUser; user != nil {
+		t.Errorf("the check runs as user %d, which OpenShift refuses", *user)
+	}
+	for _, kind := range []string{"flexVolume", "configmap"} {
+		says := "extraVolumes[1]: Forbidden: " + kind + ": with openshift.enabled, the volumes may be hostPath, projected, configMap"
+		_, _, err := renderChart(newest, values{"openshift": values{"enabled": true}, "extraVolumes": []any{
+			values{"name": "a", "configMap": values{"name": "ca"}}, values{"name": "b", kind: values{}},
+		}})
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want %q", err, says)
+		}
 	}
 }

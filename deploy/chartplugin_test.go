@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/refvol/refvol/internal/dice"
@@ -68,13 +67,11 @@ func TestChartAgainstPlugin(t *testing.T) {
 	})
 }
 
-// pluginValue is a value of the chart that becomes a flag.
 type pluginValue struct {
 	name  string
 	value any
 }
 
-// flag returns the flag of a value.
 func (v pluginValue) flag() string {
 	name := map[string]string{
 		"identity": "identity", "crossNamespace": "cross-namespace", "changeDetection": "change-detection", "logFormat": "logging-format",
@@ -87,16 +84,12 @@ func (v pluginValue) flag() string {
 // comparePlugin renders the chart with values, and gives them to the plugin. It returns why the chart refuses them, or nothing.
 func comparePlugin(t *testing.T, program string, set []pluginValue) string {
 	t.Helper()
-	loaded, err := loader.LoadDir(chart)
-	if err != nil {
-		t.Fatal(err)
-	}
 	overrides, flags := values{}, []string{"serve", "--node-name=node-1", "--identity=node"} // the chart's default
 	for _, v := range set {
 		overrides[v.name] = v.value
 		flags = append(flags, v.flag())
 	}
-	manifests, _, err := renderLoaded(loaded, newest, overrides)
+	manifests, _, err := renderChart(newest, overrides)
 	if err == nil {
 		args := pluginContainer(t, only[*appsv1.DaemonSet](t, decode(t, chart, manifests))).Args
 		for i := range args {

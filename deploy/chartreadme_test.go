@@ -16,30 +16,19 @@ const tableBegins, tableEnds = "<!-- values -->\n", "<!-- end of values -->\n"
 
 // TestChartReadme: the README's table is what values.yaml says of each value. With -update it is written anew.
 func TestChartReadme(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := yaml.Parse(string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile(filepath.Join(chart, "values.yaml")))(t)
+	all := must(yaml.Parse(string(text)))(t)
 	table := "| value | default | meaning |\n|---|---|---|\n" + strings.Join(valueRows(t, "", "", all.YNode()), "")
 
 	path := filepath.Join(chart, "README.md")
-	readme, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must(os.ReadFile(path))(t)
 	before, rest, begins := strings.Cut(string(readme), tableBegins)
 	got, after, ends := strings.Cut(rest, tableEnds)
 	if !begins || !ends {
 		t.Fatalf("%s has no place for the table", path)
 	}
 	if *update {
-		if err := os.WriteFile(path, []byte(before+tableBegins+table+tableEnds+after), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.WriteFile(path, []byte(before+tableBegins+table+tableEnds+after), 0o600))
 		got = table
 	}
 	if got != table {
@@ -76,15 +65,11 @@ func meaning(comment string) string {
 	return strings.ReplaceAll(line, "|", `\|`)
 }
 
-// inline returns a default on one line.
 func inline(t *testing.T, value *yaml.Node) string {
 	t.Helper()
 	node := yaml.NewRNode(value).Copy()
 	flow(node.YNode())
-	text, err := node.String()
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(node.String())(t)
 	return plain(text)
 }
 

@@ -13,19 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// hooksOf returns the hooks of one kind: test or pre-delete.
 func hooksOf(t *testing.T, kind string, overrides values) []runtime.Object {
 	t.Helper()
-	_, hooks, err := renderChart(newest, overrides)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, hooks := chartTexts(t, newest, overrides)
 	var found []runtime.Object
 	for _, object := range decode(t, chart, hooks) {
-		accessor, err := meta.Accessor(object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		accessor := must(meta.Accessor(object))(t)
 		if accessor.GetAnnotations()["helm.sh/hook"] == kind {
 			found = append(found, object)
 		}
@@ -40,10 +33,7 @@ func TestChartTest(t *testing.T) {
 	if len(objects) != 5 {
 		t.Errorf("%d objects, want a ConfigMap, an account, a Role, its binding, and the pod", len(objects))
 	}
-	example, err := os.ReadFile("examples/smoke.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	example := must(os.ReadFile("examples/smoke.yaml"))(t)
 	pod, want := only[*corev1.Pod](t, objects), only[*corev1.Pod](t, decode(t, "smoke.yaml", example))
 	got := pod.Spec.Containers[0].Args[0]
 	if !strings.HasPrefix(want.Spec.Containers[0].Args[0], got) || !strings.Contains(got, "tmpfs ro,") || strings.Contains(got, "left") {

@@ -104,7 +104,7 @@ func chartValues() []chartValue {
 			}
 		}},
 		{values{"maxUnavailable": 3}, func(t *testing.T, objects []runtime.Object) {
-			only[*appsv1.DaemonSet](t, objects).Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = ptr(intstr.FromInt32(3))
+			only[*appsv1.DaemonSet](t, objects).Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(3))
 		}},
 		{values{
 			"podLabels": values{"team": "x", "app.kubernetes.io/name": "y"}, "podAnnotations": values{"a": "b"},
@@ -115,10 +115,7 @@ func chartValues() []chartValue {
 		{values{"commonLabels": values{"team": "x", "app.kubernetes.io/name": "y"}}, func(t *testing.T, objects []runtime.Object) {
 			only[*appsv1.DaemonSet](t, objects).Spec.Template.Labels["team"] = "x"
 			for _, object := range objects {
-				accessor, err := meta.Accessor(object)
-				if err != nil {
-					t.Fatal(err)
-				}
+				accessor := must(meta.Accessor(object))(t)
 				accessor.GetLabels()["team"] = "x"
 			}
 		}},
@@ -127,10 +124,7 @@ func chartValues() []chartValue {
 
 // TestChartAdds: a value that adds an object adds that, and changes nothing else.
 func TestChartAdds(t *testing.T) {
-	dashboard, err := os.ReadFile("dashboards/refvol.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dashboard := must(os.ReadFile("dashboards/refvol.json"))(t)
 	labels := func(more map[string]string) map[string]string {
 		all := map[string]string{"app.kubernetes.io/name": name}
 		maps.Copy(all, more)
@@ -162,12 +156,9 @@ func TestChartAdds(t *testing.T) {
 		wantObjects(t, chartObjects(t, newest, test.overrides), append(chartObjects(t, newest, nil), test.want))
 	}
 	// An object of the user's own has what the user gave it, with the templates in it filled in.
-	with, _, err := renderChart(newest, values{"extraObjects": []any{values{
+	with, _ := chartTexts(t, newest, values{"extraObjects": []any{values{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": values{"name": "{{ .Release.Name }}-extra"},
 	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if extra := only[*corev1.ConfigMap](t, decode(t, chart, with)); extra.Name != "refvol-extra" || extra.Labels != nil {
 		t.Errorf("the extra object is %s", asJSON(t, extra))
 	}
@@ -218,10 +209,7 @@ func TestChartValues(t *testing.T) {
 
 // TestChartDefaults: without a value the node's identity reads, and the namespace is the user's.
 func TestChartDefaults(t *testing.T) {
-	manifests, _, err := renderChart(newest, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	manifests, _ := chartTexts(t, newest, nil)
 	objects := withoutStandardLabels(t, decode(t, chart, manifests))
 	for _, object := range objects {
 		if _, ok := object.(*corev1.Namespace); ok {
@@ -316,6 +304,9 @@ func TestChartUninstallCheck(t *testing.T) {
 		if job.Spec.Template.Labels[label] == value {
 			t.Errorf("the DaemonSet selects the check's pod by %s", label)
 		}
+	}
+	if left := hooksOf(t, "pre-delete", values{"rbac": values{"create": false}}); len(left) != 2 {
+		t.Errorf("without rbac.create there are %d objects, want the account and the job", len(left))
 	}
 	if none := hooksOf(t, "pre-delete", values{"uninstallCheck": values{"enabled": false}}); len(none) != 0 {
 		t.Errorf("without the check there is %s", asJSON(t, none))

@@ -88,10 +88,7 @@ func TestChartOnOlderVersions(t *testing.T) {
 		{"versions/1.32.mod", newest, later, `unknown field "spec.serviceAccountTokenInSecrets"`},
 		{"versions/1.28.mod", "v1.32.0", later, `no kind "ValidatingAdmissionPolicy"`},
 	} {
-		manifests, hooks, err := renderChart(test.version, test.overrides)
-		if err != nil {
-			t.Fatal(err)
-		}
+		manifests, hooks := chartTexts(t, test.version, test.overrides)
 		decode := exec.CommandContext(t.Context(), "go", "-C", "decode", "run", "-modfile="+test.modfile, ".")
 		decode.Stdin = bytes.NewReader(append(manifests, hooks...))
 		out, err := decode.CombinedOutput()
@@ -103,21 +100,14 @@ func TestChartOnOlderVersions(t *testing.T) {
 
 // TestChartWithoutOperator: a cluster without the Prometheus operator's kinds gets the plugin alone.
 func TestChartWithoutOperator(t *testing.T) {
-	loaded, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	loaded := must(load())(t)
 	capabilities, version := common.DefaultCapabilities.Copy(), common.KubeVersion{Version: newest}
 	capabilities.KubeVersion = version
 	with, without := values{"metrics": values{"enabled": true}}, values{}
 	got, _, err := renderOn(loaded, namespace, capabilities, with)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	want, _, err := renderOn(loaded, namespace, capabilities, without)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if got := strings.Replace(string(got), `refvol.dev/metrics: "true"`, `refvol.dev/metrics: "false"`, 1); got != string(want) {
 		t.Errorf("without the kinds metrics.enabled=true makes\n%s\nwant\n%s", got, want)
 	}
@@ -134,14 +124,11 @@ func TestChartWithoutOperator(t *testing.T) {
 // TestChartInAnotherNamespace: with namespaceOverride every object and every reference is there, also those of the hooks.
 func TestChartInAnotherNamespace(t *testing.T) {
 	const elsewhere = "storage"
-	manifests, hooks, err := renderChart(newest, values{
+	manifests, hooks := chartTexts(t, newest, values{
 		"namespaceOverride": elsewhere, "namespace": values{"create": true}, "live": values{"enabled": true}, "restart": values{"enabled": true}, "openshift": values{"enabled": true},
 		"flowSchema": values{"enabled": true}, "metrics": values{"enabled": true}, "dashboard": values{"enabled": true},
 		"networkPolicy": values{"enabled": true}, "priorityClassQuota": values{"enabled": true}, "startupTaint": values{"enabled": true},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, line := range strings.Split(string(manifests)+string(hooks), "\n") {
 		// The command that takes the release back names the release's own.
 		if strings.Contains(line, namespace) && !strings.Contains(line, "helm rollback refvol 1 --namespace "+namespace) {

@@ -21,13 +21,9 @@ func alternatives() [][]string {
 	return [][]string{{"pod-identity", "pod-identity-before-1.35", "node-identity"}, {"cache", "get"}}
 }
 
-// components returns the names of all of them.
 func components(t *testing.T) []string {
 	t.Helper()
-	entries, err := os.ReadDir("components")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must(os.ReadDir("components"))(t)
 	var names []string
 	for _, entry := range entries {
 		names = append(names, entry.Name())
@@ -35,7 +31,6 @@ func components(t *testing.T) []string {
 	return names
 }
 
-// flagsOf returns what each component adds to the plugin's arguments.
 func flagsOf() map[string]string {
 	return map[string]string{
 		"pod-identity":             "--identity=pod",
@@ -50,9 +45,9 @@ func flagsOf() map[string]string {
 
 // TestComponents renders the base with each component, and with sets of them in any order: the set's
 // flags are added to the plugin's pod, and nothing else of that is changed. The order is of no
-// matter. What the rights come to, an API server says in e2e/suites/manifests.
+// matter, and the chart's objects are the same. What the rights come to, an API server says in e2e/suites/manifests.
 func TestComponents(t *testing.T) {
-	sets := single(components(t))
+	sets := append([][]string{nil}, single(components(t))...)
 	for _, seed := range dice.Seeds(t, 4) {
 		sets = append(sets, randomSet(t, seed))
 	}
@@ -82,6 +77,8 @@ func TestComponents(t *testing.T) {
 				t.Errorf("%d objects give rights, the binding is %s", len(rbac), asJSON(t, bound))
 			}
 			wantObjects(t, objects, renderWith(t, slices.Sorted(slices.Values(set))))
+			version, overrides := valuesOf(t, set)
+			wantObjects(t, chartObjects(t, version, overrides), objects)
 		})
 	}
 }
@@ -105,6 +102,9 @@ func randomSet(t *testing.T, seed uint64) []string {
 			set = append(set, name)
 		}
 	}
+	if slices.Contains(set, "pod-identity-before-1.35") {
+		set = slices.DeleteFunc(set, func(name string) bool { return needed(t, name) == "1.36" })
+	}
 	random.Shuffle(len(set), func(i, j int) { set[i], set[j] = set[j], set[i] })
 	return set
 }
@@ -120,10 +120,7 @@ func byName(t *testing.T, objects []runtime.Object) map[string]runtime.Object {
 	t.Helper()
 	named := map[string]runtime.Object{}
 	for _, object := range objects {
-		accessor, err := meta.Accessor(object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		accessor := must(meta.Accessor(object))(t)
 		key := object.GetObjectKind().GroupVersionKind().Kind + " " + accessor.GetName()
 		if named[key] != nil {
 			t.Errorf("two objects are %s", key)

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"path"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,7 +27,7 @@ func TestDaemonSetPod(t *testing.T) {
 	}{
 		{"updateStrategy", daemonSet.Spec.UpdateStrategy, appsv1.DaemonSetUpdateStrategy{
 			Type:          appsv1.RollingUpdateDaemonSetStrategyType,
-			RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxSurge: ptr(intstr.FromInt32(0)), MaxUnavailable: ptr(intstr.FromString("10%"))},
+			RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxSurge: new(intstr.FromInt32(0)), MaxUnavailable: new(intstr.FromString("10%"))},
 		}},
 		{"priorityClassName", pod.PriorityClassName, "system-node-critical"},
 		{"affinity", pod.Affinity, &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
@@ -85,7 +86,6 @@ func pluginContainer(t *testing.T, daemonSet *appsv1.DaemonSet) *corev1.Containe
 	return &containers[0]
 }
 
-// flags returns the flags of `serve` by name.
 func flags(t *testing.T, container *corev1.Container) map[string]string {
 	t.Helper()
 	if len(container.Args) == 0 || container.Args[0] != "serve" {
@@ -102,7 +102,6 @@ func flags(t *testing.T, container *corev1.Container) map[string]string {
 	return flags
 }
 
-// nodePath returns where on the node a path of the plugin's container is.
 func nodePath(t *testing.T, daemonSet *appsv1.DaemonSet, inContainer string) string {
 	t.Helper()
 	hostPaths := map[string]string{}
@@ -121,4 +120,67 @@ func nodePath(t *testing.T, daemonSet *appsv1.DaemonSet, inContainer string) str
 	return ""
 }
 
-func ptr[T any](value T) *T { return &value }
+// TestPodSecurity holds the pod of the base to what its mounts need, and components change its
+// flags alone (TestComponents). All that a pod's spec can ask for and this one doesn't is zero: a
+// field that is set must be here, with its reason.
+func TestPodSecurity(t *testing.T) {
+	daemonSet := only[*appsv1.DaemonSet](t, renderWith(t, nil))
+	checkPodFields(t, &daemonSet.Spec.Template.Spec)
+	checkContainerFields(t, pluginContainer(t, daemonSet))
+}
+
+// checkPodFields wants no field of the pod set but these. So there are no host
+// namespaces, no security context for the pod (fsGroup, sysctls), no init or ephemeral
+// container, no shared process namespace, no user namespace (which a mount could not
+// leave), and no host alias.
+func checkPodFields(t *testing.T, pod *corev1.PodSpec) {
+	t.Helper()
+	wantOnly(t, "pod", pod, []string{
+		"Volumes", "Containers", "TerminationGracePeriodSeconds", "NodeSelector", "ServiceAccountName",
+		"AutomountServiceAccountToken", "Affinity", "Tolerations", "PriorityClassName", "EnableServiceLinks",
+	})
+	// The account has no automatic token: this pod alone asks for it, to reach the API server.
+	if mount := pod.AutomountServiceAccountToken; mount == nil || !*mount {
+		t.Error("the pod needs its account's token")
+	}
+	if links := pod.EnableServiceLinks; links == nil || *links {
+		t.Error("the plugin needs to know of no service")
+	}
+}
+
+// checkContainerFields wants no field of the container set but these. A privileged
+// container has every capability, and with what mounting takes none of the others is
+// worth dropping; the runtime applies no seccomp profile to it, the usual AppArmor
+// profile forbids mounts, and Kubernetes refuses to forbid it privilege escalation. What
+// does nothing would only look like protection. The user is the image's, root, as a mount
+// takes CAP_SYS_ADMIN.
+func checkContainerFields(t *testing.T, container *corev1.Container) {
+	t.Helper()
+	wantOnly(t, "container", container, []string{
+		"Name", "Image", "Args", "Env", "Ports", "Resources", "VolumeMounts", "TerminationMessagePolicy",
+		"LivenessProbe", "ReadinessProbe", "StartupProbe", "SecurityContext",
+	})
+	want := &corev1.SecurityContext{Privileged: new(true), ReadOnlyRootFilesystem: new(true)}
+	if !reflect.DeepEqual(container.SecurityContext, want) {
+		t.Errorf("security context = %s, want exactly %s", asJSON(t, container.SecurityContext), asJSON(t, want))
+	}
+	for _, port := range container.Ports {
+		if port.HostPort != 0 || port.HostIP != "" {
+			t.Errorf("port %s is the node's", port.Name)
+		}
+	}
+	if env := container.Env; len(env) != 1 || env[0].Value != "" {
+		t.Errorf("environment = %+v, want the node's name only", env)
+	}
+}
+
+func wantOnly(t *testing.T, what string, object any, names []string) {
+	t.Helper()
+	value := reflect.ValueOf(object).Elem()
+	for i := range value.NumField() {
+		name := value.Type().Field(i).Name
+		if set := !value.Field(i).IsZero(); set != slices.Contains(names, name) {
+			t.Errorf("%s: %s is set: %t, want %t", what, name, set, !set)
+		}
+	}
+}

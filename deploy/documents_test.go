@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -11,9 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	"helm.sh/helm/v4/pkg/strvals"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/refvol/refvol/internal/doclines"
+	"github.com/refvol/refvol/pkg/check"
 )
 
 // plain returns a document with each run of spaces and line ends as one space.
@@ -42,10 +48,7 @@ func TestDocumentedAlertTimes(t *testing.T) {
 	times := map[string]time.Duration{}
 	for _, group := range alerts(t) {
 		for _, rule := range group.Rules {
-			wait, err := time.ParseDuration(string(*rule.For))
-			if err != nil {
-				t.Fatal(err)
-			}
+			wait := must(time.ParseDuration(string(*rule.For)))(t)
 			if seconds := stale.FindStringSubmatch(strings.TrimSpace(strings.ReplaceAll(rule.Expr.String(), ", ", ","))); seconds != nil {
 				n, _ := strconv.Atoi(seconds[1])
 				wait += time.Duration(n) * time.Second
@@ -95,7 +98,7 @@ func TestDocumentedNodeLabel(t *testing.T) {
 func TestManifestsNameDocuments(t *testing.T) {
 	texts := documents(t)
 	named := regexp.MustCompile(`\b(docs/[a-z-]+\.md)(?:#([a-z0-9-]+))?`)
-	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+	fatal(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !slices.Contains([]string{".yaml", ".tpl", ".txt"}, filepath.Ext(path)) {
 			return err
 		}
@@ -109,16 +112,12 @@ func TestManifestsNameDocuments(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
-// TestDocumentedBlocks: each block of code has a fence and a language, and commands stand without a prompt.
+// TestDocumentedBlocks: each block of code has a language, and commands stand without a prompt.
 func TestDocumentedBlocks(t *testing.T) {
 	languages := []string{"go", "json", "sh", "text", "yaml"}
-	item := regexp.MustCompile(`^ *(?:[-*]|\d+\.) +`)
 	for document, text := range documents(t) {
 		for _, part := range doclines.Parts(text) {
 			switch {
@@ -126,23 +125,6 @@ func TestDocumentedBlocks(t *testing.T) {
 				t.Errorf("%s:%d: the language is %q, want one of %q", document, part.Line, part.Language, languages)
 			case part.IsBlock && regexp.MustCompile(`(?m)^\$ `).MatchString(part.Text):
 				t.Errorf("%s:%d: a command has a prompt", document, part.Line)
-			}
-			if part.IsBlock {
-				continue
-			}
-			content, isAfterBlank := 0, false // where the text of the list's item begins
-			for i, line := range strings.Split(part.Text, "\n") {
-				indent := len(line) - len(strings.TrimLeft(line, " "))
-				switch marker := item.FindString(line); {
-				case strings.TrimSpace(line) == "":
-				case isAfterBlank && indent >= content+4:
-					t.Errorf("%s:%d: a block of code is indented: put it between fences", document, part.Line+i)
-				case marker != "":
-					content = len(marker)
-				case isAfterBlank:
-					content = min(content, indent)
-				}
-				isAfterBlank = strings.TrimSpace(line) == ""
 			}
 		}
 	}
@@ -177,4 +159,198 @@ func TestDocumentedSuites(t *testing.T) {
 			t.Errorf("%s is proven by %s, want %s", row[0], row[1], tiers[max(highest, 0)])
 		}
 	}
+}
+
+// TestNetworkPolicyAddresses renders both ways in which docs/install.md names the API server's addresses: the plugin's pod
+// reaches these, and without them any.
+func TestNetworkPolicyAddresses(t *testing.T) {
+	text := documents(t)["docs/install.md"]
+	set := regexp.MustCompile(`--set '(networkPolicy\.addresses=[^']+)'`).FindStringSubmatch(text)
+	blocks := doclines.Blocks(text, "yaml")
+	patch := slices.IndexFunc(blocks, func(block string) bool { return strings.HasPrefix(block, "patches:\n- target: {kind: NetworkPolicy, ") })
+	if set == nil || patch < 0 {
+		t.Fatal("docs/install.md does not say how")
+	}
+	want := []networkingv1.NetworkPolicyPeer{
+		{IPBlock: &networkingv1.IPBlock{CIDR: "10.96.0.1/32"}}, {IPBlock: &networkingv1.IPBlock{CIDR: "192.0.2.10/32"}},
+	}
+	overrides := values{"networkPolicy": values{"enabled": true}}
+	for _, want := range [][]networkingv1.NetworkPolicyPeer{nil, want} {
+		egress := only[*networkingv1.NetworkPolicy](t, chartObjects(t, newest, overrides)).Spec.Egress
+		if len(egress) != 1 || !reflect.DeepEqual(egress[0].To, want) || len(egress[0].Ports) != 2 {
+			t.Errorf("with %v the egress is %s, want it to %s", overrides, asJSON(t, egress), asJSON(t, want))
+		}
+		fatal(t, strvals.ParseInto(set[1], overrides))
+	}
+	dir := kustomization(t, []string{"network-policy"}, blocks[patch])
+	egress := only[*networkingv1.NetworkPolicy](t, render(t, dir)).Spec.Egress
+	if len(egress) != 1 || !reflect.DeepEqual(egress[0].To, want) || len(egress[0].Ports) != 2 {
+		t.Errorf("with the patch the egress is %s, want it to %s", asJSON(t, egress), asJSON(t, want))
+	}
+}
+
+// TestReferencesOfTheShortForm renders the kustomization of docs/volume-sources.md around a Pod and a
+// Deployment, whose attributes get the names that kustomize generates.
+func TestReferencesOfTheShortForm(t *testing.T) {
+	dir := must(filepath.EvalSymlinks(t.TempDir()))(t)
+	blocks := regexp.MustCompile("(?s)`([a-z]+\\.yaml)`:\n\n```yaml\n(.*?)```").FindAllStringSubmatch(documents(t)["docs/volume-sources.md"], -1)
+	if len(blocks) != 2 {
+		t.Fatalf("the document has %d files", len(blocks))
+	}
+	const spec = `volumes:
+  - {name: settings, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: {configMap: settings}}}
+  - {name: login, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: {secret: login}}}
+`
+	files := [][3]string{{"", "app.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: app}\nspec:\n  " + spec +
+		"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: app}\nspec:\n  template:\n    spec:\n      " + strings.ReplaceAll(spec, "\n", "\n    ")}}
+	for _, block := range blocks {
+		files = append(files, [3]string(block))
+	}
+	for _, f := range files {
+		fatal(t, os.WriteFile(filepath.Join(dir, f[1]), []byte(f[2]), 0o600))
+	}
+	objects := render(t, dir)
+	settings, login := only[*corev1.ConfigMap](t, objects).Name, only[*corev1.Secret](t, objects).Name
+	if settings == "settings" || login == "login" {
+		t.Fatalf("the names %s and %s are not generated", settings, login)
+	}
+	for _, volumes := range [][]corev1.Volume{
+		only[*corev1.Pod](t, objects).Spec.Volumes,
+		only[*appsv1.Deployment](t, objects).Spec.Template.Spec.Volumes,
+	} {
+		if got := volumes[0].CSI.VolumeAttributes["configMap"]; got != settings {
+			t.Errorf("the volume shows the ConfigMap %s, want %s", got, settings)
+		}
+		if got := volumes[1].CSI.VolumeAttributes["secret"]; got != login {
+			t.Errorf("the volume shows the Secret %s, want %s", got, login)
+		}
+	}
+}
+
+// TestDocumentedMake: the documents name targets that the Makefile has.
+func TestDocumentedMake(t *testing.T) {
+	makefile := must(os.ReadFile("../Makefile"))(t)
+	for _, line := range doclines.Find(t, "..", "make", 18) {
+		for _, word := range line.Args[1:] {
+			if !strings.Contains(word, "=") && !regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(word)+`:`).Match(makefile) {
+				t.Errorf("%s: the Makefile has no %s", &line, word)
+			}
+		}
+	}
+}
+
+// TestDocumentedValues: what the documents set with helm are values of the chart.
+func TestDocumentedValues(t *testing.T) {
+	loaded := must(load())(t)
+	found := 0
+	for document, text := range documents(t) {
+		for _, set := range regexp.MustCompile(`--set (?:'([^']+)'|([^\s'`+"`"+`\\]+))`).FindAllStringSubmatch(text, -1) {
+			if strings.HasPrefix(set[2], "canary") { // of a chart of the reader's
+				continue
+			}
+			found++
+			values, err := strvals.Parse(set[1] + set[2])
+			if err != nil {
+				t.Errorf("%s: %s: %v", document, set[0], err)
+				continue
+			}
+			all, err := util.CoalesceValues(loaded, values)
+			if err == nil {
+				err = util.ValidateAgainstSchema(loaded, all)
+			}
+			if err != nil {
+				t.Errorf("%s: %s: %v", document, set[0], err)
+			}
+		}
+	}
+	if found < 5 {
+		t.Errorf("the documents set values %d times", found)
+	}
+}
+
+// TestDocumentedLabels: kubectl label and annotate take the objects first, and then the pairs.
+func TestDocumentedLabels(t *testing.T) {
+	for _, line := range doclines.Find(t, "..", "kubectl", 100) {
+		at := max(slices.Index(line.Args, "label"), slices.Index(line.Args, "annotate"))
+		if at < 0 {
+			continue
+		}
+		hasPair := false
+		for i, word := range line.Args[at+1:] {
+			isFlag := strings.HasPrefix(word, "-") || slices.Contains([]string{"-n", "--namespace", "-o", "-f"}, line.Args[at+i])
+			isPair := strings.Contains(word, "=") && !strings.HasPrefix(word, "$(") // a command gives names
+			if !isFlag && hasPair && !isPair {
+				t.Errorf("%s: %s comes after a pair", &line, word)
+			}
+			hasPair = hasPair || !isFlag && isPair
+		}
+	}
+}
+
+// TestReadmeExample holds the pods of the Deployment that a newcomer sees first to what the examples
+// are held to.
+func TestReadmeExample(t *testing.T) {
+	readme := must(os.ReadFile("../README.md"))(t)
+	blocks := doclines.Blocks(string(readme), "yaml")
+	if len(blocks) == 0 {
+		t.Fatal("README.md has no example")
+	}
+	for _, block := range blocks {
+		checkImages(t, only[*appsv1.Deployment](t, decode(t, "README.md", []byte(block))).Spec.Template.Spec)
+		checkVolumes(t, check.Options{}, []byte(block))
+	}
+}
+
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	for _, pattern := range []string{"../*.md", "../docs/*.md", "../site/*.md", "../e2e/*.md", "../e2e/*/*.md", "../e2e/*/*/*.md", "../deploy/*/*.md", "../deploy/*/*/*.md"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
+		}
+		for _, file := range files {
+			text := must(os.ReadFile(file))(t)
+			texts[strings.TrimPrefix(file, "../")] = string(text)
+		}
+	}
+	return texts
+}
+
+// TestDocumentedLinks has every file that a document links to exist, with the heading.
+func TestDocumentedLinks(t *testing.T) {
+	texts := documents(t)
+	for document, text := range texts {
+		for _, link := range regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]+))?\)`).FindAllStringSubmatch(text, -1) {
+			target := document
+			if link[1] != "" {
+				target = filepath.Join(filepath.Dir(document), link[1])
+			}
+			if _, err := os.Stat(filepath.Join("..", target)); err != nil {
+				t.Errorf("%s: %v", document, err)
+			}
+			if link[2] == "" {
+				continue
+			}
+			headings := anchors(texts[target])
+			if i := slices.Index(headings, link[2]); i < 0 || slices.Contains(headings[i+1:], link[2]) {
+				t.Errorf("%s links to #%s of %s, which has no such heading, or two", document, link[2], target)
+			}
+		}
+	}
+}
+
+// anchors returns what links to the headings of a document end with.
+func anchors(text string) []string {
+	var all []string
+	for _, part := range doclines.Parts(text) {
+		if part.IsBlock {
+			continue
+		}
+		for _, heading := range regexp.MustCompile("(?m)^#+ (.*)$").FindAllStringSubmatch(part.Text, -1) {
+			plain := regexp.MustCompile(`[^\w -]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+			all = append(all, strings.ReplaceAll(plain, " ", "-"))
+		}
+	}
+	return all
 }

@@ -29,16 +29,10 @@ func TestExamples(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("found %d examples, error %v", len(files), err)
 	}
-	readme, err := os.ReadFile("examples/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must(os.ReadFile("examples/README.md"))(t)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			manifests, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			manifests := must(os.ReadFile(file))(t)
 			if !strings.Contains(string(readme), "`"+filepath.Base(file)+"`") {
 				t.Error("examples/README.md does not name it")
 			}
@@ -67,18 +61,12 @@ func TestExamples(t *testing.T) {
 
 // TestGateInTwoNamespaces: the gate for another namespace, made as its comment says, replaces nothing of the first one's.
 func TestGateInTwoNamespaces(t *testing.T) {
-	text, err := os.ReadFile("examples/gate.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile("examples/gate.yaml"))(t)
 	const other = "billing"
 	seen := map[string]bool{}
 	for _, namespace := range []string{"shop", other} {
 		for _, object := range decode(t, "gate.yaml", bytes.ReplaceAll(text, []byte("shop"), []byte(namespace))) {
-			accessor, err := meta.Accessor(object)
-			if err != nil {
-				t.Fatal(err)
-			}
+			accessor := must(meta.Accessor(object))(t)
 			key := object.GetObjectKind().GroupVersionKind().Kind + " " + accessor.GetNamespace() + "/" + accessor.GetName()
 			if seen[key] {
 				t.Errorf("%s is in both", key)
@@ -102,13 +90,8 @@ func checkImages(t *testing.T, spec corev1.PodSpec) {
 func checkVolumes(t *testing.T, opts check.Options, manifests []byte) {
 	t.Helper()
 	opts.Driver, opts.Namespace = driverName, exampleNamespace
-	checker, err := check.New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := checker.Add(t.Context(), "manifests", bytes.NewReader(manifests)); err != nil {
-		t.Fatal(err)
-	}
+	checker := must(check.New(opts))(t)
+	fatal(t, checker.Add(t.Context(), "manifests", bytes.NewReader(manifests)))
 	report := checker.Report()
 	shows := slices.ContainsFunc(report.Workloads, func(w check.Workload) bool {
 		return slices.ContainsFunc(w.References, func(r check.Reference) bool { return r.Refvol })

@@ -49,7 +49,6 @@ func build(dir string) ([]byte, error) {
 // rendered has the manifests of sets of components, by their names: kustomize takes long.
 var rendered = map[string][]byte{}
 
-// renderWith renders the base with components on top.
 func renderWith(t *testing.T, components []string) []runtime.Object {
 	t.Helper()
 	name := strings.Join(components, " ")
@@ -67,15 +66,10 @@ func renderWith(t *testing.T, components []string) []runtime.Object {
 // directory.
 func kustomization(t *testing.T, components []string, lines string) string {
 	t.Helper()
-	root, err := filepath.Abs(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must(filepath.Abs("."))(t)
 	// The renderer takes links away before it looks for what is below.
 	top, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	// Kustomize refuses absolute paths.
 	if root, err = filepath.Rel(top, root); err != nil {
 		t.Fatal(err)
@@ -85,9 +79,7 @@ func kustomization(t *testing.T, components []string, lines string) string {
 		paths = append(paths, filepath.Join(root, "components", name))
 	}
 	text := fmt.Sprintf("resources: [%s]\ncomponents: [%s]\n%s", filepath.Join(root, "base"), strings.Join(paths, ", "), lines)
-	if err := os.WriteFile(filepath.Join(top, "kustomization.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.WriteFile(filepath.Join(top, "kustomization.yaml"), []byte(text), 0o600))
 	return top
 }
 
@@ -105,7 +97,6 @@ var decoder = sync.OnceValue(func() runtime.Decoder {
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 })
 
-// decode reads a stream of YAML documents into typed objects.
 func decode(t *testing.T, name string, stream []byte) []runtime.Object {
 	t.Helper()
 	var objects []runtime.Object
@@ -131,7 +122,6 @@ func decode(t *testing.T, name string, stream []byte) []runtime.Object {
 	}
 }
 
-// only returns the one object of type T.
 func only[T runtime.Object](t *testing.T, objects []runtime.Object) T {
 	t.Helper()
 	var found []T
@@ -144,4 +134,20 @@ func only[T runtime.Object](t *testing.T, objects []runtime.Object) T {
 		t.Fatalf("found %d objects of type %T, want 1", len(found), *new(T))
 	}
 	return found[0]
+}
+
+// must returns a value, or ends the test because of the error: must(f())(t).
+func must[T any](value T, err error) func(t *testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		fatal(t, err)
+		return value
+	}
+}
+
+func fatal(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

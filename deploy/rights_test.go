@@ -10,7 +10,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// rights are what an account may do, each as verb, resource and group.
 type rights map[string]bool
 
 func (r rights) add(groups, resources, verbs []string) {
@@ -62,7 +61,6 @@ func TestFlowSchemaCoversEveryRight(t *testing.T) {
 	}
 }
 
-// single returns lists of one.
 func single(names []string) [][]string {
 	var lists [][]string
 	for _, name := range names {

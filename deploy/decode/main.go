@@ -29,7 +29,6 @@ func main() {
 	}
 }
 
-// decode returns an error for each object of the stream that is wrong.
 func decode(stream io.Reader) error {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
