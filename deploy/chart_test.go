@@ -47,7 +47,6 @@ func renderChart(version string, overrides values) (manifests, hooks []byte, err
 	return renderIn(loaded, namespace, version, overrides)
 }
 
-// chartTexts is renderChart that has to succeed.
 func chartTexts(t *testing.T, version string, overrides values) (manifests, hooks []byte) {
 	t.Helper()
 	manifests, hooks, err := renderChart(version, overrides)

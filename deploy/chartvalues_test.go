@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// chartValue is a value of the chart, and what has to change by it.
 type chartValue struct {
 	overrides values
 	// change makes of the objects of the chart's defaults those that the value has to bring about.

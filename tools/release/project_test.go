@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// job is what a test reads of a workflow's job.
 type job struct {
 	Defaults struct {
 		Run struct {

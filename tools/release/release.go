@@ -61,12 +61,10 @@ func writeAll(ctx context.Context, o *options, dir string, built []binary) error
 	return nil
 }
 
-// platform is what a binary runs on, as Go names it.
 type platform struct{ os, arch string }
 
 func (p platform) String() string { return p.os + "_" + p.arch }
 
-// program is a command of ../../cmd.
 type program struct {
 	name      string
 	platforms []platform
@@ -84,7 +82,6 @@ func programs() []program {
 	}
 }
 
-// binary is a program that was built for a platform.
 type binary struct {
 	program
 	platform

@@ -23,7 +23,6 @@ const (
 	testRevision = "0123456789abcdef0123456789abcdef01234567"
 )
 
-// prepared returns the options for a release of the checkout into a directory that exists.
 func prepared(t *testing.T) (*options, string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -21,7 +21,6 @@ type timeline struct {
 	merged int
 }
 
-// state is how a state's number stands in an object.
 func state(number int) string { return strconv.Itoa(number) }
 
 // see notes that a state is seen. What is no number of a state, such as the one from before the first, is ignored.

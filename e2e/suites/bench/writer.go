@@ -86,7 +86,6 @@ func duel(ctx context.Context, dir string, n, round int, times map[string]*[3][]
 	return nil
 }
 
-// contents is what a volume is to show, by key.
 type contents map[string][]byte
 
 func newContents(n int) contents {

@@ -67,7 +67,6 @@ func (w *world) register(node *corev1.Node) {
 	})
 }
 
-// registerHere makes a node with the driver, whose kubelet is the world's.
 func (w *world) registerHere(name string) {
 	w.t.Helper()
 	node := must(w.kubelets.Node(name))(w.t)

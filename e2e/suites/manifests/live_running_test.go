@@ -67,7 +67,6 @@ func TestUninstallCheckOfEndedPods(t *testing.T) {
 	}
 }
 
-// uninstallCheck runs the command as the cluster's admin, and returns what it wrote and its exit status.
 func uninstallCheck(t *testing.T) (string, int) {
 	t.Helper()
 	stdout, stderr, status := harness.Run(t, shared.refvol, "uninstall-check", "--kubeconfig="+shared.Kubeconfig())

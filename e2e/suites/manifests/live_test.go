@@ -19,7 +19,6 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// nothingKnown is a cluster whose objects the caller may not read.
 type nothingKnown struct{}
 
 func (nothingKnown) Lookup(context.Context, volume.Ref) (check.Object, error) {
@@ -32,7 +31,6 @@ func (nothingKnown) CanI(context.Context, volume.ServiceAccount, volume.Ref, str
 
 func (nothingKnown) Text(context.Context, volume.Ref, string) ([]byte, error) { return nil, nil }
 
-// liveTests are the cases of the label for live pods, and what becomes of their pods without a policy.
 type liveTests struct {
 	s              labels
 	cases, atLimit []liveCase

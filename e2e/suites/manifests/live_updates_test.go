@@ -112,7 +112,6 @@ func (s labels) updated(t *testing.T) {
 	})
 }
 
-// liveUpdate is an update of a live pod whose mounts are those of its manifest.
 type liveUpdate struct {
 	name   string
 	change func(spec *corev1.PodSpec)

@@ -48,7 +48,6 @@ func cutSuffix(name *string) {
 	}
 }
 
-// writable is a volume of the driver with anything for readOnly.
 func writable(readOnly *bool) corev1.Volume {
 	v := inline(attributes{"configMap": "app", "uid": "7", "defaultMode": "0400"})
 	v.CSI.ReadOnly = readOnly

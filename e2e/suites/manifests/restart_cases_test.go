@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// added is what the policy adds to a pod.
 type added struct {
 	// env and envFrom are the sidecar's, as texts; watched are the volumes that it mounts.
 	env, envFrom, watched []string
@@ -21,7 +20,6 @@ type added struct {
 	user *int64
 }
 
-// restartCase is a pod, and what becomes of it in a namespace with the label.
 type restartCase struct {
 	name      string
 	pod       *corev1.Pod

@@ -21,7 +21,6 @@ const (
 	notifyEnv   = "refvol-notify-env"
 )
 
-// restartTests are the cases of the label for restarts, and what becomes of their pods without a policy.
 type restartTests struct {
 	s      labels
 	cases  []restartCase
@@ -97,7 +96,6 @@ func wantAdded(t *testing.T, pod *corev1.Pod, want *added) {
 	}
 }
 
-// wantSpreads wants the spread of the volumes that the policy adds and changes.
 func wantSpreads(t *testing.T, pod *corev1.Pod, want *added) {
 	t.Helper()
 	for i := range pod.Spec.Volumes {

@@ -124,7 +124,6 @@ func have(t *testing.T, manifests string) {
 	})
 }
 
-// taintWorld is two Nodes with taints, and a pod of the plugin on one of them.
 const taintWorld = `
 {apiVersion: v1, kind: Node, metadata: {name: node-a, labels: {pool: a}}, spec: {taints: [
   {key: csi.refvol.dev/agent-not-ready, effect: NoSchedule}, {key: dedicated, value: db, effect: NoSchedule},
