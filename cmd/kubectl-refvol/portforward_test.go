@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
+	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -42,68 +46,32 @@ func ask(ctx context.Context, t *testing.T, url string) error {
 
 var errEnough = errors.New("long enough")
 
-// TestANodeThatDoesNotAnswer: a request ends with its context, also while a stream is not acknowledged.
-func TestANodeThatDoesNotAnswer(t *testing.T) {
-	release := make(chan struct{})
-	ctx, cancel := context.WithCancelCause(t.Context())
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet {
-			http.Error(w, "no WebSocket", http.StatusBadRequest)
-			return
-		}
-		if _, err := httpstream.Handshake(r, w, []string{portforward.PortForwardProtocolV1Name}); err != nil {
-			return
-		}
-		connection := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(httpstream.Stream, <-chan struct{}) error {
-			cancel(errEnough)
-			<-release
-			return nil
-		})
-		if connection != nil {
-			defer connection.Close()
-			<-release
-		}
-	}))
-	defer server.Close()
-	defer close(release)
-	began := time.Now()
-	if err := ask(ctx, t, server.URL); !errors.Is(err, errEnough) || time.Since(began) > 20*time.Second {
-		t.Errorf("got %v after %s", err, time.Since(began))
-	}
-}
-
-// hangingServer does not answer an upgrade, and closed receives when a client gives up. A server that knows no WebSocket refuses it at once.
-func hangingServer(t *testing.T, knowsWebSocket bool) (url string, closed <-chan struct{}) {
-	t.Helper()
-	ended := make(chan struct{}, 1000)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet && !knowsWebSocket {
-			http.Error(w, "no WebSocket", http.StatusBadRequest)
-			return
-		}
-		conn, _, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer conn.Close()
-		_, _ = conn.Read(make([]byte, 1)) // returns when the client closes
-		ended <- struct{}{}
-	}))
-	t.Cleanup(server.Close)
-	return server.URL, ended
-}
-
-// TestAnAPIServerThatDoesNotAnswer: the connections of a request end with its context, also while the API server, or a proxy in front of
-// it, has not answered the upgrade.
-func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
-	for name, knowsWebSocket := range map[string]bool{"WebSocket": true, "SPDY": false} {
+// TestNobodyAnswers: a request ends with its context, and so do its connections, while the API server, or a proxy in front of it, has not answered
+// the upgrade, and while the node has not acknowledged a stream. A server that knows no WebSocket refuses it at once.
+func TestNobodyAnswers(t *testing.T) {
+	for _, name := range []string{"WebSocket", "SPDY", "a stream"} {
 		t.Run(name, func(t *testing.T) {
-			url, closed := hangingServer(t, knowsWebSocket)
-			ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Second, errEnough) // a WebSocket handshake obeys only a deadline
+			t.Parallel()
+			closed := make(chan struct{}, 2)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case r.Method == http.MethodGet && name != "WebSocket":
+					http.Error(w, "no WebSocket", http.StatusBadRequest)
+				case name == "a stream":
+					holdStream(t, w, r)
+				default:
+					hang(t, w)
+					closed <- struct{}{}
+				}
+			}))
+			t.Cleanup(server.Close)
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errEnough) // a WebSocket handshake obeys only a deadline
 			defer cancel()
-			if err := ask(ctx, t, url); !errors.Is(err, errEnough) {
+			if err := ask(ctx, t, server.URL); !errors.Is(err, errEnough) {
 				t.Errorf("got %v", err)
+			}
+			if name == "a stream" {
+				return
 			}
 			select {
 			case <-closed:
@@ -114,32 +82,32 @@ func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// TestDeadNodesCollectNothing: with -w a plugin that never answers is asked again and again. Each try frees its resources at its end.
-func TestDeadNodesCollectNothing(t *testing.T) {
-	const rounds, atOnce = 4, 50
-	url, _ := hangingServer(t, true)
-	before := runtime.NumGoroutine()
-	for range rounds {
-		var round sync.WaitGroup
-		for range atOnce {
-			round.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-				defer cancel()
-				if ask(ctx, t, url) == nil {
-					t.Error("a dead node answered")
-				}
-			})
-		}
-		round.Wait()
+// holdStream upgrades a connection, and never acknowledges a stream.
+func holdStream(t *testing.T, w http.ResponseWriter, r *http.Request) {
+	t.Helper()
+	if _, err := httpstream.Handshake(r, w, []string{portforward.PortForwardProtocolV1Name}); err != nil {
+		return
 	}
-	enough, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for runtime.NumGoroutine() > before+atOnce && enough.Err() == nil {
-		pause(enough, 10*time.Millisecond)
+	connection := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(httpstream.Stream, <-chan struct{}) error {
+		<-t.Context().Done()
+		return nil
+	})
+	if connection != nil {
+		<-t.Context().Done()
+		connection.Close()
 	}
-	if now := runtime.NumGoroutine(); now > before+atOnce {
-		t.Errorf("%d goroutines after %d questions, %d before", now, rounds*atOnce, before)
+}
+
+// hang takes a connection over, and returns when the client closes it.
+func hang(t *testing.T, w http.ResponseWriter) {
+	t.Helper()
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		t.Error(err)
+		return
 	}
+	defer conn.Close()
+	_, _ = conn.Read(make([]byte, 1))
 }
 
 // fakePods are the pods of an API server. watch is the present watch, and err is what a new one fails with. mu protects err.
@@ -221,4 +189,106 @@ func TestPodWatchBegins(t *testing.T) {
 			t.Errorf("got %d pods and %v after %s", len(pods), err, time.Since(began))
 		}
 	})
+}
+
+// TestCompletion: kubectl completes names, from the API server and from the kubeconfig.
+func TestCompletion(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprint(w, `{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "items": [{"metadata": {"name": "node-1"}}]}`)
+	}))
+	defer server.Close()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	writeFile(t, kubeconfig, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "blue", "clusters": [{"name": "c", "cluster": {"server": %q, "insecure-skip-tls-verify": true}}],
+		"contexts": [{"name": "blue", "context": {"cluster": "c"}}, {"name": "black", "context": {"cluster": "c"}}, {"name": "red", "context": {"cluster": "c"}}]}`, server.URL))
+	for _, test := range []struct{ args, want []string }{
+		{[]string{"stat"}, []string{"status\tList the volumes of all nodes, the worst first"}},
+		{[]string{"status", "--node", "no"}, []string{"node-1"}},
+		{[]string{"status", "-n", ""}, []string{"node-1"}},
+		{[]string{"status", "--context", "bl"}, []string{"black", "blue"}},
+		{[]string{"converged", "s"}, []string{"secret/"}},
+		{[]string{"converged", "configmap/n"}, []string{"configmap/node-1"}},
+		{[]string{"converged", "pod/n"}, nil},
+	} {
+		out, _, err := runCommand(t, append([]string{"__complete", "--kubeconfig", kubeconfig}, test.args...)...)
+		got := strings.Split(strings.TrimSpace(out), "\n")
+		if got = got[:len(got)-1]; err != nil || !slices.Equal(got, test.want) {
+			t.Errorf("%q: %v, got %q, want %q", test.args, err, got, test.want)
+		}
+	}
+}
+
+// TestNoRequestTimeout: 0 means no limit, as with kubectl, also in a pod without a kubeconfig.
+func TestNoRequestTimeout(t *testing.T) {
+	for set, want := range map[string]time.Duration{"": requestTimeout, "0": 0, "0s": 0, "7": 7 * time.Second, "1m": time.Minute} {
+		flags, timeout := newConfigFlags()
+		if set != "" {
+			must(t, timeout.Set(set))
+		}
+		*flags.APIServer = "http://127.0.0.1:1"
+		config, err := flags.ToRESTConfig()
+		if err != nil || config.Timeout != want {
+			t.Errorf("--request-timeout=%s: %v, %v, want %s", set, config.Timeout, err, want)
+		}
+	}
+}
+
+// soon is much more than a command needs to notice that it must end.
+const soon = 10 * time.Second
+
+// TestSilentServer: an interruption ends each command at once, and --timeout ends it in time, although the API server never answers.
+func TestSilentServer(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/does/not/exist")
+	t.Setenv("HOME", t.TempDir())
+	manifest := filepath.Join(t.TempDir(), "pod.yaml")
+	const text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: main, envFrom: [{secretRef: {name: db}}]}]}\n"
+	writeFile(t, manifest, text)
+	for _, line := range []string{
+		"converged secret/db --timeout=200ms",
+		"converged deployment/web --timeout=200ms",
+		"converged secrets -l app=web",
+		"converged secret/db --watch",
+		"rollout configmap/app --timeout=200ms",
+		"rollout configmap/app",
+		"rollout status",
+		"rollout abort configmap/app",
+		"status",
+		"status -w",
+		"uninstall-check",
+		"check --live -f " + manifest,
+		"check --label=restart",
+	} {
+		t.Run(line, func(t *testing.T) {
+			asked := make(chan struct{}, 100)
+			server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				asked <- struct{}{}
+				<-r.Context().Done()
+			}))
+			defer server.Close()
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			args := append(strings.Fields(line), "--server="+server.URL, "-n=shop", "--request-timeout=0")
+			ended := make(chan error, 1)
+			var out bytes.Buffer
+			go func() { ended <- run(ctx, newRootCommand(), args, &out, &out) }()
+			if !strings.Contains(line, "--timeout=200ms") {
+				select {
+				case <-asked:
+				case err := <-ended:
+					ended <- err
+				case <-time.After(soon):
+					t.Fatal("it asks for nothing")
+				}
+				interrupt()
+			}
+			select {
+			case err := <-ended:
+				if exitStatus(err) != unknown {
+					t.Errorf("it ended with %v\n%s", err, &out)
+				}
+			case <-time.After(soon):
+				t.Error("it does not end")
+			}
+		})
+	}
 }

@@ -68,12 +68,10 @@ type fakeRollout struct {
 	fails []error
 	sets  []string
 	out   []string
-	// failSets are the changes that fail, by their number from 1. true means that the change is made, and only its answer is lost.
-	failSets map[int]bool
-	// conflictSets are the changes before which somebody else touches the object.
-	conflictSets map[int]bool
-	setCalls     int
-	isImmutable  bool
+	// failSets is the number of the first change that fails, from 1, or 0 for none.
+	failSets, setCalls int
+
+	isImmutable bool
 	// stable is the state of the object that volumes show beside a canary, or nil if it can't be read.
 	stable *rolloutState
 }
@@ -100,7 +98,6 @@ func (f *fakeRollout) change(name, data, share string) {
 	o.state.ResourceVersion, o.state.share, o.data, o.at = strconv.Itoa(n+1), share, data, time.Now()
 }
 
-// later makes something happen at the first look after a time.
 func (f *fakeRollout) later(d time.Duration, do func()) {
 	at := time.Now().Add(d)
 	f.laters = append(f.laters, func() bool {
@@ -112,7 +109,6 @@ func (f *fakeRollout) later(d time.Duration, do func()) {
 	})
 }
 
-// settle makes the plugin show what it may show now.
 func (f *fakeRollout) settle() {
 	f.laters = slices.DeleteFunc(f.laters, func(happens func() bool) bool { return happens() })
 	for name, p := range f.pods {
@@ -139,7 +135,6 @@ func (f *fakeRollout) settle() {
 	}
 }
 
-// with returns the pods that show some data of an object.
 func (f *fakeRollout) with(object, data string) (names []string) {
 	for name, p := range f.pods {
 		if p.data[object] == data {
@@ -256,22 +251,15 @@ func (f *fakeRollout) roller() *roller {
 		set: func(_ context.Context, object fleet.Object, from *rolloutState, share string, after *string) (*rolloutState, error) {
 			o := f.objects[object.Name]
 			f.setCalls++
-			if o != nil && f.conflictSets[f.setCalls] {
-				f.change(object.Name, o.data, o.state.share)
-			}
 			if o == nil || from.Version != o.state.Version {
 				return nil, changedError(object)
 			}
-			isMade, fails := f.failSets[f.setCalls]
-			if fails && !isMade {
+			if f.failSets > 0 && f.setCalls >= f.failSets {
 				return nil, errFault
 			}
 			f.change(object.Name, o.data, share)
 			o.state.after, o.state.isCanary = after, o.state.isCanary || from.isCanary
 			f.sets = append(f.sets, share)
-			if fails {
-				return nil, errFault
-			}
 			s := o.state
 			return &s, nil
 		},
@@ -301,7 +289,6 @@ func (f *fakeRollout) roller() *roller {
 	return r
 }
 
-// roll runs the command with flags.
 func (f *fakeRollout) roll(ctx context.Context, t *testing.T, flags string) error {
 	t.Helper()
 	opts, r := &rolloutOptions{every: time.Minute, timeout: time.Minute, onFailure: revertCanary}, f.roller()
@@ -361,12 +348,14 @@ func testRuns(t *testing.T, cluster func() *fakeRollout, runs map[string]rollout
 	}
 }
 
-// are returns a before that makes pods sick.
 func are(sick func(f *fakeRollout, name string, p *fakePod)) func(*testing.T, *fakeRollout) {
 	return func(_ *testing.T, f *fakeRollout) { f.sick = sick }
 }
 
-// notReady makes pods with the data new not ready after 20 seconds.
+func afterwards(d time.Duration, do func(f *fakeRollout)) func(*testing.T, *fakeRollout) {
+	return func(_ *testing.T, f *fakeRollout) { f.later(d, func() { do(f) }) }
+}
+
 func notReady(_ *fakeRollout, _ string, p *fakePod) {
 	p.ready = p.data["app"] != "new" || time.Since(p.took) < 20*time.Second
 }
@@ -429,24 +418,20 @@ func TestRollout(t *testing.T) {
 				f.pods["pod-1"].restarts = 7 + int32(time.Since(f.began).Seconds())/10
 			}
 		}},
-		"a restart before the pod's step is no reason": {before: func(_ *testing.T, f *fakeRollout) {
-			f.later(30*time.Second, func() { // by another cause
-				for _, name := range f.with("app", "old") {
-					f.pods[name].restarts = 1
-				}
-			})
-		}},
+		"a restart before the pod's step is no reason": {before: afterwards(30*time.Second, func(f *fakeRollout) { // by another cause
+			for _, name := range f.with("app", "old") {
+				f.pods[name].restarts = 1
+			}
+		})},
 		"a restart stops":              {before: restartsOnce(-1), status: no, sets: "10%", prints: " restarted once"},
 		"a restart that is allowed":    {before: restartsOnce(10 * time.Second), flags: "--allow-restarts=1"},
 		"one that takes too long":      {before: restartsOnce(2 * time.Minute), flags: "--allow-restarts=1", status: no},
 		"a time that allows a restart": {before: restartsOnce(20 * time.Second), flags: "--allow-restarts=1 --unready-for=30m"},
 		"a new pod that fails stops": {
-			before: func(_ *testing.T, f *fakeRollout) {
-				f.later(70*time.Second, func() { // in the second step
-					f.pods["late"] = newest("13", false)
-					f.pods["late"].restarts = 3
-				})
-			},
+			before: afterwards(70*time.Second, func(f *fakeRollout) {
+				f.pods["late"] = newest("13", false)
+				f.pods["late"].restarts = 3
+			}),
 			flags: "--steps=10%,20%,30%,40%,100%", status: no, prints: "pod shop/late restarted 3 times",
 		},
 		"an interrupted run goes on": {
@@ -460,23 +445,11 @@ func TestRollout(t *testing.T) {
 			},
 			sets: all,
 		},
-		"a run that goes on looks at the pods that have the change": {
-			before: func(t *testing.T, f *fakeRollout) {
-				f.sick = notReady
-				if err := f.roll(t.Context(), t, ""); exitStatus(err) != no {
-					t.Error(err, f.sets)
-				}
-			},
-			status: no, sets: "10%",
-		},
 		"somebody else's change ends it": {
-			before: func(_ *testing.T, f *fakeRollout) {
-				f.later(30*time.Second, func() { f.change("app", f.objects["app"].data, "0%") }) // as a GitOps tool does
-			},
+			before: afterwards(30*time.Second, func(f *fakeRollout) { f.change("app", f.objects["app"].data, "0%") }), // as a GitOps tool does
 			status: no,
 			fails:  "configmap/app in namespace shop: somebody else has changed or deleted it: look at the change, and at what its annotations say now, then run the command again",
 		},
-		"a deletion ends it": {before: deleteLater, status: no},
 		"by hand": {
 			flags: "--to=50%", sets: "50%", prints: "configmap/app: stays at 50%",
 			after: func(t *testing.T, f *fakeRollout, _ error) {
@@ -503,13 +476,6 @@ func TestRollout(t *testing.T) {
 					}
 				}
 			},
-		},
-		"several objects": {
-			before: func(_ *testing.T, f *fakeRollout) {
-				*f = *newFakeRollout(20, "app", "more")
-				f.objects["more"].state.share = "" // its change is everywhere
-			},
-			sets: all, prints: "configmap/more in namespace shop: is at 100% already",
 		},
 		"several objects step together": {
 			before: func(_ *testing.T, f *fakeRollout) { *f = *newFakeRollout(20, "app", "more") },
@@ -557,19 +523,12 @@ func TestRollout(t *testing.T) {
 		},
 		"no volume":           {before: func(_ *testing.T, f *fakeRollout) { *f = *newFakeRollout(0, "app") }, status: none},
 		"Pinned volumes only": {before: func(_ *testing.T, f *fakeRollout) { f.pinned = true }, status: none, sets: "-", prints: "Pinned: "},
-		"requests that fail for a while": {
-			before: func(_ *testing.T, f *fakeRollout) { f.fails = []error{errFault, errFault, errFault} }, prints: "warning: fault",
-		},
 		"requests that always fail": {
 			before: func(_ *testing.T, f *fakeRollout) { f.fails = slices.Repeat([]error{errFault}, 1000) }, status: unknown, fails: errFault.Error(),
 		},
 		"no right":     {before: func(_ *testing.T, f *fakeRollout) { f.fails = []error{errForbidden} }, status: unknown, fails: errForbidden.Error()},
 		"slow plugins": {before: func(_ *testing.T, f *fakeRollout) { f.slow = 70 * time.Second }, status: unknown, sets: "-", fails: "configmap/app: --timeout 1m0s has passed"},
 	})
-}
-
-func deleteLater(_ *testing.T, f *fakeRollout) {
-	f.later(30*time.Second, func() { delete(f.objects, "app") })
 }
 
 // TestRolloutFlags: wrong flags are reported before any request.
@@ -591,7 +550,7 @@ func TestRolloutFlags(t *testing.T) {
 		"--allow-restarts=-1":       "--allow-restarts: -1 is negative",
 		"--status-port=0 --to=100%": "--status-port must not be 0",
 	} {
-		args := append([]string{"rollout", "configmap/app", "-n", "shop", "--server=http://127.0.0.1:1", "--request-timeout=1s", "--timeout=1s"}, strings.Fields(flags)...)
+		args := append([]string{"rollout", "configmap/app", "-n", "shop", "--server=http://127.0.0.1:1", "--timeout=250ms"}, strings.Fields(flags)...)
 		_, _, err := runCommand(t, args...)
 		if exitStatus(err) != unknown || want != "" && err.Error() != want || want == "" && !strings.Contains(err.Error(), "get the metadata of configmap/app in namespace shop") {
 			t.Errorf("%s: %v, want %q", flags, err, want)
