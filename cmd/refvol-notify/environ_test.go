@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -31,34 +30,27 @@ func TestDiffering(t *testing.T) {
 	}
 	v := newVolume(t, false)
 	e := &environment{dir: v.path, variables: values}
-	differing := func(text string) (names, all []string, err error) {
+	differ := func(text string, want ...string) {
+		t.Helper()
 		v.write(wantFile, text)
-		c, err := e.compare()
-		if err != nil {
-			return nil, nil, err
+		if c, err := e.compare(); err != nil || !slices.Equal(c.differing, want) || text != "" && len(c.all) != 5 {
+			t.Errorf("%q differ in %+v: %v, want %q", text, c, err, want)
 		}
-		return c.differing, c.all, err
 	}
-	if names, all, err := differing(string(text)); err != nil || len(names) > 0 || !slices.Equal(all, slices.Sorted(maps.Keys(values))) {
-		t.Errorf("of equal variables %q of %q differ: %v", names, all, err)
-	}
+	differ(string(text))
 	delete(values, "2")
 	values["UID"] = "secret"
-	if names, _, err := differing(string(text)); err != nil || !slices.Equal(names, []string{"2", "UID"}) {
-		t.Errorf("%q differ: %v", names, err)
-	}
-	if names, all, err := differing(""); err != nil || !slices.Equal(names, all) || !slices.Equal(all, slices.Sorted(maps.Keys(values))) {
-		t.Errorf("of variables that none gives, %q of %q differ: %v", names, all, err)
-	}
-	e.prefix = "C"
-	if _, _, err := differing("A=secret\x00"); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "A does not begin with --env-prefix=C") {
-		t.Error(err)
-	}
-	e.prefix = ""
+	differ(string(text), "2", "UID")
+	differ("", slices.Sorted(maps.Keys(values))...) // none gives them
 	for bad, says := range map[string]string{
-		"A='secret'\n": "NUL byte", "A=x\x00B=secret": "NUL byte", "secret\x00": "entry 1 is not", "A=x\x00=secret\x00": "entry 2 is not",
+		"A='secret'\n": "NUL byte", "A=x\x00B=secret": "NUL byte", "secret\x00": "entry 1 is not", "A=x\x00=secret\x00": "entry 2 is not", "A=secret\x00": "A does not begin with --env-prefix=C",
 	} {
-		if _, _, err := differing(bad); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), says) {
+		e.prefix = ""
+		if _, prefix, found := strings.Cut(says, "--env-prefix="); found {
+			e.prefix = prefix
+		}
+		v.write(wantFile, bad)
+		if _, err := e.compare(); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -70,13 +62,11 @@ func envPod(t *testing.T, v *liveVolume, args ...string) *pod {
 	return newPod(t, append([]string{"--env-prefix=V", "--env=" + v.path, "--exit-code=42", "--state=" + t.TempDir()}, args...)...)
 }
 
-// writeWant writes both files of the variables.
 func (v *liveVolume) writeWant(text string) {
 	v.Helper()
 	v.write(appliedFile, text, wantFile, text)
 }
 
-// isApplied reports whether the last process has opened applied as it is now.
 func isApplied(t *testing.T, state string) bool {
 	t.Helper()
 	s, err := loadState(state)
@@ -96,23 +86,23 @@ func (p *pod) expectStarts(want string) {
 	}
 }
 
+func (p *pod) current() *monitor {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.monitor
+}
+
 // ready reports whether the application may start: the answer to the postStart hook.
 func (p *pod) ready() bool {
-	p.mu.Lock()
-	m := p.monitor
-	p.mu.Unlock()
+	m := p.current()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.readyAt.IsZero()
 }
 
-// metrics is what the metrics say.
 func (p *pod) metrics() string {
-	p.mu.Lock()
-	m := p.monitor
-	p.mu.Unlock()
 	w := httptest.NewRecorder()
-	m.metrics(w, nil)
+	p.current().metrics(w, nil)
 	return w.Body.String()
 }
 
@@ -126,7 +116,6 @@ func (p *pod) expectMetrics(lines ...string) {
 	}
 }
 
-// wakeUp simulates the kernel's notification.
 func (p *pod) wakeUp() { signalTo(p.wake) }
 
 // step is what happens to a pod with an env volume some time after the step before. Of the texts, "" changes nothing.
@@ -142,7 +131,6 @@ type step struct {
 	crashes bool
 }
 
-// do makes the step's changes.
 func (s *step) do(p *pod, v, other *liveVolume) {
 	if s.kubelet != "" {
 		p.setVariables(s.kubelet)
@@ -173,16 +161,20 @@ func isNotApplied(p *pod) {
 func TestEnvironment(t *testing.T) {
 	one, two := leak.NewValue(), leak.NewValue()
 	with, without := "V_NAME=x V_PASSWORD="+one, "V_NAME=x"
-	for name, test := range map[string]struct {
+	type scenario struct {
 		args  string
 		steps []step // the first one is before the start
+		// isRunning means that the containers run already. hookFails means that the first process's postStart hook fails, so that no container starts.
+		isRunning, hookFails bool
 		// starts are the times of all starts in seconds. says are texts of the log.
 		starts string
 		says   []string
-	}{
-		"equal variables: one restart for each change, and no more": {
-			steps: []step{{kubelet: "VALUE=one", file: "VALUE=one"}, {after: time.Minute, kubelet: "VALUE=two", file: "VALUE=two"}}, starts: "0 61",
-		},
+	}
+	row := func(starts string, steps ...step) scenario { return scenario{starts: starts, steps: steps} }
+	for name, test := range map[string]scenario{
+		"equal variables: one restart for each change, and no more": row("0 61",
+			step{kubelet: "VALUE=one", file: "VALUE=one"},
+			step{after: time.Minute, kubelet: "VALUE=two", file: "VALUE=two"}),
 		// Three tries before any other container starts, then the application starts, and the next restarts have growing pauses.
 		"the kubelet has old variables": {
 			steps: []step{
@@ -210,50 +202,43 @@ func TestEnvironment(t *testing.T) {
 			args: "--patience=3m", starts: "0",
 			steps: []step{{kubelet: "VALUE=newest", file: "VALUE=one"}, {after: 2 * time.Minute, check: isReady, file: "VALUE=newest"}},
 		},
-		"they are newer after a restart": {
-			args: "--patience=3m", starts: "0 1",
-			steps: []step{
-				{kubelet: "VALUE=one", file: "VALUE=one"},
-				{kubelet: "VALUE=newest", file: "VALUE=two"},
-				{after: 2 * time.Minute, check: isReady, file: "VALUE=newest"},
-			},
-		},
 		// The containers restart for another reason, with newer variables: two more restarts show that these stay. Then nothing restarts until
 		// the file changes, and not if it has become equal.
-		"a held volume keeps older files": {
-			steps: []step{
-				{kubelet: "VALUE=old", file: "VALUE=old"},
-				{kubelet: "VALUE=new", other: "2"},
-				{after: time.Hour, file: "VALUE=new"},
-				{after: time.Hour, kubelet: "VALUE=newest", file: "VALUE=newest"},
-			},
-			starts: "0 1 61 361 7201",
-		},
+		"a held volume keeps older files": row("0 1 61 361 7201",
+			step{kubelet: "VALUE=old", file: "VALUE=old"},
+			step{kubelet: "VALUE=new", other: "2"},
+			step{after: time.Hour, file: "VALUE=new"},
+			step{after: time.Hour, kubelet: "VALUE=newest", file: "VALUE=newest"}),
 		// It is not known which are newer: the containers restart after the patience, also if the sidecar alone restarted meanwhile, because
 		// its variables then say nothing about the application's.
-		"the patience ends": {
-			steps: []step{{kubelet: "VALUE=one", file: "VALUE=two"}, {after: 30 * time.Second, kubelet: "VALUE=two"}}, starts: "0 60",
+		"the patience ends": row("0 60", step{kubelet: "VALUE=one", file: "VALUE=two"}, step{after: 30 * time.Second, kubelet: "VALUE=two"}),
+		"the patience ends after a crash": row("0 30 60",
+			step{kubelet: "VALUE=one", file: "VALUE=two"},
+			step{after: 30 * time.Second, kubelet: "VALUE=two", crashes: true}),
+		// The next process compares its own variables.
+		"the hook fails": {
+			hookFails: true, steps: []step{
+				{kubelet: "VALUE=one", file: "VALUE=one"},
+				{after: time.Second, crashes: true, kubelet: "VALUE=two"},
+				{after: time.Second, check: isNotApplied, file: "VALUE=two"},
+			},
+			starts: "0 1",
 		},
-		"the patience ends after a crash": {
-			steps: []step{{kubelet: "VALUE=one", file: "VALUE=two"}, {after: 30 * time.Second, kubelet: "VALUE=two", crashes: true}}, starts: "0 30 60",
+		// A process that finds running containers and no state does not take their variables, which may be older, for its own.
+		"containers that run before the first process": {
+			isRunning: true, steps: []step{{kubelet: "VALUE=two", file: "VALUE=two"}, {after: 30 * time.Second, check: isNotApplied}}, starts: "0 60",
 		},
-		"no file that can be compared": {steps: []step{{}, {check: isReady, kubelet: "VALUE=one", file: "VALUE=one"}}, starts: "0 1"},
+		"no file that can be compared": row("0 1", step{}, step{check: isReady, kubelet: "VALUE=one", file: "VALUE=one"}),
 		// applied gets no receipt before no container has the variable.
-		"an object ceases to give a variable": {
-			steps: []step{{kubelet: with, file: with}, {after: time.Minute, kubelet: without, file: without}}, starts: "0 61",
-		},
-		"the kubelet is late by a second": {
-			steps:  []step{{kubelet: with, file: with}, {after: time.Minute, file: without}, {after: 2 * time.Second, check: isNotApplied, kubelet: without}},
-			starts: "0 61 61.25 62.25",
-		},
-		"the kubelet is late by a minute": {
-			steps:  []step{{kubelet: with, file: with}, {after: time.Minute, file: without}, {after: time.Minute, check: isNotApplied, kubelet: without}},
-			starts: "0 61 61.25 62.25 65.25 75.25 95.25 135.2",
-		},
+		"an object ceases to give a variable": row("0 61", step{kubelet: with, file: with}, step{after: time.Minute, kubelet: without, file: without}),
+		"the kubelet is late by a minute": row("0 61 61.25 62.25 65.25 75.25 95.25 135.2",
+			step{kubelet: with, file: with},
+			step{after: time.Minute, file: without},
+			step{after: time.Minute, check: isNotApplied, kubelet: without}),
 		// Only its prefix tells that the variable is not the image's.
-		"a variable that the file has never had": {
-			steps: []step{{kubelet: with + " PATH=/bin", file: without}, {after: 30 * time.Second, check: isNotApplied, kubelet: without}}, starts: "0 60",
-		},
+		"a variable that the file has never had": row("0 60",
+			step{kubelet: with + " PATH=/bin", file: without},
+			step{after: 30 * time.Second, check: isNotApplied, kubelet: without}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			v, other := newVolume(t, false), newVolume(t, false)
@@ -262,6 +247,10 @@ func TestEnvironment(t *testing.T) {
 				v.write("other", "x")
 				other.write("app.conf", "0")
 				test.steps[0].do(p, v, other)
+				if test.isRunning {
+					must(t, os.WriteFile(startedIn(p.options.state), nil, 0o600))
+				}
+				p.hookFails = test.hookFails
 				stop := p.start()
 				for _, s := range test.steps[1:] {
 					synctest.Wait()
@@ -271,6 +260,7 @@ func TestEnvironment(t *testing.T) {
 					}
 					if s.crashes {
 						stop()
+						p.hookFails = false
 					}
 					s.do(p, v, other)
 					if s.crashes {
@@ -296,32 +286,6 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// If the hook failed, the containers have not started: the next process compares its own variables.
-func TestHookFails(t *testing.T) {
-	v := newVolume(t, false)
-	synctest.Test(t, func(t *testing.T) {
-		v.writeEnv("one")
-		opens := watchOpens(t, v.path)
-		p := envPod(t, v)
-		p.setVariables("VALUE=one")
-		p.hookFails = true
-		stop := p.start()
-		<-time.After(time.Second)
-		stop()
-		p.setVariables("VALUE=two") // the kubelet has a newer one now
-		p.hookFails = false
-		defer p.start()()
-		<-time.After(time.Second)
-		if n := opens.of(appliedFile); n > 0 {
-			t.Errorf("%d opens of applied, which has older variables", n)
-		}
-		v.writeEnv("two")
-		p.wakeUp()
-		<-time.After(time.Hour)
-		p.expectStarts("0 1")
-	})
-}
-
 // The file becomes equal after the look and before it is compared: that is no change.
 func TestFileFollowsAfterALook(t *testing.T) {
 	v := newVolume(t, false)
@@ -329,16 +293,10 @@ func TestFileFollowsAfterALook(t *testing.T) {
 	p := envPod(t, v)
 	p.setVariables("VALUE=newest")
 	n := p.process()
-	look := func() files {
-		t.Helper()
-		now, err := n.look()
-		must(t, err)
-		return now
-	}
-	must(t, n.begin(t.Context(), look()))
-	before := look()
+	must(t, n.begin(t.Context(), mustLook(t, p.options)))
+	before := mustLook(t, p.options)
 	v.writeEnv("newest")
-	for _, now := range []files{before, look()} {
+	for _, now := range []files{before, mustLook(t, p.options)} {
 		if changed := n.changed(now); len(changed) > 0 {
 			t.Errorf("changed: %s", firstNames(changed))
 		}
@@ -367,36 +325,20 @@ func TestAppliedOfAnotherGeneration(t *testing.T) {
 	}
 }
 
-// The file applied is opened after the postStart hook has succeeded with equal variables, and never for other variables.
+// The file applied is opened once, after the postStart hook has succeeded with equal variables.
 func TestApplied(t *testing.T) {
 	v, state := newVolume(t, false), t.TempDir()
 	v.writeEnv("one")
 	opens := watchOpens(t, v.path)
-	t.Setenv("VALUE", "zero")
 	args := []string{"--env=" + v.path, "--env-prefix=VALUE", "--exit-code=42", "--settle=0s", "--state=" + state}
-	hook := func() {
-		t.Helper()
-		if status := run(t.Context(), []string{"wait", "--state=" + state}, os.Stderr, os.Stderr); status != 0 {
-			t.Fatalf("the hook ends with %d", status)
-		}
-	}
-	p := start(t, args...) // the variables are older or newer than the file
-	compared := opens.of(wantFile)
-	hook()
-	waitFor(t, "it compares again after the hook", func() bool { return opens.of(wantFile) > compared })
-	p.stop()
-	if n := opens.of(appliedFile); n > 0 {
-		t.Fatalf("%d opens of applied", n)
-	}
-	for _, name := range []string{filepath.Join(state, stateFile), startedIn(state)} {
-		must(t, os.Remove(name))
-	}
 	t.Setenv("VALUE", "one")
-	p = start(t, args...)
+	p := start(t, args...)
 	if opens.of(appliedFile) > 0 {
 		t.Fatal("applied is opened before the containers start")
 	}
-	hook()
+	if status := run(t.Context(), []string{"wait", "--state=" + state}, os.Stderr, os.Stderr); status != 0 {
+		t.Fatalf("the hook ends with %d", status)
+	}
 	waitFor(t, "applied is opened", func() bool { return opens.of(appliedFile) == 1 })
 	v.writeEnv("two")
 	if status := <-p.done; status != 42 {
@@ -405,26 +347,4 @@ func TestApplied(t *testing.T) {
 	if n := opens.of(appliedFile); n != 1 {
 		t.Errorf("%d opens of applied", n)
 	}
-}
-
-// TestUnknownVariables: a process that finds running containers and no state does not take their variables for its own. They restart after
-// --patience, and applied has no receipt before.
-func TestUnknownVariables(t *testing.T) {
-	v := newVolume(t, false)
-	synctest.Test(t, func(t *testing.T) {
-		v.writeEnv("two")
-		p := envPod(t, v)
-		if err := os.WriteFile(startedIn(p.options.state), nil, 0o600); err != nil { // the containers run
-			t.Fatal(err)
-		}
-		p.setVariables("VALUE=two") // those of the containers may be older
-		defer p.start()()
-		<-time.After(30 * time.Second)
-		isNotApplied(p)
-		<-time.After(time.Hour)
-		p.expectStarts("0 60")
-		if !isApplied(t, p.options.state) {
-			t.Error("applied has no receipt")
-		}
-	})
 }

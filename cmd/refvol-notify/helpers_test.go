@@ -45,7 +45,6 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// self returns a command for this binary in a role.
 func self(ctx context.Context, as string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), role+"="+as)
@@ -78,9 +77,8 @@ func (v *liveVolume) write(pairs ...string) {
 	for pair := range slices.Chunk(pairs, 2) {
 		tree.Files = append(tree.Files, volume.File{Path: pair[0], Data: []byte(pair[1]), Mode: 0o400})
 	}
-	if _, err := v.writer.Write(v.Context(), v.root, tree); err != nil {
-		v.Fatal(err)
-	}
+	_, err := v.writer.Write(v.Context(), v.root, tree)
+	must(v, err)
 }
 
 func (v *liveVolume) at(name string) string { return filepath.Join(v.path, name) }
@@ -92,7 +90,6 @@ func mustParse(t testing.TB, args ...string) *options {
 	return o
 }
 
-// waitFor waits until a condition holds.
 func waitFor(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second) // so that the test needs notifications, and not the looks without them
@@ -108,7 +105,6 @@ func waitFor(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// started is the program running in this process.
 type started struct {
 	log  *leak.Log
 	stop func() int
@@ -145,6 +141,12 @@ type pod struct {
 	fails         func() error
 	// hookFails makes the postStart hook fail, so that the kubelet starts no other container.
 	hookFails bool
+	// kill ends the present process. Only if it may crash, its end is no error.
+	kill     context.CancelFunc
+	mayCrash bool
+	// started and restarted, if not nil, are called when the containers may start, and when all end.
+	started   func(ctx context.Context)
+	restarted func()
 }
 
 func newPod(t *testing.T, args ...string) *pod {
@@ -178,7 +180,6 @@ func (p *pod) times() (acted, starts []time.Duration) {
 	return slices.Clone(p.acted), slices.Clone(p.starts)
 }
 
-// process returns the next process of the sidecar, with the kubelet's variables at that time.
 func (p *pod) process() *notifier {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,10 +192,9 @@ func (p *pod) process() *notifier {
 		}
 	}
 	n := &notifier{options: p.options, log: slog.New(slog.NewTextHandler(p.log, nil)), m: p.monitor, said: map[string]string{}}
-	variables := maps.Clone(p.variables)
 	if p.options.env != "" {
 		var environ []string
-		for name, value := range variables {
+		for name, value := range p.variables {
 			environ = append(environ, name+"="+value)
 		}
 		n.env = newEnvironment(p.options.env, p.options.envPrefix, environ)
@@ -217,11 +217,9 @@ func (p *pod) process() *notifier {
 		return &exitError{p.options.exitCode}
 	}
 	n.wait = func(ctx context.Context, longest time.Duration) error {
-		timer := time.NewTimer(longest)
-		defer timer.Stop()
 		select {
 		case <-p.wake:
-		case <-timer.C:
+		case <-time.After(longest):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -241,6 +239,9 @@ func (p *pod) hook(ctx context.Context, m *monitor) {
 		m.mu.Unlock()
 		if isOver {
 			signalTo(p.wake)
+			if p.started != nil {
+				p.started(ctx)
+			}
 			return
 		}
 		if pause(ctx, waitPause) != nil {
@@ -254,6 +255,9 @@ func (p *pod) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		n := p.process()
 		alive, kill := context.WithCancel(ctx)
+		p.mu.Lock()
+		p.kill = kill
+		p.mu.Unlock()
 		if !p.hookFails {
 			go p.hook(alive, n.m)
 		}
@@ -265,6 +269,11 @@ func (p *pod) run(ctx context.Context) {
 			if err := n.m.restart(); err != nil {
 				p.Error(err)
 			}
+			if p.restarted != nil {
+				p.restarted()
+			}
+		case p.mayCrash && ctx.Err() == nil:
+			_ = pause(ctx, time.Second)
 		case ctx.Err() == nil:
 			p.Error(err)
 			return
@@ -288,7 +297,6 @@ func seconds(all []time.Duration) string {
 	return strings.Join(text, " ")
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -45,16 +45,13 @@ func watchOpens(t testing.TB, dir string) *opens {
 
 func (o *opens) add(dir string) {
 	o.t.Helper()
-	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+	must(o.t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
 			return err
 		}
 		_, err = unix.InotifyAddWatch(o.fd, path, unix.IN_OPEN)
 		return err
-	})
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	}))
 }
 
 // of returns how often files of a name were opened, without directories.
@@ -78,7 +75,6 @@ func (o *opens) of(name string) int {
 	}
 }
 
-// called is a server that counts its requests.
 func called(t testing.TB) (url string, count *atomic.Int64) {
 	t.Helper()
 	count = &atomic.Int64{}
@@ -117,9 +113,8 @@ func TestNeverOpensAWatchedFile(t *testing.T) {
 			if n := seen.of("watched"); n != 0 && !inPlace {
 				t.Errorf("a file was opened %d times", n)
 			}
-			if _, err := os.ReadFile(v.at("conf/b")); err != nil {
-				t.Fatal(err)
-			}
+			_, err := os.ReadFile(v.at("conf/b"))
+			must(t, err)
 			if n := seen.of("b") + seen.of("watched") - before; n != 1 {
 				t.Errorf("the open of a reader was noticed %d times", n)
 			}
@@ -145,7 +140,7 @@ func TestWhatCounts(t *testing.T) {
 	} {
 		o := mustParse(t, append(strings.Fields(c.args), "--dir="+v.path, "--url=http://127.0.0.1/")...)
 		before := mustLook(t, o)
-		if got := strings.Join(names(v, differences(files{}, before)), " "); got != c.want {
+		if got := v.differ(files{}, before); got != c.want {
 			t.Errorf("%s: %s, not %s", c.args, got, c.want)
 		}
 	}
@@ -156,23 +151,20 @@ func TestWhatCounts(t *testing.T) {
 	} {
 		v.write("conf/a.yaml", step.a, "other", step.other, "versions", step.versions)
 		after := mustLook(t, o)
-		if got := strings.Join(names(v, differences(before, after)), " "); got != step.want {
+		if got := v.differ(before, after); got != step.want {
 			t.Errorf("%+v: %s differ", step, got)
 		}
 		before = after
 	}
 	v.write("other", "3")
-	if got := strings.Join(names(v, differences(before, mustLook(t, o))), " "); got != "conf/a.yaml" {
+	if got := v.differ(before, mustLook(t, o)); got != "conf/a.yaml" {
 		t.Errorf("%s differ after the removal of a file", got)
 	}
 }
 
-func names(v *liveVolume, paths []string) []string {
-	var all []string
-	for _, path := range paths {
-		all = append(all, strings.TrimPrefix(path, v.path+"/"))
-	}
-	return all
+// differ returns the paths in the volume that differ between two looks.
+func (v *liveVolume) differ(before, after files) string {
+	return strings.ReplaceAll(strings.Join(differences(before, after), " "), v.path+"/", "")
 }
 
 func mustLook(t testing.TB, o *options) files {
@@ -234,9 +226,8 @@ func TestLookDuringASwitch(t *testing.T) {
 		}
 		isSwitched = true
 		v.write("a", "1", "b", "2")
-		if _, err := writer.Prune(v.root, nil, nil); err != nil {
-			t.Fatal(err)
-		}
+		_, err := writer.Prune(v.root, nil, nil)
+		must(t, err)
 	})
 	if err != nil || !isSwitched || !slices.Equal(slices.Sorted(maps.Keys(found)), []string{v.at("a"), v.at("b")}) {
 		t.Errorf("found %v, switched %t: %v", found, isSwitched, err)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -33,7 +32,6 @@ type podModel struct {
 	changes int
 	// containers has the variables of each of the application's containers, by name, or nil before they have started.
 	containers map[string]map[string]string
-	kill       context.CancelFunc
 	// unsaved are the times at which the state could not be saved.
 	unsaved int
 	// late means that the kubelet and the volume learn of changes late.
@@ -49,7 +47,19 @@ func newPodModel(t *testing.T, seed uint64) *podModel {
 	m.late = m.IntN(3) > 0
 	m.deletes = m.IntN(2) > 0
 	m.pod = envPod(t, m.volume)
-	m.state = m.options.state
+	m.state, m.mayCrash = m.options.state, true
+	m.started = func(ctx context.Context) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if ctx.Err() == nil && m.containers == nil {
+			m.containers = map[string]map[string]string{"web": maps.Clone(m.variables), "proxy": maps.Clone(m.variables)}
+		}
+	}
+	m.restarted = func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.containers = nil
+	}
 	for i := range 4 {
 		m.put(fmt.Sprint("V_", i))
 	}
@@ -70,7 +80,6 @@ func (m *podModel) put(name string) {
 	}
 }
 
-// given returns what the objects give now.
 func (m *podModel) given() map[string]string {
 	m.world.Lock()
 	defer m.world.Unlock()
@@ -107,65 +116,18 @@ func (m *podModel) later(longest time.Duration, f func()) {
 	time.AfterFunc(time.Duration(m.Int64N(int64(longest))), f)
 }
 
-// change changes a variable. The volume and the kubelet show what the objects give when they learn of it.
+// The volume and the kubelet show what the objects give when they learn of it.
 func (m *podModel) change() {
 	m.put(fmt.Sprint("V_", m.IntN(4)))
 	m.later(3*time.Second, m.write)
 	m.later(40*time.Second, m.learn)
 }
 
-// runPod is the kubelet: it restarts a sidecar that crashes alone, and all containers if it exits with the code.
-func (m *podModel) runPod(ctx context.Context) {
-	for ctx.Err() == nil {
-		alive, kill := context.WithCancel(ctx)
-		n := m.process()
-		m.mu.Lock()
-		m.kill = kill
-		m.mu.Unlock()
-		go m.startContainers(alive, n.m)
-		err := n.run(alive)
-		kill()
-		var end *exitError
-		if errors.As(err, &end) {
-			if err := n.m.restart(); err != nil {
-				m.Error(err)
-			}
-			m.mu.Lock()
-			m.containers = nil
-			m.mu.Unlock()
-		} else if ctx.Err() == nil {
-			_ = pause(ctx, time.Second)
-		}
-	}
-}
-
-// startContainers starts the containers once the hook of the sidecar succeeds, if they don't run.
-func (m *podModel) startContainers(ctx context.Context, of *monitor) {
-	m.hook(ctx, of)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if ctx.Err() == nil && m.containers == nil {
-		m.containers = map[string]map[string]string{"web": maps.Clone(m.variables), "proxy": maps.Clone(m.variables)}
-	}
-}
-
-// crashContainer has one of the application's containers start anew.
-func (m *podModel) crashContainer() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.containers != nil {
-		m.containers["web"] = maps.Clone(m.variables)
-	}
-}
-
 // look fails if applied has a receipt and a container lacks a variable of it, or has another one. A container that has started after a
 // newer change than the volume's may be ahead.
 func (m *podModel) look() {
 	s, err := loadState(m.state)
-	m.mu.Lock()
-	isStarting := m.monitor.isStarting()
-	m.mu.Unlock()
-	if err != nil || !s.Equal || !isStarting {
+	if err != nil || !s.Equal || !m.current().isStarting() {
 		return
 	}
 	want, is, err := newEnvironment(m.volume.path, "V", nil).readWant()
@@ -187,7 +149,7 @@ func (m *podModel) look() {
 // TestModel: whatever happens to the objects, the kubelet and the sidecar, applied has no receipt before all containers have exactly the
 // wanted variables, all changes reach them, and nothing restarts without one.
 func TestModel(t *testing.T) {
-	for _, seed := range dice.Seeds(t, 40) {
+	for _, seed := range dice.Seeds(t, 16) {
 		m := (*podModel)(nil)
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -200,9 +162,7 @@ func TestModel(t *testing.T) {
 }
 
 func (m *podModel) play(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); m.runPod(ctx) }()
+	stop := m.start()
 	synctest.Wait() // the first process runs
 	crashes := 0
 	for range 300 {
@@ -217,9 +177,11 @@ func (m *podModel) play(t *testing.T) {
 			m.mu.Unlock()
 			crashes++
 		case 4: // a container crashes, and starts with what the kubelet knows
-			if !m.deletes {
-				m.crashContainer()
+			m.mu.Lock()
+			if !m.deletes && m.containers != nil {
+				m.containers["web"] = maps.Clone(m.variables)
 			}
+			m.mu.Unlock()
 		case 3: // the state can't be saved for a while
 			blocked := filepath.Join(m.state, stateFile+".new")
 			if os.Mkdir(blocked, 0o700) == nil {
@@ -233,8 +195,7 @@ func (m *podModel) play(t *testing.T) {
 	settled := len(starts)
 	<-time.After(time.Hour)
 	m.look()
-	cancel()
-	<-ended
+	stop()
 	_, starts = m.times()
 	fail := func(what string) {
 		t.Errorf("%s; late %t, %d changes, %d starts, %d crashes\n%s", what, m.late, m.changes, len(starts), crashes, m.log)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -28,37 +29,6 @@ func get(t testing.TB, url string) (int, string) {
 	text, err := io.ReadAll(response.Body)
 	must(t, err)
 	return response.StatusCode, string(text)
-}
-
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer listener.Close()
-	return listener.Addr().String()
-}
-
-func TestEndpoints(t *testing.T) {
-	v := newVolume(t, false)
-	v.write("a", "1")
-	url, count := called(t)
-	at := freeAddress(t)
-	p := start(t, "--dir="+v.path, "--url="+url, "--settle=0s", "--http="+at)
-	v.write("a", "2")
-	waitFor(t, "the change is acted on", func() bool { return count.Load() == 1 && strings.Contains(p.log.String(), "msg=acted") })
-	for _, path := range []string{"/healthz", "/readyz"} {
-		if status, text := get(t, "http://"+at+path); status != http.StatusOK || text != "ok\n" {
-			t.Errorf("%s: %d %s", path, status, text)
-		}
-	}
-	var text string
-	waitFor(t, "the metrics have the action", func() bool {
-		_, text = get(t, "http://"+at+"/metrics")
-		return strings.Contains(text, `refvol_notify_actions_total{result="done"} 1`)
-	})
-	if strings.Contains(text, "last_change_timestamp_seconds 0\n") {
-		t.Errorf("no time of the last change:\n%s", text)
-	}
 }
 
 // The postStart hook waits until the files were read, so that the application does not start before. If it is ended, it has no success.
@@ -179,12 +149,22 @@ func TestCannotListen(t *testing.T) {
 	}
 }
 
-// A change ends the program with the code. The next process says why, and continues to watch.
+// The endpoints answer. A change ends the program with the code. The next process says why, and continues to watch.
 func TestExitCode(t *testing.T) {
 	v, state := newVolume(t, false), t.TempDir()
 	v.write("a", "1")
-	args := []string{"--dir=" + v.path, "--exit-code=42", "--state=" + state, "--settle=0s"}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	at := listener.Addr().String()
+	must(t, listener.Close())
+	args := []string{"--dir=" + v.path, "--exit-code=42", "--state=" + state, "--settle=0s", "--http=" + at}
 	p := start(t, args...)
+	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n", "/metrics": "refvol_notify_pending 0\n"} {
+		waitFor(t, path+" says "+want, func() bool {
+			status, text := get(t, "http://"+at+path)
+			return status == http.StatusOK && strings.Contains(text, want)
+		})
+	}
 	v.write("a", "2")
 	if status := <-p.done; status != 42 {
 		t.Fatalf("status %d\n%s", status, p.log)
@@ -223,7 +203,8 @@ func TestWhatIsLinked(t *testing.T) {
 	}
 }
 
-// TestLostAnswer: the hook's first answer is lost, as on a node without CPU time. The hook asks again, at the socket with its new name.
+// TestLostAnswer: the hook's first answer is lost, as on a node without CPU time. The hook asks again, at the socket with its new name. That
+// the containers start is noted also if somebody has removed the socket.
 func TestLostAnswer(t *testing.T) {
 	dir := t.TempDir()
 	m := &monitor{wake: make(chan struct{}, 1)}
@@ -232,18 +213,11 @@ func TestLostAnswer(t *testing.T) {
 	defer stop()
 	m.set(false, false, counts{})
 	m.answerWait(httptest.NewRecorder(), nil)
-	if err := waitUntilReady(t.Context(), []string{"--state=" + dir}, io.Discard); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestStartWithoutSocket: that the containers start is noted also if somebody has removed the socket.
-func TestStartWithoutSocket(t *testing.T) {
-	m := &monitor{dir: t.TempDir()}
-	m.start()
-	if _, err := os.Lstat(startedIn(m.dir)); err != nil {
-		t.Error(err)
-	}
+	must(t, waitUntilReady(t.Context(), []string{"--state=" + dir}, io.Discard))
+	without := &monitor{dir: t.TempDir()}
+	without.start()
+	_, err = os.Lstat(startedIn(without.dir))
+	must(t, err)
 }
 
 func TestRequest(t *testing.T) {
@@ -279,11 +253,7 @@ func TestRequest(t *testing.T) {
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, not %q", args, err, want)
 		}
-		if err != nil {
-			if err := leak.Check("the error", err.Error()); err != nil {
-				t.Error(err)
-			}
-		}
+		must(t, leak.Check("the error", fmt.Sprint(err)))
 		if strings.Contains(args, "PUT") && got.Load() != "PUT /ok" {
 			t.Errorf("the server got %v", got.Load())
 		}
