@@ -2,12 +2,14 @@ package check
 
 import (
 	"fmt"
-	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/refvol/refvol/internal/doclines"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -30,40 +32,33 @@ func TestMountsBelow(t *testing.T) {
 	)
 	mounts := func(mounts string) string { return "[{name: c, volumeMounts: [" + mounts + "]}]" }
 	below := mounts("{name: v, mountPath: /a}, {name: e, mountPath: /a/tls}, {name: e, mountPath: /a/x/y}")
-	for _, test := range []struct {
+	type mount struct {
 		name, attributes, containers, more string
-		nodeIdentity                       bool
 		problems                           []string
-	}{
-		{name: "no directories", attributes: "{" + app + "}", containers: below, problems: []string{
-			path + missing + `'["tls"]' in the volume's attributes`,
-			strings.Replace(path, "[1]", "[2]", 1) + missing + `'["x/y"]' in the volume's attributes`,
-		}},
-		{name: "another directory", attributes: "{" + app + ", directories: \"[tls]\"}", containers: below, problems: []string{
-			strings.Replace(path, "[1]", "[2]", 1) + missing + `'["x/y"]' in the volume's attributes`,
-		}},
-		{name: "directories", attributes: "{" + app + ", directories: \"[tls, x/y/z]\"}", containers: below},
-		{name: "a volume source", attributes: "{volume: own}", more: own, containers: below},
-		{
-			name: "a volume source, at a directory of files", attributes: "{volume: own}", more: own, containers: mounts("{name: v, mountPath: /a}, {name: e, mountPath: /a/conf}"),
-			problems: []string{path + `Invalid value: "conf": must not be "conf" or below it, as the file "conf/k" of spec.volumes[1].configMap.items[0].path is: mount elsewhere, or map the key to another path`},
-		},
-		{
-			name: "at a directory of files", attributes: "{" + app + "}", containers: mounts("{name: v, mountPath: /a}, {name: e, mountPath: /a/conf}"),
-			problems: []string{path + `Invalid value: "conf": must not be "conf" or below it, as the file "conf/k" of sources[0].configMap.items[0].path is: mount elsewhere, or map the key to another path`},
-		},
-		{
-			name: "below a subPath", attributes: "{" + app + ", updatePolicy: Pinned}", containers: mounts("{name: v, mountPath: /a, subPath: conf}, {name: e, mountPath: /a/tls}"),
-			problems: []string{path + `Forbidden: must not lie below spec.containers[0].volumeMounts[0], which mounts "conf" of the volume by subPath: each update would take this mount away; set writeStrategy: InPlace in the volume's attributes`},
-		},
-		{name: "the token", attributes: "{" + app + "}", containers: mounts("{name: v, mountPath: /var/run/secrets}"), problems: []string{
-			"spec.containers[0].volumeMounts[0].mountPath: the service account's token is mounted below it: " + missing + `'["kubernetes.io/serviceaccount"]' in the volume's attributes`,
-		}},
-		{name: "no token", attributes: "{" + app + "}", more: noToken, containers: mounts("{name: v, mountPath: /var/run/secrets}")},
-		{name: "the token, with a volume source", attributes: "{volume: own}", more: own, containers: mounts("{name: v, mountPath: /var/run/secrets}")},
+	}
+	row := func(name, attributes, containers, more string, problems ...string) mount {
+		return mount{name, attributes, containers, more, problems}
+	}
+	for _, test := range []mount{
+		row("no directories", "{"+app+"}", below, "",
+			path+missing+`'["tls"]' in the volume's attributes`,
+			strings.Replace(path, "[1]", "[2]", 1)+missing+`'["x/y"]' in the volume's attributes`),
+		row("another directory", "{"+app+", directories: \"[tls]\"}", below, "",
+			strings.Replace(path, "[1]", "[2]", 1)+missing+`'["x/y"]' in the volume's attributes`),
+		row("directories", "{"+app+", directories: \"[tls, x/y/z]\"}", below, ""),
+		row("a volume source", "{volume: own}", below, own),
+		row("a volume source, at a directory of files", "{volume: own}", mounts("{name: v, mountPath: /a}, {name: e, mountPath: /a/conf}"), own,
+			path+`Invalid value: "conf": must not be "conf" or below it, as the file "conf/k" of spec.volumes[1].configMap.items[0].path is: mount elsewhere, or map the key to another path`),
+		row("at a directory of files", "{"+app+"}", mounts("{name: v, mountPath: /a}, {name: e, mountPath: /a/conf}"), "",
+			path+`Invalid value: "conf": must not be "conf" or below it, as the file "conf/k" of sources[0].configMap.items[0].path is: mount elsewhere, or map the key to another path`),
+		row("below a subPath", "{"+app+", updatePolicy: Pinned}", mounts("{name: v, mountPath: /a, subPath: conf}, {name: e, mountPath: /a/tls}"), "",
+			path+`Forbidden: must not lie below spec.containers[0].volumeMounts[0], which mounts "conf" of the volume by subPath: each update would take this mount away; set writeStrategy: InPlace in the volume's attributes`),
+		row("the token", "{"+app+"}", mounts("{name: v, mountPath: /var/run/secrets}"), "",
+			"spec.containers[0].volumeMounts[0].mountPath: the service account's token is mounted below it: "+missing+`'["kubernetes.io/serviceaccount"]' in the volume's attributes`),
+		row("no token", "{"+app+"}", mounts("{name: v, mountPath: /var/run/secrets}"), noToken),
+		row("the token, with a volume source", "{volume: own}", mounts("{name: v, mountPath: /var/run/secrets}"), own),
 	} {
-		text := podWith(test.attributes, test.containers) + test.more
-		problems, warnings := checked(t, nil, false, text)
+		problems, warnings := checked(t, nil, false, podWith(test.attributes, test.containers)+test.more)
 		lines(t, test.name, problems, test.problems)
 		lines(t, test.name, warnings, nil)
 	}
@@ -145,87 +140,60 @@ func TestRestartRules(t *testing.T) {
 	}
 }
 
-// manyVolumes returns the volumes field of a pod: n volumes of the driver, and other volumes. In the attributes, N stands for the number of
-// the volume.
-func manyVolumes(n int, attributes string, others ...string) string {
-	var all []string
-	for i := range n {
-		text := fmt.Sprintf("{name: vN, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: %s}}", attributes)
-		all = append(all, strings.ReplaceAll(text, "N", fmt.Sprint(i)))
-	}
-	return "volumes: [" + strings.Join(append(all, others...), ", ") + "]"
-}
-
-// list returns a list in flow style of n copies. In the text, # stands for the number of the copy.
-func list(n int, text string) string {
-	var all []string
-	for i := range n {
-		all = append(all, strings.ReplaceAll(text, "#", fmt.Sprint(i)))
-	}
-	return "[" + strings.Join(all, ", ") + "]"
-}
-
 // TestPodLimits: what all volumes of a pod have together is limited, and one more of it is a problem.
 func TestPodLimits(t *testing.T) {
-	objects := func(n int) string { return `{sources: "` + list(n, "{secret: {name: s#}}") + `"}` }
-	native := func(items int) string {
-		return "{name: native, configMap: {name: c, items: " + list(items, "{key: k, path: p#}") + "}}"
-	}
-	deep := strings.Repeat(strings.Repeat("d", 200)+"/", 9) + "d"
-	below := `{sources: "[{volume: {name: native, path: ` + deep + `}}]"}`
-	// The bytes of a volume that shows so many items below the deep directory: source, object, keys and paths.
-	bytesOf := func(items int) (n int) {
-		n = len(deep) + len("ns") + len("c")
-		for i := range items {
-			n += len("k") + len(deep) + len("/p") + len(fmt.Sprint(i))
+	shows := func(objects, items, bytes int) driverVolume {
+		spec := &volume.Spec{Sources: make([]volume.Source, objects)}
+		for i := range spec.Sources {
+			spec.Sources[i].Projection = &volume.Projection{Ref: volume.Ref{Kind: volume.Secret, Name: fmt.Sprint(i)}}
 		}
-		return n
+		dir := strings.Repeat("d", bytes)
+		spec.Sources[0].Projection.Items = slices.Repeat([]volume.Item{{Path: dir + "/"}}, items)
+		spec.Sources[0].Below.Path = dir // it counts for each item, with the slash
+		return driverVolume{resolved: spec}
 	}
 	const (
-		many   = ": show several objects in one volume"
 		less   = " ConfigMaps and Secrets, more than 1024: each counts once for each volume that names it: show objects in fewer volumes"
 		listed = " sources, items, variables and directories, more than 16384: leave out items, or show the object in fewer volumes"
 		path   = " bytes of names and paths, more than 4194304: the path of a source counts for each of its files: use a shorter one"
 	)
 	for _, test := range []struct {
-		name, volumes string
-		want          []string
+		name   string
+		driven int
+		shows  driverVolume // four of these
+		want   string
 	}{
-		{"128 volumes", manyVolumes(128, "{secret: s}"), nil},
-		{"129 volumes", manyVolumes(129, "{secret: s}"), []string{"the pod has 129 volumes of this driver, more than 128" + many}},
-		{"1024 objects", manyVolumes(4, objects(256)), nil},
-		{"1025 objects", manyVolumes(5, objects(205)), []string{"Too many: the volumes of the pod name 1025" + less}},
-		{"16384 items", manyVolumes(4, "{volume: native}", native(4095)), nil},
-		{"16388 items", manyVolumes(4, "{volume: native}", native(4096)), []string{"Too many: the volumes of the pod name 16388" + listed}},
-		{"4 MiB of paths", manyVolumes(4, below, native(575)), nil},
-		{"more than 4 MiB of paths", manyVolumes(4, below, native(581)), []string{
-			fmt.Sprintf("Too many: the volumes of the pod name %d%s", 4*bytesOf(581), path),
-		}},
+		{"128 volumes", 128, shows(1, 0, 0), ""},
+		{"129 volumes", 129, shows(1, 0, 0), "the pod has 129 volumes of this driver, more than 128: show several objects in one volume"},
+		{"1024 objects", 4, shows(256, 0, 0), ""},
+		{"1028 objects", 4, shows(257, 0, 0), "Too many: the volumes of the pod name 1028" + less},
+		{"16384 items", 4, shows(1, 4095, 0), ""},
+		{"16388 items", 4, shows(1, 4096, 0), "Too many: the volumes of the pod name 16388" + listed},
+		{"4 MiB of paths", 4, shows(1, 1023, 1023), ""},
+		{"more than 4 MiB of paths", 4, shows(1, 1024, 1023), "Too many: the volumes of the pod name 4198400" + path},
 	} {
-		var want []string
-		for _, message := range test.want {
-			want = append(want, "f.yaml, document 1: Pod ns/p: spec.volumes: "+message)
+		c := newChecker(t, Options{})
+		c.podLimits(Location{}, podTemplate{at: field.NewPath("spec")}, test.driven, slices.Repeat([]driverVolume{test.shows}, 4))
+		if got := c.Report().Problems; len(got) > 1 || (len(got) == 1) != (test.want != "") || len(got) == 1 && (got[0].Field != "spec.volumes" || got[0].Message != test.want) {
+			t.Errorf("%s: got %q, want %q", test.name, texts(got), test.want)
 		}
-		text := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {" + test.volumes + "}\n"
-		lines(t, test.name, texts(add(t, nil, text).Problems), want)
 	}
 }
 
-// TestPodLimitsOfTemplates: the limits are those of each pod that a workload makes.
+// TestPodLimitsOfTemplates: the limits are those of each pod that a workload makes. A volume with a mistake is a volume of the pod, too, but
+// what it names is not known.
 func TestPodLimitsOfTemplates(t *testing.T) {
-	text := "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: p}\nspec: {selector: {}, template: {spec: {" + manyVolumes(129, "{secret: s}") + "}}}\n"
+	const one = "{name: %s, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: {%s}}}"
+	var all []string
+	for i := range 128 {
+		all = append(all, fmt.Sprintf(one, fmt.Sprint("v", i), "secret: s"))
+	}
+	text := "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: p}\nspec: {selector: {}, template: {spec: {volumes: [" +
+		strings.Join(append(all, fmt.Sprintf(one, "bad", "volume: none")), ", ") + "]}}}\n"
+	const at = "f.yaml, document 1: Deployment ns/p: spec.template.spec.volumes"
 	lines(t, "problems", texts(add(t, nil, text).Problems), []string{
-		"f.yaml, document 1: Deployment ns/p: spec.template.spec.volumes: the pod has 129 volumes of this driver, more than 128: show several objects in one volume",
-	})
-}
-
-// TestInvalidVolumesCount: a volume with a mistake is a volume of the pod, too. What it names is not known.
-func TestInvalidVolumesCount(t *testing.T) {
-	text := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {" +
-		manyVolumes(128, "{secret: s}", "{name: bad, csi: {driver: csi.refvol.dev, readOnly: true, volumeAttributes: {volume: none}}}") + "}\n"
-	lines(t, "problems", texts(add(t, nil, text).Problems), []string{
-		`f.yaml, document 1: Pod ns/p: spec.volumes[128].csi.volumeAttributes.volume: the pod has no volume "none"`,
-		"f.yaml, document 1: Pod ns/p: spec.volumes: the pod has 129 volumes of this driver, more than 128: show several objects in one volume",
+		at + `[128].csi.volumeAttributes.volume: the pod has no volume "none"`,
+		at + ": the pod has 129 volumes of this driver, more than 128: show several objects in one volume",
 	})
 }
 
@@ -248,13 +216,8 @@ func TestDocumentedLimits(t *testing.T) {
 		"deploy/components/live/policy.yaml": {"publishes VOLUMES volumes", "name OBJECTS objects", "ITEMS sources and items"},
 		"docs/check.md":                      {"more than VOLUMES volumes, or more than OBJECTS ConfigMaps and Secrets"},
 	} {
-		text, err := os.ReadFile("../../" + file)
-		must(t, err)
-		plain := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "\n  #", "\n")), " ")
 		for _, want := range all {
-			if want = numbers.Replace(want); !strings.Contains(plain, want) {
-				t.Errorf("%s doesn't say %q", file, want)
-			}
+			doclines.Says(t, "../../"+file, numbers.Replace(want))
 		}
 	}
 }

@@ -54,10 +54,7 @@ func TestLiveTexts(t *testing.T) {
 		lines(t, text, texts(r.Warnings), want)
 		lines(t, "problems of "+text, texts(r.Problems), nil)
 	}
-}
-
-// A text that doesn't exist, or cannot be read, causes no warning. A missing object is a problem itself.
-func TestLiveTextsThatAreMissing(t *testing.T) {
+	// A text that doesn't exist, or cannot be read, causes no warning. A missing object is a problem itself.
 	for _, object := range []Object{{Exists: No}, {Exists: Unknown}, having("other"), having("t")} {
 		cluster := &textCluster{fakeCluster{objects: map[string]Object{`ConfigMap "ns/app"`: object, `Secret "ns/db"`: having("c"), `Secret "ns/i"`: having("k")}}, nil}
 		lines(t, "warnings", texts(add(t, cluster, podWith(expanding, "[{name: c}]")).Warnings), nil)
@@ -118,7 +115,8 @@ func TestTextOfAnAPIServer(t *testing.T) {
 	}
 }
 
-// TestDecimalModes: a mode without its leading zero is another mode.
+// TestDecimalModes: a mode without its leading zero is another mode. One in octal, as text or as a number in YAML, is valid, even if its value
+// equals a suspicious decimal one.
 func TestDecimalModes(t *testing.T) {
 	const v = "f.yaml, document 1: Pod ns/p: spec.volumes[0].csi.volumeAttributes."
 	text := podWith(`{sources: "[{secret: {name: s, items: [{key: k, path: p, mode: 400}, {key: l, path: q, mode: 0400}, {key: m, path: r, mode: 256}]}}, {join: {path: j, mode: 444, sources: [{secret: {name: s, key: k}}]}}]"}`, "[{name: c}]") +
@@ -134,6 +132,9 @@ func TestDecimalModes(t *testing.T) {
 		own + "3].projected.defaultMode: 600 is decimal and not a mode: the API server refuses it; write 0600 in YAML, with the zero",
 		own + "3].projected.sources[0].secret.items[0].mode: 755 is decimal and not a mode: the API server refuses it; write 0755 in YAML, with the zero",
 	})
+	text = podWith(`{sources: '[{secret: {name: s, items: [{key: k, path: p, mode: "0620"}, {key: l, path: q, mode: 0620}]}}, {join: {path: j, mode: "0674", sources: [{secret: {name: s, key: k}}]}}]'}`, "[{name: c}]") +
+		"  - {name: b, secret: {secretName: b, defaultMode: 0620, items: [{key: k, path: p, mode: 0670}]}}\n"
+	lines(t, "warnings of octal modes", texts(add(t, nil, text).Warnings), nil)
 }
 
 // TestWithoutIdentity: what one mode would refuse is a warning that names the mode.
@@ -153,13 +154,6 @@ func TestWithoutIdentity(t *testing.T) {
 			t.Errorf("%s: got %q, want %q; problems %v", attributes, last, want, r.Problems)
 		}
 	}
-}
-
-// TestOctalModes: a mode in octal, as text or as a number in YAML, is valid, even if its value equals a suspicious decimal one.
-func TestOctalModes(t *testing.T) {
-	text := podWith(`{sources: '[{secret: {name: s, items: [{key: k, path: p, mode: "0620"}, {key: l, path: q, mode: 0620}]}}, {join: {path: j, mode: "0674", sources: [{secret: {name: s, key: k}}]}}]'}`, "[{name: c}]") +
-		"  - {name: b, secret: {secretName: b, defaultMode: 0620, items: [{key: k, path: p, mode: 0670}]}}\n"
-	lines(t, "warnings", texts(add(t, nil, text).Warnings), nil)
 }
 
 // TestChild: what is not in a mapping or a sequence has no node.

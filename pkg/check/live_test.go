@@ -3,8 +3,8 @@ package check
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -61,46 +61,35 @@ func shop() *fakeCluster {
 }
 
 func TestLive(t *testing.T) {
+	const whole, key, optional = "envFrom: [{configMapRef: {name: o%s}}]", "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k%s}}}]", ", optional: true"
 	for _, test := range []struct {
-		name, reference string // of a container
-		object          Object
-		exists          Answer
-		missing         []string
-		problems        []string // after the path
+		name, reference, more string // of a container
+		object                Object
+		want                  string // whether it exists, the keys that are missing, and the problem
 	}{
-		{name: "there", reference: "envFrom: [{configMapRef: {name: o}}]", object: having("k"), exists: Yes},
-		{name: "not there", reference: "envFrom: [{configMapRef: {name: o}}]", object: Object{Exists: No}, exists: No, problems: []string{`ConfigMap "ns/o" does not exist`}},
-		{name: "not there, optional", reference: "envFrom: [{configMapRef: {name: o, optional: true}}]", object: Object{Exists: No}, exists: No},
-		{name: "not to be read", reference: "envFrom: [{configMapRef: {name: o}}]", object: Object{Exists: Unknown}, exists: Unknown},
-		{name: "key not to be read", reference: "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k}}}]", object: Object{Exists: Unknown}, exists: Unknown},
-		{name: "key", reference: "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k}}}]", object: having("k"), exists: Yes},
-		{
-			name: "no key", reference: "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k}}}]", object: having("other"), exists: Yes,
-			missing: []string{"k"}, problems: []string{`ConfigMap "ns/o" has no key "k"`},
-		},
-		{name: "no key, optional", reference: "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k, optional: true}}}]", object: having(), exists: Yes, missing: []string{"k"}},
-		{
-			name: "binary key in the environment", reference: "env: [{name: A, valueFrom: {configMapKeyRef: {name: o, key: k}}}]",
-			object: Object{Exists: Yes, BinaryData: sets.New("k")}, exists: Yes,
-			missing: []string{"k"}, problems: []string{`ConfigMap "ns/o" has no key "k"`},
-		},
+		{"there", whole, "", having("k"), "yes []"},
+		{"not there", whole, "", Object{Exists: No}, `no [] ConfigMap "ns/o" does not exist`},
+		{"not there, optional", whole, optional, Object{Exists: No}, "no []"},
+		{"not to be read", whole, "", Object{Exists: Unknown}, "unknown []"},
+		{"key not to be read", key, "", Object{Exists: Unknown}, "unknown []"},
+		{"key", key, "", having("k"), "yes []"},
+		{"no key", key, "", having("other"), `yes [k] ConfigMap "ns/o" has no key "k"`},
+		{"no key, optional", key, optional, having(), "yes [k]"},
+		{"binary key in the environment", key, "", Object{Exists: Yes, BinaryData: sets.New("k")}, `yes [k] ConfigMap "ns/o" has no key "k"`},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			cluster := &fakeCluster{objects: map[string]Object{`ConfigMap "ns/o"`: test.object}}
-			r := add(t, cluster, "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c, "+test.reference+"}]}\n")
-			ref := r.Workloads[0].References[0]
-			if ref.Exists != test.exists || !slices.Equal(ref.MissingKeys, test.missing) || ref.MayGet != NotNeeded {
-				t.Errorf("got %+v", ref)
+		cluster := &fakeCluster{objects: map[string]Object{`ConfigMap "ns/o"`: test.object}}
+		r := add(t, cluster, "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c, "+strings.Replace(test.reference, "%s", test.more, 1)+"}]}\n")
+		ref := r.Workloads[0].References[0]
+		got := fmt.Sprintf("%s %v", ref.Exists, ref.MissingKeys)
+		for _, f := range r.Problems {
+			got += " " + f.Message
+			if f.Field != ref.Field {
+				t.Errorf("%s: %s is at %s, the reference at %s", test.name, f.Message, f.Field, ref.Field)
 			}
-			var problems []string
-			for _, f := range r.Problems {
-				if f.Field != ref.Field {
-					t.Errorf("%s is at %s, the reference at %s", f.Message, f.Field, ref.Field)
-				}
-				problems = append(problems, f.Message)
-			}
-			lines(t, "problems", problems, test.problems)
-		})
+		}
+		if got != test.want || ref.MayGet != NotNeeded {
+			t.Errorf("%s: got %s, want %s; may get: %s", test.name, got, test.want, ref.MayGet)
+		}
 	}
 }
 
@@ -214,14 +203,7 @@ func TestMay(t *testing.T) {
 			s, client := newServer(t)
 			var asked authorizationv1.SubjectAccessReviewSpec
 			client.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
-				create, ok := action.(clienttesting.CreateAction)
-				if !ok {
-					t.Fatalf("%T", action)
-				}
-				review, ok := create.GetObject().(*authorizationv1.SubjectAccessReview)
-				if !ok {
-					t.Fatalf("%T", create.GetObject())
-				}
+				review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview) //nolint:forcetypeassert // It is one.
 				asked = review.Spec
 				return true, &authorizationv1.SubjectAccessReview{Status: test.status}, test.err
 			})

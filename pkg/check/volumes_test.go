@@ -1,7 +1,8 @@
 package check
 
 import (
-	"strconv"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -20,6 +21,18 @@ spec:
 `
 }
 
+// shown is a volume with what is said of it after the first reference: references, warnings and problems.
+type shown struct {
+	name, attributes, containers string
+	volumes, want                []string
+}
+
+// with adds native volumes to the pod.
+func (s shown) with(volumes ...string) shown {
+	s.volumes = volumes
+	return s
+}
+
 func TestVolumes(t *testing.T) {
 	const (
 		v       = "spec.volumes[0].csi.volumeAttributes."
@@ -27,147 +40,90 @@ func TestVolumes(t *testing.T) {
 		initEnv = initRef + ": Secret ns/i k"
 		inPlace = "; set writeStrategy: InPlace in the volume's attributes"
 	)
-	for _, test := range []struct {
-		name, attributes, containers   string
-		volumes                        []string // beside v
-		references, warnings, problems []string // after the first reference, after the place
-	}{
-		{name: "short form", attributes: `{secret: db, optional: "true"}`, references: []string{v + "secret: Secret ns/db optional refvol"}},
-		{name: "short form with items", attributes: `{configMap: app, items: "[{key: a, path: x}, {key: b, path: z}]"}`, references: []string{v + "configMap: ConfigMap ns/app a,b refvol"}},
-		{
-			name: "sources", attributes: `{sources: "[{configMap: {name: app, namespace: ns}}, {secret: {name: db, optional: true, items: [{key: a, path: x}]}}]"}`,
-			references: []string{v + "sources[0].configMap.name: ConfigMap ns/app refvol", v + "sources[1].secret.name: Secret ns/db a optional refvol"},
-		},
-		{
-			name: "join", attributes: `{sources: "[{join: {path: p, sources: [{configMap: {name: app, key: k}}, {secret: {name: db, key: l, namespace: other, optional: true}}]}}]"}`,
-			references: []string{v + "sources[0].join.sources[0].configMap.name: ConfigMap ns/app k refvol", v + "sources[0].join.sources[1].secret.name: Secret other/db l optional refvol"},
-			warnings:   []string{v + "sources[0].join.sources[1].secret.namespace: an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to get it"},
-		},
-		{
-			name: "expand", attributes: `{sources: "[{expand: {path: p, configMap: {name: app, key: t}, envFrom: [{secretRef: {name: b, optional: true}}], env: [{name: A, valueFrom: {secretKeyRef: {name: c, key: k}}, escape: json}]}}]"}`,
-			references: []string{
-				v + "sources[0].expand.configMap.name: ConfigMap ns/app t refvol",
-				v + "sources[0].expand.envFrom[0].secretRef.name: Secret ns/b optional refvol",
-				v + "sources[0].expand.env[0].valueFrom.secretKeyRef.name: Secret ns/c k refvol",
-			},
-		},
-		{
-			name: "env",
-			attributes: `{sources: "[{env: {path: e, envFrom: [{configMapRef: {name: a}}, {prefix: P_, secretRef: {name: b, optional: true}}],
-				env: [{name: A, value: x}, {name: B, valueFrom: {secretKeyRef: {name: c, key: k}}}]}}]"}`,
-			references: []string{
-				v + "sources[0].env.envFrom[0].configMapRef.name: ConfigMap ns/a refvol",
-				v + "sources[0].env.envFrom[1].secretRef.name: Secret ns/b optional refvol",
-				v + "sources[0].env.env[1].valueFrom.secretKeyRef.name: Secret ns/c k refvol",
-			},
-		},
-		{
-			name: "podEnv", attributes: `{sources: "[{podEnv: {path: e, container: c}}, {podEnv: {path: f, container: init}}]"}`,
-			containers: "[{name: c, envFrom: [{configMapRef: {name: m, optional: true}}], env: [{name: L, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}, {name: I, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]}]",
-			references: []string{
-				"spec.containers[0].envFrom[0].configMapRef.name: ConfigMap ns/m optional",
-				v + "sources[0].podEnv: ConfigMap ns/m optional refvol via spec.containers[0].envFrom[0].configMapRef.name",
-				v + "sources[1].podEnv: Secret ns/i k refvol via " + initRef,
-			},
-			warnings: []string{v + "sources[0].podEnv: leaves out values that a volume can't know: I (fieldRef status.podIP), L (resourceFieldRef limits.cpu)"},
-		},
-		{
-			name: "podEnv of no container", attributes: `{sources: "[{podEnv: {path: e, container: app}}]"}`,
-			problems: []string{v + `sources[0].podEnv.container: the pod has no container "app"; it has init, c`},
-		},
-		{
-			name: "podEnv of a reference without a name", attributes: `{sources: "[{podEnv: {path: e, container: c}}]"}`,
-			containers: "[{name: c, envFrom: [{secretRef: {}}]}]",
-			problems:   []string{v + "sources[0].podEnv.container: spec.containers[0].envFrom[0].secretRef.name: Required value: must name a Secret"},
-		},
-		{
-			name: "volume", attributes: `{volume: own}`, volumes: []string{"{name: own, secret: {secretName: s, optional: true, items: [{key: k, path: p}]}}"},
-			containers: "[{name: c, volumeMounts: [{name: v, mountPath: /v}]}]",
-			references: []string{"spec.volumes[1].secret.secretName: Secret ns/s k optional", v + "volume: Secret ns/s k optional refvol via spec.volumes[1].secret.secretName"},
-		},
-		{
-			name: "volumes that are mounted as well", attributes: `{sources: "[{volume: {name: a}}, {volume: {name: b}}]"}`,
-			volumes:    []string{"{name: a, configMap: {name: m}}", "{name: b, projected: {sources: [{secret: {name: s}}, {configMap: {name: m}}]}}"},
-			containers: "[{name: c, volumeMounts: [{name: v, mountPath: /v}, {name: b, mountPath: /b}]}]",
-			references: []string{
-				"spec.volumes[1].configMap.name: ConfigMap ns/m",
-				"spec.volumes[2].projected.sources[0].secret.name: Secret ns/s",
-				"spec.volumes[2].projected.sources[1].configMap.name: ConfigMap ns/m",
-				v + "sources[0].volume.name: ConfigMap ns/m refvol via spec.volumes[1].configMap.name",
-				v + "sources[1].volume.name: Secret ns/s refvol via spec.volumes[2].projected.sources[0].secret.name",
-				v + "sources[1].volume.name: ConfigMap ns/m refvol via spec.volumes[2].projected.sources[1].configMap.name",
-			},
-			warnings: []string{"spec.containers[0].volumeMounts[1]: volume v shows the same: two copies and two watches; mount one of the two only"},
-		},
-		{name: "volume that does not exist", attributes: "{volume: own}", problems: []string{v + `volume: the pod has no volume "own"`}},
-		{name: "volume itself", attributes: "{volume: v}", problems: []string{v + "volume: spec.volumes[0].csi: Forbidden: a volume source shows a configMap, secret or projected volume; mount this one itself"}},
-		{
-			name: "volume with a source that can't be shown", attributes: `{sources: "[{volume: {name: own}}]"}`,
-			volumes:  []string{"{name: own, projected: {sources: [{downwardAPI: {items: []}}]}}"},
-			problems: []string{v + "sources[0].volume.name: spec.volumes[1].projected.sources[0].downwardAPI: Forbidden: a volume source shows configMap and secret sources only; move this one to another projected volume, and mount that beside it"},
-		},
-		{
-			name: "volumes of one path", attributes: `{sources: "[{volume: {name: a}}, {volume: {name: b}}]"}`,
-			volumes: []string{"{name: a, configMap: {name: m, items: [{key: k, path: p}]}}", "{name: b, configMap: {name: m, items: [{key: l, path: p}]}}"},
-			references: []string{
-				"spec.volumes[1].configMap.name: ConfigMap ns/m k", "spec.volumes[2].configMap.name: ConfigMap ns/m l",
-				v + "sources[0].volume.name: ConfigMap ns/m k refvol via spec.volumes[1].configMap.name",
-				v + "sources[1].volume.name: ConfigMap ns/m l refvol via spec.volumes[2].configMap.name",
-			},
-			problems: []string{`spec.volumes[0].csi.volumeAttributes: spec.volumes[2].configMap.items[0].path: Invalid value: "p": conflicting duplicate paths: also the path of spec.volumes[1].configMap.items[0].path`},
-		},
-		{name: "no attributes", attributes: "{}", problems: []string{v + "sources: Required value: one of configMap, secret, volume and sources must be set"}},
-		{
-			name: "several mistakes", attributes: `{sources: "[{configMap: {name: a, items: [{key: k, path: ../k}]}}, {secret: {nam: b, name: c}}]", defaultMode: "9"}`,
-			problems: []string{
-				v + `defaultMode: Invalid value: "9": must be an octal number with a leading zero, from "0000" to "0777"`,
-				v + `sources[0].configMap.items[0].path: Invalid value: "../k": must not contain ".."`,
-				v + "sources[1].secret.nam: Forbidden: unknown field; known are canary, items, name, namespace, optional, path",
-			},
-		},
-		{
-			name: "attributes that are too long", attributes: "{secret: s, items: " + strings.Repeat("x", 1<<16) + "}",
-			problems: []string{"spec.volumes[0].csi.volumeAttributes: Too long: may not be more than 65536 bytes"},
-		},
-		{
-			name: "more mistakes than are reported", attributes: `{sources: "[` + strings.Repeat("5, ", 33) + `]"}`,
-			problems: append(repeat(32, v+"sources[%d]: Invalid value: \"number\": must be a mapping"), "spec.volumes[0].csi.volumeAttributes: and 1 more"),
-		},
-		{
-			name: "subPath", attributes: "{secret: s}",
-			containers: "[{name: c, volumeMounts: [{name: v, mountPath: /a}, {name: v, mountPath: /b, subPath: b}, {name: other, mountPath: /c, subPath: c}]}, {name: d, volumeMounts: [{name: v, mountPath: /d, subPathExpr: $(D)}]}]",
-			references: []string{v + "secret: Secret ns/s refvol"},
-			warnings: []string{
-				"spec.containers[0].volumeMounts[1].subPath: the file that it mounts keeps its content" + inPlace,
-				"spec.containers[1].volumeMounts[0].subPathExpr: a file that it mounts keeps its content, and a directory becomes empty a second after the volume's first update" + inPlace,
-			},
-		},
+	var first32 []string
+	for i := range 32 {
+		first32 = append(first32, fmt.Sprintf("problem: %ssources[%d]: Invalid value: \"number\": must be a mapping", v, i))
+	}
+	const one = "[{name: c}]"
+	row := func(name, attributes, containers string, want ...string) shown {
+		return shown{name, attributes, containers, nil, want}
+	}
+	for _, test := range []shown{
+		row("short form", `{secret: db, optional: "true"}`, one, v+"secret: Secret ns/db optional refvol"),
+		row("short form with items", `{configMap: app, items: "[{key: a, path: x}, {key: b, path: z}]"}`, one, v+"configMap: ConfigMap ns/app a,b refvol"),
+		row("sources", `{sources: "[{configMap: {name: app, namespace: ns}}, {secret: {name: db, optional: true, items: [{key: a, path: x}]}}]"}`, one,
+			v+"sources[0].configMap.name: ConfigMap ns/app refvol", v+"sources[1].secret.name: Secret ns/db a optional refvol"),
+		row("join", `{sources: "[{join: {path: p, sources: [{configMap: {name: app, key: k}}, {secret: {name: db, key: l, namespace: other, optional: true}}]}}]"}`, one,
+			v+"sources[0].join.sources[0].configMap.name: ConfigMap ns/app k refvol",
+			v+"sources[0].join.sources[1].secret.name: Secret other/db l optional refvol",
+			"warning: "+v+"sources[0].join.sources[1].secret.namespace: an object of another namespace: needs --cross-namespace of the plugin, and the service account's right to get it"),
+		row("expand", `{sources: "[{expand: {path: p, configMap: {name: app, key: t}, envFrom: [{secretRef: {name: b, optional: true}}], env: [{name: A, valueFrom: {secretKeyRef: {name: c, key: k}}, escape: json}]}}]"}`, one,
+			v+"sources[0].expand.configMap.name: ConfigMap ns/app t refvol",
+			v+"sources[0].expand.envFrom[0].secretRef.name: Secret ns/b optional refvol",
+			v+"sources[0].expand.env[0].valueFrom.secretKeyRef.name: Secret ns/c k refvol"),
+		row("env", `{sources: "[{env: {path: e, envFrom: [{configMapRef: {name: a}}, {prefix: P_, secretRef: {name: b, optional: true}}],
+				env: [{name: A, value: x}, {name: B, valueFrom: {secretKeyRef: {name: c, key: k}}}]}}]"}`, one,
+			v+"sources[0].env.envFrom[0].configMapRef.name: ConfigMap ns/a refvol",
+			v+"sources[0].env.envFrom[1].secretRef.name: Secret ns/b optional refvol",
+			v+"sources[0].env.env[1].valueFrom.secretKeyRef.name: Secret ns/c k refvol"),
+		row("podEnv", `{sources: "[{podEnv: {path: e, container: c}}, {podEnv: {path: f, container: init}}]"}`, "[{name: c, envFrom: [{configMapRef: {name: m, optional: true}}], env: [{name: L, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}, {name: I, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]}]",
+			"spec.containers[0].envFrom[0].configMapRef.name: ConfigMap ns/m optional",
+			v+"sources[0].podEnv: ConfigMap ns/m optional refvol via spec.containers[0].envFrom[0].configMapRef.name",
+			v+"sources[1].podEnv: Secret ns/i k refvol via "+initRef,
+			"warning: "+v+"sources[0].podEnv: leaves out values that a volume can't know: I (fieldRef status.podIP), L (resourceFieldRef limits.cpu)"),
+		row("volume", `{volume: own}`, "[{name: c, volumeMounts: [{name: v, mountPath: /v}]}]",
+			"spec.volumes[1].secret.secretName: Secret ns/s k optional",
+			v+"volume: Secret ns/s k optional refvol via spec.volumes[1].secret.secretName").with("{name: own, secret: {secretName: s, optional: true, items: [{key: k, path: p}]}}"),
+		row("volumes that are mounted as well", `{sources: "[{volume: {name: a}}, {volume: {name: b}}]"}`, "[{name: c, volumeMounts: [{name: v, mountPath: /v}, {name: b, mountPath: /b}]}]",
+			"spec.volumes[1].configMap.name: ConfigMap ns/m",
+			"spec.volumes[2].projected.sources[0].secret.name: Secret ns/s",
+			"spec.volumes[2].projected.sources[1].configMap.name: ConfigMap ns/m",
+			v+"sources[0].volume.name: ConfigMap ns/m refvol via spec.volumes[1].configMap.name",
+			v+"sources[1].volume.name: Secret ns/s refvol via spec.volumes[2].projected.sources[0].secret.name",
+			v+"sources[1].volume.name: ConfigMap ns/m refvol via spec.volumes[2].projected.sources[1].configMap.name",
+			"warning: spec.containers[0].volumeMounts[1]: volume v shows the same: two copies and two watches; mount one of the two only").with("{name: a, configMap: {name: m}}", "{name: b, projected: {sources: [{secret: {name: s}}, {configMap: {name: m}}]}}"),
+		row("volume that does not exist", "{volume: own}", one, "problem: "+v+`volume: the pod has no volume "own"`),
+		row("volume itself", "{volume: v}", one,
+			"problem: "+v+"volume: spec.volumes[0].csi: Forbidden: a volume source shows a configMap, secret or projected volume; mount this one itself"),
+		row("volumes of one path", `{sources: "[{volume: {name: a}}, {volume: {name: b}}]"}`, one,
+			"spec.volumes[1].configMap.name: ConfigMap ns/m k",
+			"spec.volumes[2].configMap.name: ConfigMap ns/m l",
+			v+"sources[0].volume.name: ConfigMap ns/m k refvol via spec.volumes[1].configMap.name",
+			v+"sources[1].volume.name: ConfigMap ns/m l refvol via spec.volumes[2].configMap.name",
+			`problem: spec.volumes[0].csi.volumeAttributes: spec.volumes[2].configMap.items[0].path: Invalid value: "p": conflicting duplicate paths: also the path of spec.volumes[1].configMap.items[0].path`).with("{name: a, configMap: {name: m, items: [{key: k, path: p}]}}", "{name: b, configMap: {name: m, items: [{key: l, path: p}]}}"),
+		row("no attributes", "{}", one, "problem: "+v+"sources: Required value: one of configMap, secret, volume and sources must be set"),
+		row("several mistakes", `{sources: "[{configMap: {name: a, items: [{key: k, path: ../k}]}}, {secret: {nam: b, name: c}}]", defaultMode: "9"}`, one,
+			"problem: "+v+`defaultMode: Invalid value: "9": must be an octal number with a leading zero, from "0000" to "0777"`,
+			"problem: "+v+`sources[0].configMap.items[0].path: Invalid value: "../k": must not contain ".."`,
+			"problem: "+v+"sources[1].secret.nam: Forbidden: unknown field; known are canary, items, name, namespace, optional, path"),
+		row("more mistakes than are reported", `{sources: "[`+strings.Repeat("5, ", 33)+`]"}`, one, append(first32, "problem: spec.volumes[0].csi.volumeAttributes: and 1 more")...),
+		row("subPath", "{secret: s}", "[{name: c, volumeMounts: [{name: v, mountPath: /a}, {name: v, mountPath: /b, subPath: b}, {name: other, mountPath: /c, subPath: c}]}, {name: d, volumeMounts: [{name: v, mountPath: /d, subPathExpr: $(D)}]}]",
+			v+"secret: Secret ns/s refvol",
+			"warning: spec.containers[0].volumeMounts[1].subPath: the file that it mounts keeps its content"+inPlace,
+			"warning: spec.containers[1].volumeMounts[0].subPathExpr: a file that it mounts keeps its content, and a directory becomes empty a second after the volume's first update"+inPlace),
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if test.containers == "" {
-				test.containers = "[{name: c}]"
-			}
 			text := podWith(test.attributes, test.containers)
 			for _, own := range test.volumes {
 				text += "  - " + own + "\n"
 			}
 			r := add(t, nil, text)
-			if test.name != "podEnv of a reference without a name" {
-				lines(t, "references", references(r), append([]string{initEnv}, test.references...))
+			got := references(r)
+			if got[0] != initEnv {
+				t.Errorf("the first reference is %s", got[0])
 			}
-			const at = "f.yaml, document 1: Pod ns/p: "
-			lines(t, "warnings", trim(at, texts(r.Warnings)), test.warnings)
-			lines(t, "problems", trim(at, texts(r.Problems)), test.problems)
+			for _, warning := range r.Warnings {
+				got = append(got, "warning: "+warning.String())
+			}
+			for _, problem := range r.Problems {
+				got = append(got, "problem: "+problem.String())
+			}
+			for i := range got {
+				got[i] = strings.Replace(got[i], "f.yaml, document 1: Pod ns/p: ", "", 1)
+			}
+			lines(t, "what is said", got[1:], test.want)
 		})
 	}
-}
-
-func repeat(n int, format string) []string {
-	var all []string
-	for i := range n {
-		all = append(all, strings.Replace(format, "%d", strconv.Itoa(i), 1))
-	}
-	return all
 }
 
 func trim(prefix string, all []string) []string {
@@ -181,14 +137,8 @@ func TestReadOnlyIsRequired(t *testing.T) {
 	for readOnly, problems := range map[string]int{"": 1, "readOnly: false, ": 1, "readOnly: true, ": 0} {
 		text := strings.Replace(podWith("{secret: s}", "[]"), "readOnly: true, ", readOnly, 1)
 		r := add(t, nil, text)
-		if len(r.Problems) != problems {
-			t.Errorf("%q: got %v", readOnly, r.Problems)
-		}
-		for _, f := range r.Problems {
-			if f.Field != "spec.volumes[0].csi.readOnly" || f.Message != "Required value: must be true" {
-				t.Errorf("%q: got %v", readOnly, f)
-			}
-		}
+		const want = "f.yaml, document 1: Pod ns/p: spec.volumes[0].csi.readOnly: Required value: must be true"
+		lines(t, readOnly, texts(r.Problems), slices.Repeat([]string{want}, problems))
 		if n := len(r.Workloads[0].References); n != 2 {
 			t.Errorf("%q: %d references, want 2", readOnly, n)
 		}

@@ -71,10 +71,15 @@ func options(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []Pod) Op
 func survey(t *testing.T, o Options, objects ...Object) *Survey {
 	t.Helper()
 	s, err := o.Collect(t.Context(), objects...)
+	must(t, err)
+	return s
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
 }
 
 // describe returns a line for each node: its problem, the pod that answered, and its pods.
@@ -231,9 +236,7 @@ func TestADeadlineLeavesNoNodeOut(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("time is up"))
 		defer cancel()
 		s, err := o.Collect(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, n := range s.Nodes {
 			if n.Problem == nil || !strings.HasPrefix(n.Problem.Message, "time is up: ") {
 				t.Errorf("%s: %+v", n.Name, n.Problem)

@@ -117,7 +117,6 @@ func TestLongestSpread(t *testing.T) {
 	}
 }
 
-// podWith returns a pod with an inline volume of each driver.
 func podWith(name string, phase corev1.PodPhase, drivers ...string) corev1.Pod {
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name, UID: types.UID("uid-of-" + name)}}
 	pod.Spec.NodeName, pod.Status.Phase = "node-of-"+name, phase

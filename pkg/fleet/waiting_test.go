@@ -135,22 +135,35 @@ func (l *waitingCluster) evaluate(ctx context.Context) (*Result, error) {
 	return Evaluate(object, false, &current, &current, s), nil
 }
 
-// TestAPodThatWaitsForAPlugin does not prevent success: nothing was ever mounted for it.
-func TestAPodThatWaitsForAPlugin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		l := newWaitingCluster()
-		v, err := l.evaluate(t.Context())
-		if err != nil || !v.Converged || v.Nodes != 1 || len(v.Laggards) > 0 || len(v.NotPublished) > 0 {
-			t.Fatalf("got %+v, %v", v, err)
-		}
-		if want := []UnpublishedPod{{"n", status.Pod{Namespace: "shop", Name: "a", UID: "uid-a"}}}; !slices.Equal(v.WithoutPlugin, want) {
-			t.Errorf("got %+v", v.WithoutPlugin)
-		}
-		if took := time.Since(began); took != settle || l.looks != 2 {
-			t.Errorf("it took %s, with %d looks", took, l.looks)
-		}
-	})
+// TestPodsThatWaitForAPlugin do not prevent success: nothing was ever mounted for them. They are read a few at the same time.
+func TestPodsThatWaitForAPlugin(t *testing.T) {
+	for count, want := range map[int]time.Duration{1: settle + time.Second, 20: settle + 10*time.Second} { // two at the same time
+		synctest.Test(t, func(t *testing.T) {
+			began, l := time.Now(), newWaitingCluster()
+			byName := map[string]Pod{}
+			for i := range count {
+				pod := l.pods[0]
+				pod.Name, pod.UID = fmt.Sprint("a", i), types.UID(fmt.Sprint("uid", i))
+				byName[pod.Name] = pod
+			}
+			l.pods = slices.Collect(maps.Values(byName))
+			l.pod = func(name string) (*Pod, error) {
+				<-time.After(time.Second)
+				pod := byName[name]
+				return &pod, nil
+			}
+			v, err := l.evaluate(t.Context())
+			if err != nil || !v.Converged || v.Nodes != 1 || len(v.Laggards) > 0 || len(v.NotPublished) > 0 || len(v.WithoutPlugin) != count {
+				t.Fatalf("got %+v, %v", v, err)
+			}
+			if first := v.WithoutPlugin[0]; first.Node != "n" || first.Pod.Namespace != "shop" || byName[first.Pod.Name].UID != types.UID(first.Pod.UID) {
+				t.Errorf("got %+v", first)
+			}
+			if took := time.Since(began); took != want || l.looks != 2 {
+				t.Errorf("it took %s, with %d looks", took, l.looks)
+			}
+		})
+	}
 }
 
 // unscheduled returns a plugin's pod that is to be placed on these nodes, or on any node.
@@ -172,37 +185,36 @@ func TestADoubtHoldsUp(t *testing.T) {
 	started := Pod{Namespace: "shop", Name: "b", UID: "uid-b", Node: "n", Volumes: []string{"v"}, Accepted: true, Started: true}
 	pulls := Pod{Namespace: "shop", Name: "b", UID: "uid-b", Node: "n", Volumes: []string{"v"}, Accepted: true}
 	register := func(l *waitingCluster) { l.csiNodes[0] = csiNode("n", driver) }
+	another := func(plugin corev1.Pod) func(*waitingCluster) {
+		return func(l *waitingCluster) { l.plugins = append(l.plugins, plugin) }
+	}
+	later := func(change func(*waitingCluster)) func(*waitingCluster) {
+		return func(l *waitingCluster) { l.later = change }
+	}
 	for name, test := range map[string]struct {
 		change func(l *waitingCluster)
 		want   Reason
 	}{
-		"the driver is registered": {register, NoPlugin},
-		"there is no CSINode":      {func(l *waitingCluster) { l.csiNodes = l.csiNodes[1:] }, NoPlugin},
-		"a plugin's pod is there":  {func(l *waitingCluster) { l.plugins = append(l.plugins, pluginOn("n", "q", pending)) }, NotReady},
-		"a plugin's pod has failed": {func(l *waitingCluster) {
-			l.plugins = append(l.plugins, pluginOn("n", "q", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }))
-		}, NotReady},
-		"a plugin's pod is to come":     {func(l *waitingCluster) { l.plugins = append(l.plugins, unscheduled("n")) }, NoPlugin},
-		"a plugin's pod may come":       {func(l *waitingCluster) { l.plugins = append(l.plugins, unscheduled()) }, NoPlugin},
+		"the driver is registered":      {register, NoPlugin},
+		"there is no CSINode":           {func(l *waitingCluster) { l.csiNodes = l.csiNodes[1:] }, NoPlugin},
+		"a plugin's pod is there":       {another(pluginOn("n", "q", pending)), NotReady},
+		"a plugin's pod has failed":     {another(pluginOn("n", "q", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })), NotReady},
+		"a plugin's pod is to come":     {another(unscheduled("n")), NoPlugin},
+		"a plugin's pod may come":       {another(unscheduled()), NoPlugin},
 		"another pod has started":       {func(l *waitingCluster) { l.pods = append(l.pods, started) }, NoPlugin},
 		"another pod's image is pulled": {func(l *waitingCluster) { l.pods = append(l.pods, pulls) }, NoPlugin},
 		"the node is not ready":         {func(l *waitingCluster) { l.ready = false }, NodeNotReady},
-		"a plugin's pod is replaced": {func(l *waitingCluster) {
-			l.later = func(l *waitingCluster) { l.plugins = append(l.plugins, unscheduled("n")) }
-		}, NoPlugin},
-		"a plugin's pod comes": {func(l *waitingCluster) {
-			l.later = func(l *waitingCluster) { l.plugins = append(l.plugins, pluginOn("n", "q")) }
-		}, NoPlugin},
-		"a plugin restarts":             {func(l *waitingCluster) { l.later = register }, NoPlugin},
-		"the CSINode goes":              {func(l *waitingCluster) { l.later = func(l *waitingCluster) { l.csiNodes = l.csiNodes[1:] } }, NoPlugin},
-		"the node is cut off meanwhile": {func(l *waitingCluster) { l.later = func(l *waitingCluster) { l.ready = false } }, NoPlugin},
-		"the pod starts meanwhile": {func(l *waitingCluster) {
-			l.later = func(l *waitingCluster) { l.pods = []Pod{started}; l.pods[0].Name, l.pods[0].UID = "a", "uid-a" }
-		}, NoPlugin},
-		"the pod is replaced meanwhile": {func(l *waitingCluster) {
-			l.later = func(l *waitingCluster) { l.pods = slices.Clone(l.pods); l.pods[0].UID = "new" }
-		}, NoPlugin},
-		"the pod can't be looked at": {func(l *waitingCluster) { l.pod = func(string) (*Pod, error) { return nil, errors.New("no answer") } }, NoPlugin},
+		"a plugin's pod is replaced":    {later(another(unscheduled("n"))), NoPlugin},
+		"a plugin's pod comes":          {later(another(pluginOn("n", "q"))), NoPlugin},
+		"a plugin restarts":             {later(register), NoPlugin},
+		"the CSINode goes":              {later(func(l *waitingCluster) { l.csiNodes = l.csiNodes[1:] }), NoPlugin},
+		"the node is cut off meanwhile": {later(func(l *waitingCluster) { l.ready = false }), NoPlugin},
+		"the pod starts meanwhile": {later(func(l *waitingCluster) {
+			l.pods = slices.Clone(l.pods)
+			l.pods[0].Started, l.pods[0].Waits = true, false
+		}), NoPlugin},
+		"the pod is replaced meanwhile": {later(func(l *waitingCluster) { l.pods = slices.Clone(l.pods); l.pods[0].UID = "new" }), NoPlugin},
+		"the pod can't be looked at":    {func(l *waitingCluster) { l.pod = func(string) (*Pod, error) { return nil, errors.New("no answer") } }, NoPlugin},
 		"the driver was there at the first look": {func(l *waitingCluster) {
 			register(l)
 			l.later = func(l *waitingCluster) { l.csiNodes[0] = csiNode("n") }
@@ -213,9 +225,7 @@ func TestADoubtHoldsUp(t *testing.T) {
 				l := newWaitingCluster()
 				test.change(l)
 				v, err := l.evaluate(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if v.Converged || len(v.Laggards) == 0 || v.Laggards[0].Node != "n" || v.Laggards[0].Reason != test.want || len(v.WithoutPlugin) > 0 || v.Nodes != 2 {
 					t.Errorf("got %+v", v)
 				}
@@ -252,33 +262,6 @@ func TestNoTimeForASecondLook(t *testing.T) {
 		time.AfterFunc(time.Second, interrupt)
 		if _, err := newWaitingCluster().evaluate(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
-		}
-	})
-}
-
-// TestManyPodsThatWait are read a few at the same time.
-func TestManyPodsThatWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newWaitingCluster()
-		byName := map[string]Pod{}
-		for i := range 20 {
-			pod := l.pods[0]
-			pod.Name, pod.UID = fmt.Sprint("a", i), types.UID(fmt.Sprint("uid", i))
-			byName[pod.Name] = pod
-		}
-		l.pods = slices.Collect(maps.Values(byName))
-		l.pod = func(name string) (*Pod, error) {
-			<-time.After(time.Second)
-			pod := byName[name]
-			return &pod, nil
-		}
-		began := time.Now()
-		v, err := l.evaluate(t.Context())
-		if err != nil || len(v.WithoutPlugin) != 20 {
-			t.Fatalf("got %+v, %v", v, err)
-		}
-		if took := time.Since(began); took != settle+10*time.Second { // two at the same time
-			t.Errorf("it took %s", took)
 		}
 	})
 }

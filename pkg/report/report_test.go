@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/refvol/refvol/internal/doclines"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
@@ -25,7 +25,6 @@ func configMap(name string) volume.Ref {
 	return volume.Ref{Kind: volume.ConfigMap, Namespace: "shop", Name: name}
 }
 
-// seq yields the elements that exist when it is iterated.
 func seq[T any](all *[]T) iter.Seq[T] {
 	return func(yield func(T) bool) { slices.Values(*all)(yield) }
 }
@@ -46,7 +45,6 @@ func (w *world) reporter() *Reporter {
 	}
 }
 
-// report returns a report as a reader gets it.
 func (w *world) report(t *testing.T, resync time.Duration, objects ...status.ObjectKey) *status.Report {
 	t.Helper()
 	r := w.reporter()
@@ -54,21 +52,22 @@ func (w *world) report(t *testing.T, resync time.Duration, objects ...status.Obj
 	return read(t, r.Collect(objects))
 }
 
-// read returns a report as a reader gets it.
 func read(t *testing.T, stream *status.Stream) *status.Report {
 	t.Helper()
 	var body bytes.Buffer
-	if err := stream.Write(&body); err != nil {
-		t.Fatal(err)
-	}
+	must(t, stream.Write(&body))
 	report, err := status.Read(&body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return report
 }
 
-// volumeAsJSON returns a volume and its objects, each as JSON.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func volumeAsJSON(t *testing.T, v *status.Volume) (text string) {
 	t.Helper()
 	values := []any{v}
@@ -77,9 +76,7 @@ func volumeAsJSON(t *testing.T, v *status.Volume) (text string) {
 	}
 	for _, value := range values {
 		line, err := json.Marshal(value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text += string(line) + "\n"
 	}
 	return text
@@ -256,16 +253,7 @@ func TestAbnormal(t *testing.T) {
 
 // TestDocumentedPatience: docs/status.md and docs/limits.md say when a volume is abnormal.
 func TestDocumentedPatience(t *testing.T) {
-	for document, want := range map[string]string{
-		"status.md": fmt.Sprintf("`Unknown`, `Publishing`, `Stale`, `Split`: after %v minutes. `Split` while a publish waits: after a minute of that publish.", patience.Minutes()),
-		"limits.md": fmt.Sprintf("with `Cache` and `Get` a stale one after two resyncs more | %v s |", patience.Seconds()),
-	} {
-		text, err := os.ReadFile("../../docs/" + document)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(strings.Join(strings.Fields(string(text)), " "), want) {
-			t.Errorf("docs/%s doesn't say %q", document, want)
-		}
-	}
+	doclines.Says(t, "../../docs/status.md",
+		fmt.Sprintf("`Unknown`, `Publishing`, `Stale`, `Split`: after %v minutes. `Split` while a publish waits: after a minute of that publish.", patience.Minutes()))
+	doclines.Says(t, "../../docs/limits.md", fmt.Sprintf("with `Cache` and `Get` a stale one after two resyncs more | %v s |", patience.Seconds()))
 }

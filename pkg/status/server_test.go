@@ -18,7 +18,6 @@ import (
 	"unicode"
 )
 
-// sample returns a report as a plugin makes it.
 func sample(volumes ...Volume) *Report {
 	report := &Report{Volumes: volumes, Header: Header{
 		APIVersion: APIVersion, Kind: Kind, Driver: "csi.refvol.dev", Node: "node-1", Version: "v0", ObservedAt: noon,
@@ -27,7 +26,6 @@ func sample(volumes ...Volume) *Report {
 	return report
 }
 
-// stream returns a report as a stream.
 func stream(report *Report) *Stream {
 	return &Stream{
 		Header: report.Header, Objects: slices.Values(report.Objects), Others: report.Others,
@@ -48,7 +46,6 @@ func answering(report func() *Report) http.Handler {
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// do returns the answer to a request.
 func do(t *testing.T, method, url string) (status int, header http.Header, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
@@ -106,12 +103,10 @@ func TestWhoReadsNothing(t *testing.T) {
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 	must(t, err)
 	defer conn.Close()
-	if _, err := conn.Write([]byte("GET " + Path + " HTTP/1.1\r\nHost: test\r\n\r\n")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil { // the answer is being written
-		t.Fatal(err)
-	}
+	_, err = conn.Write([]byte("GET " + Path + " HTTP/1.1\r\nHost: test\r\n\r\n"))
+	must(t, err)
+	_, err = io.ReadFull(conn, make([]byte, 1)) // the answer is being written
+	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if _, err := fetch(ctx, address); err != nil {
@@ -173,7 +168,9 @@ func TestOneAnswerAtATime(t *testing.T) {
 	go ask(t.Context())
 	close(goOn)
 	for range 2 {
-		must(t, <-answers)
+		if err := <-answers; err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -186,14 +183,10 @@ func TestQuery(t *testing.T) {
 	}))
 	transport := &http.Transport{DisableKeepAlives: true}
 	few := []ObjectKey{{"Secret", "shop", "db"}, {"ConfigMap", "shop", "a.b&object=c"}}
-	many := make([]ObjectKey, 1000)
-	for i := range many {
-		many[i] = ObjectKey{"Secret", "shop", strings.Repeat("x", 253)}
-	}
+	many := slices.Repeat([]ObjectKey{{"Secret", "shop", strings.Repeat("x", 253)}}, 1000)
 	for _, objects := range [][]ObjectKey{few, nil, many} {
-		if _, err := Fetch(t.Context(), transport, address, objects...); err != nil {
-			t.Error(err)
-		}
+		_, err := Fetch(t.Context(), transport, address, objects...)
+		must(t, err)
 	}
 	if len(asked) != 3 || !slices.Equal(asked[0], few) || asked[1] != nil || asked[2] != nil {
 		t.Errorf("got %.1000v", asked)
@@ -287,7 +280,6 @@ func TestHostileTexts(t *testing.T) {
 	}
 }
 
-// serve returns the address of a server with a handler.
 func serve(t *testing.T, handler http.Handler) string {
 	t.Helper()
 	server := httptest.NewServer(handler)
