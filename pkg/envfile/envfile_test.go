@@ -10,8 +10,6 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-func formats() []volume.EnvFormat { return []volume.EnvFormat{volume.EnvDotenv, volume.EnvShell} }
-
 func TestEncodeNames(t *testing.T) {
 	for name, want := range map[string]bool{
 		"A": true, "z": true, "_": true, "_A": true, "a1_B2": true, "PATH": true, "LC_ALL": true,
@@ -48,7 +46,7 @@ func TestEncodeEnviron(t *testing.T) {
 }
 
 func TestEncodeReportsSkipped(t *testing.T) {
-	for _, format := range formats() {
+	for _, format := range []volume.EnvFormat{volume.EnvDotenv, volume.EnvShell} {
 		data, skipped := Encode(format, []Variable{
 			{"Z", "nul\x00"},
 			{"a.b", "x"},
@@ -85,5 +83,55 @@ func TestVariableIsRedacted(t *testing.T) {
 		if !strings.Contains(text, "NAME") {
 			t.Errorf("the name is not in %q", text)
 		}
+	}
+}
+
+// TestDotenvLines: a reader of single lines sees no variables in a value, except for values that a parser would read wrong on one line. A
+// value with quotes and no expansion is bare, unless a parser would trim it, cut it off or see it as quoted.
+func TestDotenvLines(t *testing.T) {
+	for value, want := range map[string]string{
+		"a\nV1=x\n":          `"a\nV1=x\n"`,
+		"a\r\nb":             `"a\r\nb"`,
+		"it's\n#a":           `"it's\n#a"`,
+		"it's\n\"a\" b":      `"it's\n\"a\" b"`,    // single quotes can't hold it
+		"{\n\"\\\\d\": 1}":   `"{\n\"\\\\d\": 1}"`, // python-dotenv reads \\ in single quotes as one
+		"{\n\"a\": 1}":       "'{\n\"a\": 1}'",     // node's dotenv reads \" with its backslash
+		"a\n\\d+":            "'a\n\\d+'",          // and \\ as two
+		"a\n$b":              "'a\n$b'",            // python-dotenv reads \$ with its backslash
+		"a\n\\\\ $b":         "'a\n\\\\ $b'",
+		"a\n\\\\\"":          "'a\n\\\\\"'", // godotenv reads no escaped quote at the end
+		`it's "a"`:           `it's "a"`,
+		`{"a": "it's"}`:      `{"a": "it's"}`,
+		`\d it's`:            `\d it's`,
+		"\tit's \"a\" b":     `"` + "\t" + `it's \"a\" b"`, // parsers trim a tab and other spaces
+		"\u00a0it's \"a\" b": `"` + "\u00a0" + `it's \"a\" b"`,
+		"it's\t\"a\" b":      `"it's` + "\t" + `\"a\" b"`,
+		" it's \"a\" b":      `" it's \"a\" b"`,
+		`"it's" a`:           `"\"it's\" a"`, // looks quoted
+		`'it' is "a" b`:      `"'it' is \"a\" b"`,
+		"`it's` \"a\" b":     "\"`it's` \\\"a\\\" b\"",
+		`it's "a" `:          `"it's \"a\" "`,
+		`it's "a" #b`:        `"it's \"a\" #b"`, // has a comment
+	} {
+		data, skipped := Encode(volume.EnvDotenv, []Variable{{"V", value}})
+		if got := strings.TrimSuffix(strings.TrimPrefix(string(data), "V="), "\n"); got != want || skipped != nil {
+			t.Errorf("%q is written as %s, want %s", value, got, want)
+		}
+	}
+}
+
+func TestShellSkipsItsOwnVariables(t *testing.T) {
+	// One for each reason. Tests with real shells check that the list is complete.
+	kept := []string{"BASH_COMMAND", "GROUPS", "HISTFILESIZE", "IFS", "OPTIND", "PPID", "PS4", "RANDOM", "SECONDS", "SHLVL", "UID", "_"}
+	taken := []string{"BASH_ENV", "HOME", "LD_PRELOAD", "PATH", "PWD", "optind", "__"}
+	var variables []Variable
+	for _, name := range slices.Concat(kept, taken) {
+		variables = append(variables, Variable{name, "x"})
+	}
+	if _, skipped := Encode(volume.EnvShell, variables); !slices.Equal(skipped, kept) {
+		t.Errorf("Encode skips %q; want %q", skipped, kept)
+	}
+	if _, skipped := Encode(volume.EnvDotenv, variables); skipped != nil {
+		t.Errorf("Encode skips %q in a dotenv file; want none", skipped)
 	}
 }

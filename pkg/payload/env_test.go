@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,7 +27,6 @@ func fromKey(name string, kind volume.Kind, object, key string) volume.EnvVar {
 	return volume.EnvVar{Name: name, Key: &volume.Reference{Ref: volume.Ref{Kind: kind, Namespace: "ns", Name: object}, Key: key, Field: "value of " + name}}
 }
 
-// values returns an object with these pairs of key and value.
 func values(kind volume.Kind, name string, pairs ...string) *volume.Object {
 	o := object(kind, name)
 	for i := 0; i < len(pairs); i += 2 {
@@ -120,19 +120,18 @@ func TestRenderEnvDependents(t *testing.T) {
 }
 
 // TestExpansionIsLinear: text that starts a reference and is none is scanned once. With a scan of the rest for each character, these cases
-// take minutes.
+// take minutes. In a variable, a pair of dollars stands for one.
 func TestExpansionIsLinear(t *testing.T) {
-	const length = 3 << 19
-	for pattern, want := range map[string]string{"$": "$", "$a": "$a", "$(": "$(", "$$": "$", "$()": "$()"} {
-		n := length / len(pattern)
+	for _, pattern := range []string{"$", "$(", "$(a", "$()", "$$("} {
+		text := strings.Repeat(pattern, 3<<18/len(pattern))
 		began := time.Now()
-		got, err := Render(spec(envSource(0, "e", volume.Env{Vars: []volume.EnvVar{plain("V", strings.Repeat(pattern, n))}})), objects(), Options{})
+		got, err := Render(spec(envSource(0, "e", volume.Env{Vars: []volume.EnvVar{plain("V", text)}})), objects(), Options{})
 		must(t, err)
-		if pattern == "$" {
-			n /= 2 // a pair stands for one
+		if value := readShell(t, got.Files[0].Data)["V"]; value != strings.ReplaceAll(text, "$$", "$") {
+			t.Errorf("%q: %d bytes became %d", pattern, len(text), len(value))
 		}
-		if value := readShell(t, got.Files[0].Data)["V"]; value != strings.Repeat(want, n) {
-			t.Errorf("%q: %d bytes, want %d times %q", pattern, len(value), n, want)
+		if file := expanded(t, text, variable{"A", "", "x"}); file != text {
+			t.Errorf("%q: a text of %d bytes became %d", pattern, len(text), len(file))
 		}
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("%q: %s", pattern, took)
@@ -177,7 +176,6 @@ func allocated(do func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// numbered returns an object with n keys, and values of some bytes.
 func numbered(name string, n, size int) *volume.Object {
 	o := object(volume.ConfigMap, name)
 	value := []byte(strings.Repeat("v", size))
@@ -193,12 +191,8 @@ func TestRenderIsBounded(t *testing.T) {
 	for i := range 2800 {
 		same = append(same, source(i, volume.ConfigMap, "big"))
 	}
-	from := func(n int, prefix string) []volume.Source {
-		env := volume.Env{}
-		for range n {
-			env.From = append(env.From, envFrom(volume.ConfigMap, "big", prefix))
-		}
-		return []volume.Source{envSource(0, "e", env)}
+	from := func(n int, prefix string) volume.Source {
+		return envSource(0, "e", volume.Env{From: slices.Repeat([]volume.EnvFrom{envFrom(volume.ConfigMap, "big", prefix)}, n)})
 	}
 	references := strings.Repeat("$(E)", 128<<10) // half a mebibyte
 	unused := volume.Env{Vars: []volume.EnvVar{{Name: "B", Value: strings.Repeat("x", 100<<10)}, {Name: "U", Unknown: true}}}
@@ -220,34 +214,56 @@ func TestRenderIsBounded(t *testing.T) {
 		}})
 	}
 	const tooLong = "sources[0].env: Too long: the joined and expanded files of a volume and the names and values of its variables may take 4194304 bytes together, with 64 for each variable, counted as often as it is set"
-	for _, c := range []struct {
+	type bounded struct {
 		name    string
-		object  *volume.Object
+		objects Objects
 		sources []volume.Source
 		want    string
-	}{
+	}
+	of := func(name string, object *volume.Object, sources ...volume.Source) bounded {
+		return bounded{name, objects(object), sources, tooLong}
+	}
+	env := func(name string, env volume.Env) bounded {
+		return of(name, numbered("big", 1, 1), envSource(0, "e", env))
+	}
+	expand := func(name, text string, variables ...variable) bounded {
+		s, state := expanding(text, variables...)
+		return bounded{"expanded: " + name, state, s.Sources, strings.Replace(tooLong, "env", "expand", 1)}
+	}
+	large, value := strings.Repeat("\x00", 1<<20), strings.Repeat("\x00", 1<<17)
+	half := strings.Repeat("x", MaxEnvBytes/2-33) // of the room, with what a variable takes: it fits in once as a value, and once in the text
+	for _, c := range []bounded{
 		{
-			"one object in many sources", numbered("big", 3000, 1), same,
+			"one object in many sources", objects(numbered("big", 3000, 1)), same,
 			"sources[2].configMap: Too many: the volume may show 8192 keys, items and other files, each counted as often as it is named: one for each page of --max-volume-size",
 		},
-		{"a long prefix", numbered("big", 10000, 0), from(1, strings.Repeat("P", 60000)), tooLong},
-		{"the same variables many times", numbered("big", 10000, 0), from(2000, ""), tooLong},
-		{"large keys", numbered("big", 5, 1<<20), from(1, ""), tooLong},
-		{"values that are made and not used", numbered("big", 1, 1), []volume.Source{envSource(0, "e", unused)}, tooLong},
-		{"values that become empty", numbered("big", 1, 1), []volume.Source{envSource(0, "e", empty)}, tooLong},
-		{"references that double a value with each line", numbered("big", 1, 1), []volume.Source{envSource(0, "e", doubling)}, tooLong},
-		{"the same value over and over", numbered("big", 1, 1), []volume.Source{envSource(0, "e", repeated)}, tooLong},
-		{"references in one value", numbered("big", 1, 1), []volume.Source{envSource(0, "e", inOneValue)}, tooLong},
+		of("a long prefix", numbered("big", 10000, 0), from(1, strings.Repeat("P", 60000))),
+		of("the same variables many times", numbered("big", 10000, 0), from(2000, "")),
+		of("large keys", numbered("big", 5, 1<<20), from(1, "")),
+		env("values that are made and not used", unused),
+		env("values that become empty", empty),
+		env("references that double a value with each line", doubling),
+		env("the same value over and over", repeated),
+		env("references in one value", inOneValue),
 		{
-			"texts that become empty", values(volume.ConfigMap, "big", "text", references), texts,
+			"texts that become empty", objects(values(volume.ConfigMap, "big", "text", references)), texts,
 			strings.Replace(tooLong, "sources[0].env", "sources[7].expand", 1),
 		},
+		expand("one value often", strings.Repeat("$(A)", 200_000), variable{"A", "", value}),
+		expand("one value often, for JSON", strings.Repeat("$(A)", 200_000), variable{"A", "json", value}),
+		expand("one value often, for a URL", strings.Repeat("$(A)", 200_000), variable{"A", "url", value}),
+		expand("one large value for JSON", "$(A)", variable{"A", "json", large}),
+		expand("one large value for a URL", "$(A)", variable{"A", "url", large}),
+		expand("many values", "", variable{"A", "", large}, variable{"B", "", large}, variable{"C", "", large}, variable{"D", "", large}),
+		expand("a byte too many", "$(A)", variable{"A", "", half + "x"}),
+		expand("a byte too many for JSON", "$(A)", variable{"A", "json", half + "x"}),
+		expand("a byte too many for a URL", "$(A)", variable{"A", "url", half + "x"}),
+		expand("a byte too many around it", "y$(A)x", variable{"A", "", half}),
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var err error
-			n := allocated(func() { _, err = Render(spec(c.sources...), objects(c.object), Options{MaxFiles: maxFiles}) })
-			t.Logf("%d KiB allocated", n>>10)
-			if n > maxHeap {
+			n := allocated(func() { _, err = Render(spec(c.sources...), c.objects, Options{MaxFiles: maxFiles}) })
+			if n > maxHeap { // with the race detector, appends take more
 				t.Errorf("allocated %d MiB, more than %d", n>>20, maxHeap>>20)
 			}
 			if err == nil || err.Error() != c.want {
@@ -258,6 +274,9 @@ func TestRenderIsBounded(t *testing.T) {
 				t.Errorf("the error is a %T", err)
 			}
 		})
+	}
+	if got := expanded(t, "$(A)", variable{"A", "", half}); got != half {
+		t.Errorf("just what there is room for became %d bytes", len(got))
 	}
 }
 

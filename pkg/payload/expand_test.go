@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -34,7 +33,6 @@ func expanding(text string, variables ...variable) (*volume.Spec, Objects) {
 	return spec(volume.Source{Path: "d/app.yaml", Field: "sources[0].expand", Expand: expand}), objects(values(volume.ConfigMap, "c", "text", text), secret)
 }
 
-// expanded returns the content of the one file.
 func expanded(t *testing.T, text string, variables ...variable) string {
 	t.Helper()
 	s, state := expanding(text, variables...)
@@ -146,7 +144,7 @@ func FuzzExpand(f *testing.F) {
 	})
 }
 
-// 256 variables, and a value and a text of the largest size.
+// 256 variables, and a large value and text.
 func TestExpandIsLarge(t *testing.T) {
 	var variables []variable
 	var text, want strings.Builder
@@ -159,63 +157,12 @@ func TestExpandIsLarge(t *testing.T) {
 	if got := expanded(t, text.String(), variables...); got != want.String() {
 		t.Errorf("got %.200q", got)
 	}
-	value := strings.Repeat("\x00$(A)\"\n", 1<<20/7)
+	value := strings.Repeat("\x00$(A)\"\n", 1<<18/7)
 	if got := expanded(t, "<$(A)>", variable{"A", "", value}); got != "<"+value+">" {
-		t.Errorf("a value of 1 MiB became %d bytes", len(got))
+		t.Errorf("a large value became %d bytes", len(got))
 	}
 	if got := expanded(t, value, variable{"A", "", "x"}); got != strings.ReplaceAll(value, "$(A)", "x") {
-		t.Errorf("a text of 1 MiB became %d bytes", len(got))
-	}
-}
-
-// Growing contents are counted while they grow.
-func TestExpandIsBounded(t *testing.T) {
-	large, value := strings.Repeat("\x00", 1<<20), strings.Repeat("\x00", 1<<17)
-	for name, test := range map[string]struct {
-		text      string
-		variables []variable
-	}{
-		"one value often":    {strings.Repeat("$(A)", 200_000), []variable{{"A", "", value}}},
-		"escaped for JSON":   {strings.Repeat("$(A)", 200_000), []variable{{"A", "json", value}}},
-		"escaped for a URL":  {strings.Repeat("$(A)", 200_000), []variable{{"A", "url", value}}},
-		"one large for JSON": {"$(A)", []variable{{"A", "json", large}}},
-		"one large for URLs": {"$(A)", []variable{{"A", "url", large}}},
-		"many values":        {"", []variable{{"A", "", large}, {"B", "", large}, {"C", "", large}, {"D", "", large}}},
-		"a little too large": {"$(A)", []variable{{"A", "", strings.Repeat("x", MaxEnvBytes/2-32)}}},
-		"the same for JSON":  {"$(A)", []variable{{"A", "json", strings.Repeat("x", MaxEnvBytes/2-32)}}},
-		"the same for URLs":  {"$(A)", []variable{{"A", "url", strings.Repeat("x", MaxEnvBytes/2-32)}}},
-		"a byte after it":    {"y$(A)x", []variable{{"A", "", strings.Repeat("x", MaxEnvBytes/2-33)}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s, state := expanding(test.text, test.variables...)
-			var err error
-			n := allocated(func() { _, err = Render(s, state, Options{}) })
-			const want = "sources[0].expand: Too long: the joined and expanded files of a volume and the names and values of its variables may take 4194304 bytes together, with 64 for each variable, counted as often as it is set"
-			if tooLarge := new(TooLargeError); !errors.As(err, &tooLarge) || err.Error() != want {
-				t.Fatalf("got %.200v", err)
-			}
-			if n > maxHeap { // with the race detector, appends take more
-				t.Errorf("took %d MiB", n>>20)
-			}
-		})
-	}
-	s, state := expanding("$(A)", variable{"A", "", strings.Repeat("x", MaxEnvBytes/2-33)})
-	if _, err := Render(s, state, Options{}); err != nil {
-		t.Errorf("just what there is room for: %v", err)
-	}
-}
-
-// Text that starts a reference and is none is scanned once.
-func TestExpandIsLinear(t *testing.T) {
-	for _, pattern := range []string{"$", "$(", "$(a", "$()", "$(A", "$$("} {
-		text := strings.Repeat(pattern, 3<<19/len(pattern))
-		began := time.Now()
-		if got := expanded(t, text, variable{"A", "", "x"}); got != text {
-			t.Errorf("%q: %d bytes became %d", pattern, len(text), len(got))
-		}
-		if took := time.Since(began); took > 10*time.Second {
-			t.Errorf("%q: %s", pattern, took)
-		}
+		t.Errorf("a large text became %d bytes", len(got))
 	}
 }
 

@@ -62,7 +62,6 @@ func optional(s volume.Source) volume.Source {
 	return s
 }
 
-// own turns a source into one of the pod's own volumes.
 func own(s volume.Source) volume.Source {
 	mode := fs.FileMode(0o440)
 	s.Projection.DefaultMode = &mode
@@ -121,71 +120,53 @@ func TestRenderFiles(t *testing.T) {
 
 func TestRenderMissing(t *testing.T) {
 	const cm, secret = volume.ConfigMap, volume.Secret
-	for _, c := range []struct {
+	type lacking struct {
 		name    string
 		spec    *volume.Spec
 		objects Objects
 		want    string
 		missing []Missing
-	}{
-		{
-			"ConfigMap", spec(source(0, cm, "a")), nil, `sources[0].configMap: ConfigMap "ns/a" not found`,
-			[]Missing{{Ref: volume.Ref{Kind: cm, Namespace: "ns", Name: "a"}, Field: "sources[0].configMap"}},
-		},
-		{
-			"Secret with items", spec(source(0, secret, "a", "x:x", "y:y")), nil, `sources[0].secret: Secret "ns/a" not found`,
-			[]Missing{{Ref: volume.Ref{Kind: secret, Namespace: "ns", Name: "a"}, Field: "sources[0].secret"}},
-		},
-		{
-			"key of a ConfigMap", spec(source(0, cm, "a", "x:x", "none:p")), objects(object(cm, "a", "x")),
+	}
+	row := func(name string, spec *volume.Spec, objects Objects, want string, missing ...Missing) lacking {
+		return lacking{name, spec, objects, want, missing}
+	}
+	for _, c := range []lacking{
+		row("ConfigMap", spec(source(0, cm, "a")), nil, `sources[0].configMap: ConfigMap "ns/a" not found`,
+			Missing{Ref: volume.Ref{Kind: cm, Namespace: "ns", Name: "a"}, Field: "sources[0].configMap"}),
+		row("Secret with items", spec(source(0, secret, "a", "x:x", "y:y")), nil, `sources[0].secret: Secret "ns/a" not found`,
+			Missing{Ref: volume.Ref{Kind: secret, Namespace: "ns", Name: "a"}, Field: "sources[0].secret"}),
+		row("key of a ConfigMap", spec(source(0, cm, "a", "x:x", "none:p")), objects(object(cm, "a", "x")),
 			`sources[0].configMap: ConfigMap "ns/a": configmap references non-existent config key: none (it has x)`,
-			[]Missing{{Ref: volume.Ref{Kind: cm, Namespace: "ns", Name: "a"}, Key: "none", Field: "sources[0].configMap", Has: "x"}},
-		},
-		{
-			"key of a Secret", spec(source(0, secret, "a", "none:p")), objects(object(secret, "a", "f", "e", "d", "c", "b", "a")),
+			Missing{Ref: volume.Ref{Kind: cm, Namespace: "ns", Name: "a"}, Key: "none", Field: "sources[0].configMap", Has: "x"}),
+		row("key of a Secret", spec(source(0, secret, "a", "none:p")), objects(object(secret, "a", "f", "e", "d", "c", "b", "a")),
 			`sources[0].secret: Secret "ns/a": references non-existent secret key: none (it has a, b, c, d, e)`,
-			[]Missing{{Ref: volume.Ref{Kind: secret, Namespace: "ns", Name: "a"}, Key: "none", Field: "sources[0].secret", Has: "a, b, c, d, e"}},
-		},
-		{
-			"another kind, name or namespace is not it", spec(source(0, cm, "a")),
+			Missing{Ref: volume.Ref{Kind: secret, Namespace: "ns", Name: "a"}, Key: "none", Field: "sources[0].secret", Has: "a, b, c, d, e"}),
+		row("another kind, name or namespace is not it", spec(source(0, cm, "a")),
 			Objects{
 				{Kind: secret, Namespace: "ns", Name: "a"}: object(secret, "a", "x"),
 				{Kind: cm, Namespace: "other", Name: "a"}:  object(cm, "a", "x"),
 				{Kind: cm, Namespace: "ns", Name: "b"}:     object(cm, "b", "x"),
 			},
-			`sources[0].configMap: ConfigMap "ns/a" not found`, nil,
-		},
-		{
-			"all of it at once, in the order of the spec",
+			`sources[0].configMap: ConfigMap "ns/a" not found`),
+		row("all of it at once, in the order of the spec",
 			spec(source(0, cm, "a"), source(1, secret, "b", "x:x", "n1:n1", "n2:n2"), optional(source(2, cm, "c")), optional(source(3, secret, "b", "n3:n3")), source(4, cm, "d", "n4:n4")),
 			objects(object(secret, "b", "x"), object(cm, "d")),
-			`sources[0].configMap: ConfigMap "ns/a" not found` +
-				`; sources[1].secret: Secret "ns/b": references non-existent secret key: n1 (it has x)` +
-				`; sources[1].secret: Secret "ns/b": references non-existent secret key: n2 (it has x)` +
-				`; sources[4].configMap: ConfigMap "ns/d": configmap references non-existent config key: n4`, nil,
-		},
-		{
-			"what is missing comes before a conflict", spec(source(0, cm, "a", "x:k/x"), source(1, cm, "b"), source(2, cm, "c")),
-			objects(object(cm, "a", "x"), object(cm, "b", "k")), `sources[2].configMap: ConfigMap "ns/c" not found`, nil,
-		},
+			`sources[0].configMap: ConfigMap "ns/a" not found`+
+				`; sources[1].secret: Secret "ns/b": references non-existent secret key: n1 (it has x)`+
+				`; sources[1].secret: Secret "ns/b": references non-existent secret key: n2 (it has x)`+
+				`; sources[4].configMap: ConfigMap "ns/d": configmap references non-existent config key: n4`),
+		row("what is missing comes before a conflict", spec(source(0, cm, "a", "x:k/x"), source(1, cm, "b"), source(2, cm, "c")),
+			objects(object(cm, "a", "x"), object(cm, "b", "k")), `sources[2].configMap: ConfigMap "ns/c" not found`),
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tree, err := Render(c.spec, c.objects, Options{})
-			if tree != nil {
-				t.Errorf("got a tree: %v", tree)
-			}
 			var missing *MissingError
-			if !errors.As(err, &missing) {
-				t.Fatalf("got %v, want a *MissingError", err)
+			if tree != nil || !errors.As(err, &missing) {
+				t.Fatalf("got %v, %v, want a *MissingError", tree, err)
 			}
-			if got := err.Error(); got != c.want {
-				t.Errorf("\ngot  %s\nwant %s", got, c.want)
-			}
-			if c.missing != nil && !slices.Equal(missing.Missing, c.missing) {
-				t.Errorf("\ngot  %+v\nwant %+v", missing.Missing, c.missing)
-			}
-			if leak.Check("the error", err.Error()) != nil {
-				t.Error("the error shows a value")
+			must(t, leak.Check("the error", err.Error()))
+			if got := err.Error(); got != c.want || c.missing != nil && !slices.Equal(missing.Missing, c.missing) {
+				t.Errorf("\ngot  %s: %+v\nwant %s: %+v", got, missing.Missing, c.want, c.missing)
 			}
 		})
 	}
@@ -193,7 +174,7 @@ func TestRenderMissing(t *testing.T) {
 
 // The error counts everything that is missing, names a part of it, and its text stays readable.
 func TestRenderManyMissing(t *testing.T) {
-	for _, n := range []int{maxMissing, maxMissing + 1, 3000} {
+	for n, end := range map[int]string{maxMissing: "key: y", maxMissing + 1: "; and 1 more", 3000: fmt.Sprintf("; and %d more", 3000-maxMissing)} {
 		s, other := source(0, volume.Secret, "a"), source(1, volume.Secret, "b", "x:x", "y:y")
 		for i := range n - 2 {
 			key := fmt.Sprintf("k%d", i)
@@ -201,22 +182,11 @@ func TestRenderManyMissing(t *testing.T) {
 		}
 		_, err := Render(spec(s, other), objects(object(volume.Secret, "a"), object(volume.Secret, "b")), Options{})
 		var missing *MissingError
-		if !errors.As(err, &missing) || missing.Count != n {
+		if !errors.As(err, &missing) || missing.Count != n || len(missing.Missing) != maxMissing {
 			t.Fatalf("got %v, want a *MissingError of %d", err, n)
 		}
-		if kept := len(missing.Missing); kept != maxMissing {
-			t.Errorf("%d missing: %d are kept, want %d", n, kept, maxMissing)
-		}
-		text := err.Error()
-		if got := strings.Count(text, "non-existent"); got != maxMissing {
-			t.Errorf("%d missing: %d are named, want %d", n, got, maxMissing)
-		}
-		want := "key: y"
-		if n > maxMissing {
-			want = fmt.Sprintf("; and %d more", n-maxMissing)
-		}
-		if !strings.HasSuffix(text, want) {
-			t.Errorf("%d missing: the text ends in %q, want %q", n, text[len(text)-40:], want)
+		if text := err.Error(); strings.Count(text, "non-existent") != maxMissing || !strings.HasSuffix(text, end) {
+			t.Errorf("%d missing: want %d named, and the end %q in %s", n, maxMissing, end, text)
 		}
 	}
 }
@@ -261,19 +231,9 @@ func TestRenderConflicts(t *testing.T) {
 		{"a deep path", spec(source(0, cm, "b"), source(1, cm, "a", "x:conf/d/e/x")), conflict("conf/d/e/x", "conf")},
 		{"a file that does not sort just before", spec(source(0, cm, "b"), source(1, cm, "a", "x:conf.d/x", "x:conf/x")), conflict("conf.d/x", "conf.d")},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			tree, err := Render(c.spec, objects(a, b), Options{})
-			if tree != nil {
-				t.Errorf("got a tree: %v", tree)
-			}
-			if err == nil || err.Error() != c.want {
-				t.Errorf("\ngot  %v\nwant %s", err, c.want)
-			}
-			var missing *MissingError
-			if errors.As(err, &missing) {
-				t.Error("it is a *MissingError")
-			}
-		})
+		if tree, err := Render(c.spec, objects(a, b), Options{}); tree != nil || err == nil || err.Error() != c.want || errors.As(err, new(*MissingError)) {
+			t.Errorf("%s: got %v, a %T: %v\nwant %s", c.name, tree, err, err, c.want)
+		}
 	}
 	// Paths with the same start but different elements don't conflict.
 	tree, err := Render(spec(source(0, cm, "b"), source(1, cm, "a", "x:confx/x", "x:con/f")), objects(a, b), Options{})
@@ -324,7 +284,6 @@ func TestRenderNamesObjects(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

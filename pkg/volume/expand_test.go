@@ -3,12 +3,9 @@ package volume
 import (
 	"fmt"
 	"io/fs"
-	"reflect"
 	"strings"
-	"testing"
 )
 
-// expandCases returns every form of expand, and of a directory for a source.
 func expandCases() []accepted {
 	mode := fs.FileMode(0o400)
 	const at = "sources[0].expand"
@@ -16,8 +13,7 @@ func expandCases() []accepted {
 		return Directory{Path: dir, Field: fmt.Sprintf("sources[%d].%s.path", i, kind)}
 	}
 	return []accepted{
-		{
-			"expand", listing(`[{expand: {path: d//app.yaml, mode: 0400, configMap: {name: c, key: app.yaml}, envFrom: [{prefix: P_, secretRef: {name: s, optional: true}}],
+		accept("expand", listing(`[{expand: {path: d//app.yaml, mode: 0400, configMap: {name: c, key: app.yaml}, envFrom: [{prefix: P_, secretRef: {name: s, optional: true}}],
 				env: [{name: A, value: x}, {name: B, value: "$(A)", escape: none}, {name: C, valueFrom: {secretKeyRef: {name: s, key: k}}, escape: json}, {name: D.-, valueFrom: {fieldRef: {fieldPath: metadata.name}}, escape: url}]}}]`),
 			liveSpec(Source{Field: at, Path: "d/app.yaml", Mode: &mode, Expand: &Expand{
 				Text: Reference{Ref: configMapRef("c"), Key: "app.yaml", Field: at + ".configMap"},
@@ -27,43 +23,27 @@ func expandCases() []accepted {
 					{Name: "C", Key: &Reference{Ref: secretRef("s"), Key: "k", Field: at + ".env[2].valueFrom.secretKeyRef"}, Escape: EscapeJSON},
 					{Name: "D.-", FieldRef: PodName, Escape: EscapeURL},
 				}},
-			}}),
-		},
-		{
-			"expand of a Secret's text", listing("[{expand: {path: p, secret: {name: s, key: k, namespace: ns, optional: true}, env: [{name: A}]}}]"),
+			}})),
+		accept("expand of a Secret's text", listing("[{expand: {path: p, secret: {name: s, key: k, namespace: ns, optional: true}, env: [{name: A}]}}]"),
 			liveSpec(Source{Field: at, Path: "p", Expand: &Expand{
 				Text: Reference{Ref: secretRef("s"), Key: "k", Optional: true, Field: at + ".secret"}, Env: Env{Vars: []EnvVar{{Name: "A"}}},
-			}}),
-		},
-		{
-			"expand with one variable and one object", listing("[{expand: {path: p, configMap: {name: c, key: k}, envFrom: [{secretRef: {name: s}}], env: [{name: A}]}}]"),
-			liveSpec(Source{Field: at, Path: "p", Expand: &Expand{
-				Text: Reference{Ref: configMapRef("c"), Key: "k", Field: at + ".configMap"},
-				Env:  Env{From: []EnvFrom{{Ref: secretRef("s"), Field: at + ".envFrom[0].secretRef"}}, Vars: []EnvVar{{Name: "A"}}},
-			}}),
-		},
-		{
-			"directories of sources", listing("[{configMap: {name: c, path: ./rules.d/}}, {secret: {name: s, path: a/b, items: [{key: k, path: ./x//y}]}}, {volume: {name: v, path: rules.d}}, {secret: {name: t, path: rules.d}}]"),
+			}})),
+		accept("directories of sources", listing("[{configMap: {name: c, path: ./rules.d/}}, {secret: {name: s, path: a/b, items: [{key: k, path: ./x//y}]}}, {volume: {name: v, path: rules.d}}, {secret: {name: t, path: rules.d}}]"),
 			liveSpec(
 				Source{Field: "sources[0].configMap", Below: below(0, "configMap", "rules.d"), Projection: &Projection{Ref: configMapRef("c")}},
 				Source{Field: "sources[1].secret", Below: below(1, "secret", "a/b"), Projection: &Projection{Ref: secretRef("s"), Items: []Item{{Key: "k", Path: "a/b/x/y"}}}},
 				Source{Field: "sources[2].volume", Below: below(2, "volume", "rules.d"), Volume: "v"},
 				Source{Field: "sources[3].secret", Below: below(3, "secret", "rules.d"), Projection: &Projection{Ref: secretRef("t")}},
-			),
-		},
-		{
-			"the longest directory of keys", listing("[{secret: {name: s, path: " + longPath(4096-254) + "}}]"),
-			liveSpec(Source{Field: "sources[0].secret", Below: below(0, "secret", longPath(4096-254)), Projection: &Projection{Ref: secretRef("s")}}),
-		},
+			)),
+		accept("the longest directory of keys", listing("[{secret: {name: s, path: "+longPath(4096-254)+"}}]"),
+			liveSpec(Source{Field: "sources[0].secret", Below: below(0, "secret", longPath(4096-254)), Projection: &Projection{Ref: secretRef("s")}})),
 	}
 }
 
-// longPath returns a clean path of n bytes.
 func longPath(n int) string {
 	return (strings.Repeat("0123456789abcde/", n/16) + strings.Repeat("f", 16))[:n-1] + "g"
 }
 
-// refusedExpandCases returns what is refused in expand, and in a directory for a source.
 func refusedExpandCases() []refusedSources {
 	const (
 		at        = "sources[0].expand"
@@ -98,54 +78,23 @@ func refusedExpandCases() []refusedSources {
 		variable("an unknown escape", "name: A, escape: yaml", `.escape: Unsupported value: "yaml": supported values: "json", "url", "none"`),
 		variable("an empty escape", `name: A, escape: ""`, `.escape: Unsupported value: "": supported values: "json", "url", "none"`),
 		{"expand: an escape in an env file", "[{env: {path: e, env: [{name: A, escape: json}]}}]", "sources[0].env.env[0].escape: Forbidden: must not be set in an env file, whose format says how values are quoted; only expand has it"},
-		{
-			"expand: a key at the same path", "[{expand: {path: e, secret: {name: s, key: k}, env: [{name: A}]}}, {secret: {name: s, items: [{key: k, path: e}]}}]",
-			`sources[1].secret.items[0].path: Invalid value: "e": conflicting duplicate paths: also the path of sources[0].expand.path`,
-		},
+		refuse("expand: a key at the same path", "[{expand: {path: e, secret: {name: s, key: k}, env: [{name: A}]}}, {secret: {name: s, items: [{key: k, path: e}]}}]",
+			`sources[1].secret.items[0].path: Invalid value: "e": conflicting duplicate paths: also the path of sources[0].expand.path`),
 		dir("empty", `""`, "Required value: must be a relative path"),
 		dir("the volume itself", "./", `Invalid value: "./": must be a directory in the volume; leave the field out for the volume itself`),
 		dir("the writer's own", "..data", `Invalid value: "..data": must not start with ".."`),
 		dir("too long for keys", longPath(4096-253), "Invalid value: "+long+`(3844 bytes)": `+length),
 		{"directory: of a volume", "[{volume: {name: v, path: ..}}]", `sources[0].volume.path: Invalid value: "..": must not contain ".."`},
 		{"directory: in the short form", "[{volume: {name: v, path: [a]}}]", `sources[0].volume.path: Invalid value: "array": must be a string (quote it)`},
-		{
-			"directory: too long for an item", "[{secret: {name: s, path: " + longPath(2048) + ", items: [{key: k, path: " + longPath(2048) + "}]}}]",
-			"sources[0].secret.items[0].path: Invalid value: " + long + `(4097 bytes)": ` + length,
-		},
-		{
-			"directory: a file there", "[{secret: {name: s, items: [{key: k, path: rules.d}]}}, {configMap: {name: c, path: rules.d/x}}]",
-			`sources[1].configMap.path: Invalid value: "rules.d/x/": must not lie below "rules.d", which sources[0].secret.items[0].path makes a file`,
-		},
-		{
-			"directory: an item there", "[{secret: {name: s, path: d, items: [{key: k, path: x}]}}, {configMap: {name: c, items: [{key: k, path: d/x}]}}]",
-			`sources[1].configMap.items[0].path: Invalid value: "d/x": conflicting duplicate paths: also the path of sources[0].secret.items[0].path`,
-		},
+		refuse("directory: too long for an item", "[{secret: {name: s, path: "+longPath(2048)+", items: [{key: k, path: "+longPath(2048)+"}]}}]",
+			"sources[0].secret.items[0].path: Invalid value: "+long+`(4097 bytes)": `+length),
+		refuse("directory: a file there", "[{secret: {name: s, items: [{key: k, path: rules.d}]}}, {configMap: {name: c, path: rules.d/x}}]",
+			`sources[1].configMap.path: Invalid value: "rules.d/x/": must not lie below "rules.d", which sources[0].secret.items[0].path makes a file`),
+		refuse("directory: an item there", "[{secret: {name: s, path: d, items: [{key: k, path: x}]}}, {configMap: {name: c, items: [{key: k, path: d/x}]}}]",
+			`sources[1].configMap.items[0].path: Invalid value: "d/x": conflicting duplicate paths: also the path of sources[0].secret.items[0].path`),
 	}
 }
 
-// checkExpand checks the properties of every text.
-func checkExpand(t *testing.T, s *Source) {
-	t.Helper()
-	e := s.Expand
-	if e.Text.Ref.Name == "" || e.Text.Key == "" || e.Text.Field == "" || len(e.Env.From)+len(e.Env.Vars) == 0 {
-		t.Errorf("an expand of nothing: %+v", *e)
-	}
-	if uses := s.References(); !reflect.DeepEqual(uses[0], e.Text) || len(uses) != 1+len(e.Env.References()) {
-		t.Errorf("the references of %+v are %+v", *e, uses)
-	}
-	for _, from := range e.Env.From {
-		if strings.ContainsAny(from.Prefix, "$()") {
-			t.Errorf("prefix %q", from.Prefix)
-		}
-	}
-	for _, v := range e.Env.Vars {
-		if v.Name == "" || strings.ContainsAny(v.Name, "$()") || v.Escape != "" && v.Escape != EscapeNone && v.Escape != EscapeJSON && v.Escape != EscapeURL {
-			t.Errorf("variable %+v", v)
-		}
-	}
-}
-
-// envCases returns every form of the sources that make env files.
 func envCases() []accepted {
 	mode := fs.FileMode(0o400)
 	env := func(path string, env Env) Spec {
@@ -164,17 +113,13 @@ func envCases() []accepted {
 	const key = "sources[0].env.env[0].valueFrom."
 	return []accepted{
 		{"env of nothing", listing("[{env: {path: e}}]"), env("e", Env{})},
-		{
-			"env with its own mode, format and directory", listing("[{env: {path: ./d//e, mode: 0400, format: shell}}]"),
-			liveSpec(Source{Field: "sources[0].env", Path: "d/e", Mode: &mode, Format: EnvShell, Env: &Env{}}),
-		},
-		{
-			"envFrom", listing("[{env: {path: e, format: dotenv, envFrom: [{configMapRef: {name: c}}, {prefix: P-_, secretRef: {name: s, optional: true, namespace: ns}}]}}]"),
+		accept("env with its own mode, format and directory", listing("[{env: {path: ./d//e, mode: 0400, format: shell}}]"),
+			liveSpec(Source{Field: "sources[0].env", Path: "d/e", Mode: &mode, Format: EnvShell, Env: &Env{}})),
+		accept("envFrom", listing("[{env: {path: e, format: dotenv, envFrom: [{configMapRef: {name: c}}, {prefix: P-_, secretRef: {name: s, optional: true, namespace: ns}}]}}]"),
 			env("e", Env{From: []EnvFrom{
 				{Ref: configMapRef("c"), Field: "sources[0].env.envFrom[0].configMapRef"},
 				{Prefix: "P-_", Ref: secretRef("s"), Optional: true, Field: "sources[0].env.envFrom[1].secretRef"},
-			}}),
-		},
+			}})),
 		one(`value: ""`, EnvVar{}),
 		one(`valueFrom: `, EnvVar{}),
 		one(`value: "$(B) #x"`, EnvVar{Value: "$(B) #x"}),
@@ -191,21 +136,16 @@ func envCases() []accepted {
 		{"podEnv", listing("[{podEnv: {path: e, container: main}}]"), podEnv("e", nil, EnvDotenv, "main")},
 		{"podEnv as an environment", listing("[{podEnv: {path: e, container: main, format: environ}}]"), podEnv("e", nil, EnvEnviron, "main")},
 		{"podEnv with all fields", listing("[{podEnv: {path: d/e, container: main-2, mode: 0400, format: shell}}]"), podEnv("d/e", &mode, EnvShell, "main-2")},
-		{
-			"versions", listing("[{secret: {name: s}}, {versions: {path: .versions, mode: 0400}}]"),
-			liveSpec(Source{Field: "sources[0].secret", Projection: &Projection{Ref: secretRef("s")}}, Source{Field: "sources[1].versions", Path: ".versions", Mode: &mode, Versions: true}),
-		},
-		{
-			"join", listing("[{join: {path: d//ca.pem, mode: 0400, sources: [{configMap: {name: c, key: k}}, {secret: {name: s, key: ca.crt, optional: true, namespace: ns}}]}}]"),
+		accept("versions", listing("[{secret: {name: s}}, {versions: {path: .versions, mode: 0400}}]"),
+			liveSpec(Source{Field: "sources[0].secret", Projection: &Projection{Ref: secretRef("s")}}, Source{Field: "sources[1].versions", Path: ".versions", Mode: &mode, Versions: true})),
+		accept("join", listing("[{join: {path: d//ca.pem, mode: 0400, sources: [{configMap: {name: c, key: k}}, {secret: {name: s, key: ca.crt, optional: true, namespace: ns}}]}}]"),
 			liveSpec(Source{Field: "sources[0].join", Path: "d/ca.pem", Mode: &mode, Join: []Reference{
 				{Ref: configMapRef("c"), Key: "k", Field: "sources[0].join.sources[0].configMap"},
 				{Ref: secretRef("s"), Key: "ca.crt", Optional: true, Field: "sources[0].join.sources[1].secret"},
-			}}),
-		},
+			}})),
 	}
 }
 
-// refusedEnvCases returns what is refused in the sources that make env files.
 func refusedEnvCases() []refusedSources {
 	const badLabel = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
 	const badVariable = "a valid environment variable name must consist only of printable ASCII characters other than '='"
@@ -262,11 +202,9 @@ func refusedEnvCases() []refusedSources {
 		podEnv("no container", "path: e", ".container: Required value: must name a container of the pod"),
 		podEnv("bad container", "path: e, container: Main", `.container: Invalid value: "Main": `+badLabel),
 		podEnv("unknown field", "path: e, container: c, envFrom: []", ".envFrom: Forbidden: unknown field; known are container, format, mode, path"),
-		{
-			"env and a key at one path", "[{secret: {name: s, items: [{key: k, path: e}]}}, {env: {path: e}}, {podEnv: {path: e/f, container: c}}]",
-			`[sources[1].env.path: Invalid value: "e": conflicting duplicate paths: also the path of sources[0].secret.items[0].path` +
-				`, sources[2].podEnv.path: Invalid value: "e/f": must not lie below "e", which sources[0].secret.items[0].path makes a file]`,
-		},
+		refuse("env and a key at one path", "[{secret: {name: s, items: [{key: k, path: e}]}}, {env: {path: e}}, {podEnv: {path: e/f, container: c}}]",
+			`[sources[1].env.path: Invalid value: "e": conflicting duplicate paths: also the path of sources[0].secret.items[0].path`+
+				`, sources[2].podEnv.path: Invalid value: "e/f": must not lie below "e", which sources[0].secret.items[0].path makes a file]`),
 		{"versions without a path", "[{versions: {}}]", "sources[0].versions.path: Required value: must be a relative path"},
 		{"versions twice", "[{versions: {path: a}}, {versions: {path: b}}]", "sources[1].versions: Forbidden: must not be there twice: sources[0].versions is the same file"},
 		{"versions at a key's path", "[{secret: {name: s, items: [{key: k, path: v}]}}, {versions: {path: v}}]", `sources[1].versions.path: Invalid value: "v": conflicting duplicate paths: also the path of sources[0].secret.items[0].path`},
@@ -276,10 +214,8 @@ func refusedEnvCases() []refusedSources {
 		join("another source", "path: p, sources: [{volume: {name: v}}]", "sources[0].join.sources[0].volume: Forbidden: unknown field; known are configMap, secret"),
 		join("items", "path: p, sources: [{secret: {name: s, items: []}}]", "[sources[0].join.sources[0].secret.items: Forbidden: unknown field; known are canary, key, name, namespace, optional, sources[0].join.sources[0].secret.key: Required value: must name a key of the object]"),
 		join("a path below its own", "path: ../p, sources: [{secret: {name: s, key: k}}]", `sources[0].join.path: Invalid value: "../p": must not contain ".."`),
-		{
-			"a joined file and a key at one path", "[{join: {path: e, sources: [{secret: {name: s, key: k}}]}}, {secret: {name: s, items: [{key: k, path: e}]}}]",
-			`sources[1].secret.items[0].path: Invalid value: "e": conflicting duplicate paths: also the path of sources[0].join.path`,
-		},
+		refuse("a joined file and a key at one path", "[{join: {path: e, sources: [{secret: {name: s, key: k}}]}}, {secret: {name: s, items: [{key: k, path: e}]}}]",
+			`sources[1].secret.items[0].path: Invalid value: "e": conflicting duplicate paths: also the path of sources[0].join.path`),
 		env("a long value is not repeated", "path: e, env: [{name: A, value: ["+strings.Repeat("s3cret", 20)+"]}]", `.env[0].value: Invalid value: "array": must be a string (quote it)`),
 	}
 }

@@ -2,7 +2,6 @@ package volume
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -116,10 +115,7 @@ func TestElements(t *testing.T) {
 
 // Each object is in one of the two lists, once, at its first use.
 func TestRefsByNamespace(t *testing.T) {
-	spec, err := Parse(map[string]string{"sources": "[{secret: {name: own}}, {secret: {name: s, namespace: other}}, {configMap: {name: own}}, {secret: {name: own}}, {secret: {name: s, namespace: other}}]"}, testPod(), AcrossNamespaces())
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := parsed(t, map[string]string{"sources": "[{secret: {name: own}}, {secret: {name: s, namespace: other}}, {configMap: {name: own}}, {secret: {name: own}}, {secret: {name: s, namespace: other}}]"}, AcrossNamespaces())
 	own := []Reference{
 		{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "own"}, Field: "sources[0].secret"},
 		{Ref: Ref{Kind: ConfigMap, Namespace: "ns", Name: "own"}, Field: "sources[2].configMap"},
@@ -190,76 +186,68 @@ func TestShorten(t *testing.T) {
 
 func TestDirectories(t *testing.T) {
 	const app = "[{configMap: {name: app, items: [{key: k, path: conf/app.yaml}]}}, {secret: {name: db}}]"
-	with := func(directories string, more ...string) map[string]string {
-		attributes := map[string]string{"sources": app, "directories": directories}
-		for i := 0; i < len(more); i += 2 {
-			attributes[more[i]] = more[i+1]
-		}
-		return attributes
+	with := func(directories string) map[string]string {
+		return map[string]string{"sources": app, "directories": directories}
+	}
+	inPlace := func(directories string) map[string]string {
+		return map[string]string{"sources": app, "directories": directories, "writeStrategy": "InPlace"}
 	}
 	below := func(directories, strategy string) map[string]string {
 		return map[string]string{"sources": "[{configMap: {name: c, path: rules.d}}]", "directories": directories, "writeStrategy": strategy}
 	}
-	const taken = `must not be "conf" or below it, as the file "conf/app.yaml" of sources[0].configMap.items[0].path is: mount elsewhere, or map the key to another path`
-	for _, test := range []struct {
-		name        string
-		attributes  map[string]string
-		root, inner []string
-		refused     string
-	}{
-		{name: "none", attributes: with("[]")},
+	const (
+		elsewhere = ": mount elsewhere, or map the key to another path"
+		file      = `the file "conf/app.yaml" of sources[0].configMap.items[0].path`
+		rules     = `the directory "rules.d" of sources[0].configMap.path`
+		taken     = `must not be "conf" or below it, as ` + file + " is" + elsewhere
+	)
+	type directories struct {
+		name       string
+		attributes map[string]string
+		// want are those in the root, and those among files, or the refusal.
+		want string
+	}
+	row := func(name string, attributes map[string]string, want string) directories {
+		return directories{name, attributes, want}
+	}
+	for _, test := range []directories{
+		row("none", with("[]"), `[] []`),
 		// Mounts conflict with the directories of sources, also if their keys are not known.
-		{name: "beside a source's directory", attributes: below("[tls]", "Atomic"), root: []string{"tls"}},
-		{name: "below a source's directory in place", attributes: below("[rules.d/x, tls]", "InPlace"), root: []string{"tls"}, inner: []string{"rules.d/x"}},
-		{
-			name: "below a source's directory", attributes: below("[rules.d/x]", "Atomic"),
-			refused: `directories[0]: Invalid value: "rules.d/x": must not be "rules.d" or below it, as the directory "rules.d" of sources[0].configMap.path is: mount elsewhere, or map the key to another path`,
-		},
-		{
-			name: "at a source's directory in place", attributes: below("[rules.d]", "InPlace"),
-			refused: `directories[0]: Invalid value: "rules.d": must not hide the directory "rules.d" of sources[0].configMap.path: mount elsewhere, or map the key to another path`,
-		},
-		{name: "YAML", attributes: with("- tls\n- a/b/c\n"), root: []string{"a/b/c", "tls"}},
-		{name: "JSON", attributes: with(`["tls", "a/b/"]`), root: []string{"a/b", "tls"}},
-		{name: "twice, and one below the other", attributes: with("[a, a/b, a]"), root: []string{"a", "a/b"}},
-		{name: "a name that begins as a file's", attributes: with("[conf-d, con]"), root: []string{"con", "conf-d"}},
-		{name: "short form", attributes: map[string]string{"secret": "db", "directories": "[tls]"}, root: []string{"tls"}},
-		{name: "no list", attributes: with("tls"), refused: `directories: Invalid value: "string": must be a list`},
-		{name: "no text", attributes: with("[5]"), refused: `directories[0]: Invalid value: "number": must be a string (quote it)`},
-		{name: "empty", attributes: with(`[""]`), refused: "directories[0]: Required value: must be a relative path"},
-		{name: "absolute", attributes: with("[/tls]"), refused: `directories[0]: Invalid value: "/tls": must be relative`},
-		{name: "out of the volume", attributes: with("[a, ../x]"), refused: `directories[1]: Invalid value: "../x": must not contain ".."`},
-		{name: "the writer's own", attributes: with("[..data]"), refused: `directories[0]: Invalid value: "..data": must not start with ".."`},
-		{name: "below a directory of files", attributes: with("[conf/tls]"), refused: `directories[0]: Invalid value: "conf/tls": ` + taken},
-		{name: "at a directory of files", attributes: with("[conf]"), refused: `directories[0]: Invalid value: "conf": ` + taken},
-		{name: "at a file", attributes: with("[conf/app.yaml]"), refused: `directories[0]: Invalid value: "conf/app.yaml": ` + taken},
-		{name: "in place", attributes: with("[conf/tls, tls]", "writeStrategy", "InPlace"), root: []string{"tls"}, inner: []string{"conf/tls"}},
-		{
-			name: "at a directory of files in place", attributes: with("[conf]", "writeStrategy", "InPlace"),
-			refused: `directories[0]: Invalid value: "conf": must not hide the file "conf/app.yaml" of sources[0].configMap.items[0].path: mount elsewhere, or map the key to another path`,
-		},
-		{
-			name: "at a directory of directories in place", attributes: map[string]string{"sources": "[{secret: {name: db, items: [{key: k, path: a/b/c/d}]}}]", "directories": "[a/b]", "writeStrategy": "InPlace"},
-			refused: `directories[0]: Invalid value: "a/b": must not hide the file "a/b/c/d" of sources[0].secret.items[0].path: mount elsewhere, or map the key to another path`,
-		},
-		{
-			name: "below a file in place", attributes: with("[conf/app.yaml/x]", "writeStrategy", "InPlace"),
-			refused: `directories[0]: Invalid value: "conf/app.yaml/x": must not be below the file "conf/app.yaml" of sources[0].configMap.items[0].path: mount elsewhere, or map the key to another path`,
-		},
-		{
-			name: "at a file in place", attributes: with("[conf/app.yaml]", "writeStrategy", "InPlace"),
-			refused: `directories[0]: Invalid value: "conf/app.yaml": must not hide the file "conf/app.yaml" of sources[0].configMap.items[0].path: mount elsewhere, or map the key to another path`,
-		},
+		row("beside a source's directory", below("[tls]", "Atomic"), `["tls"] []`),
+		row("below a source's directory in place", below("[rules.d/x, tls]", "InPlace"), `["tls"] ["rules.d/x"]`),
+		row("below a source's directory", below("[rules.d/x]", "Atomic"),
+			`directories[0]: Invalid value: "rules.d/x": must not be "rules.d" or below it, as `+rules+` is`+elsewhere),
+		row("at a source's directory in place", below("[rules.d]", "InPlace"), `directories[0]: Invalid value: "rules.d": must not hide `+rules+elsewhere),
+		row("YAML", with("- tls\n- a/b/c\n"), `["a/b/c" "tls"] []`),
+		row("JSON", with(`["tls", "a/b/"]`), `["a/b" "tls"] []`),
+		row("twice, and one below the other", with("[a, a/b, a]"), `["a" "a/b"] []`),
+		row("a name that begins as a file's", with("[conf-d, con]"), `["con" "conf-d"] []`),
+		row("short form", map[string]string{"secret": "db", "directories": "[tls]"}, `["tls"] []`),
+		row("no list", with("tls"), `directories: Invalid value: "string": must be a list`),
+		row("no text", with("[5]"), `directories[0]: Invalid value: "number": must be a string (quote it)`),
+		row("empty", with(`[""]`), "directories[0]: Required value: must be a relative path"),
+		row("absolute", with("[/tls]"), `directories[0]: Invalid value: "/tls": must be relative`),
+		row("out of the volume", with("[a, ../x]"), `directories[1]: Invalid value: "../x": must not contain ".."`),
+		row("the writer's own", with("[..data]"), `directories[0]: Invalid value: "..data": must not start with ".."`),
+		row("below a directory of files", with("[conf/tls]"), `directories[0]: Invalid value: "conf/tls": `+taken),
+		row("at a directory of files", with("[conf]"), `directories[0]: Invalid value: "conf": `+taken),
+		row("at a file", with("[conf/app.yaml]"), `directories[0]: Invalid value: "conf/app.yaml": `+taken),
+		row("in place", inPlace("[conf/tls, tls]"), `["tls"] ["conf/tls"]`),
+		row("at a directory of files in place", inPlace("[conf]"), `directories[0]: Invalid value: "conf": must not hide `+file+elsewhere),
+		row("at a directory of directories in place", map[string]string{"sources": "[{secret: {name: db, items: [{key: k, path: a/b/c/d}]}}]", "directories": "[a/b]", "writeStrategy": "InPlace"},
+			`directories[0]: Invalid value: "a/b": must not hide the file "a/b/c/d" of sources[0].secret.items[0].path`+elsewhere),
+		row("below a file in place", inPlace("[conf/app.yaml/x]"), `directories[0]: Invalid value: "conf/app.yaml/x": must not be below `+file+elsewhere),
+		row("at a file in place", inPlace("[conf/app.yaml]"), `directories[0]: Invalid value: "conf/app.yaml": must not hide `+file+elsewhere),
 	} {
-		spec, err := Parse(test.attributes, testPod())
-		if got := fmt.Sprint(err); test.refused != "" || err != nil {
-			if got != test.refused {
-				t.Errorf("%s: got  %s\nwant %s", test.name, got, test.refused)
-			}
-			continue
+		var got string
+		if spec, err := Parse(test.attributes, testPod()); err != nil {
+			got = err.Error()
+		} else {
+			root, inner := spec.MountPoints()
+			got = fmt.Sprintf("%q %q", root, inner)
 		}
-		if root, inner := spec.MountPoints(); !reflect.DeepEqual(root, test.root) || !reflect.DeepEqual(inner, test.inner) {
-			t.Errorf("%s: got %q and %q, want %q and %q", test.name, root, inner, test.root, test.inner)
+		if got != test.want {
+			t.Errorf("%s: got  %s\nwant %s", test.name, got, test.want)
 		}
 	}
 }
@@ -282,11 +270,7 @@ func TestAnyJSON(t *testing.T) {
 		"empty":                                    {`""`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			spec, err := Parse(map[string]string{"sources": value(test.text)}, testPod())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := spec.Sources[0].Env.Vars[0].Value; got != test.want {
+			if got := parsed(t, listing(value(test.text))).Sources[0].Env.Vars[0].Value; got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})

@@ -30,7 +30,6 @@ type refused struct {
 	want       string
 }
 
-// refusedCases returns what is refused in the attributes themselves and in the short form.
 func refusedCases() []refused {
 	with := func(more ...string) map[string]string {
 		attributes := map[string]string{"secret": "s"}
@@ -113,8 +112,12 @@ func refusedCases() []refused {
 	}
 }
 
-func TestParseRefusesAttributes(t *testing.T) {
-	for _, c := range refusedCases() {
+func TestParseRefuses(t *testing.T) {
+	cases := refusedCases()
+	for _, c := range slices.Concat(refusedSourcesCases(), refusedEnvCases(), refusedExpandCases()) {
+		cases = append(cases, refused{c.name, listing(c.sources), c.want})
+	}
+	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			spec, err := Parse(c.attributes, testPod())
 			if spec != nil {
@@ -130,7 +133,8 @@ type refusedSources struct {
 	name, sources, want string
 }
 
-// refusedSourcesCases returns what is refused in the attribute sources.
+func refuse(name, sources, want string) refusedSources { return refusedSources{name, sources, want} }
+
 func refusedSourcesCases() []refusedSources {
 	const (
 		knownKinds  = "unknown field; known are configMap, env, expand, join, podEnv, secret, versions, volume"
@@ -263,53 +267,30 @@ func refusedSourcesCases() []refusedSources {
 			`.items[0].path: Invalid value: "d/e/f": must not lie below "d/e", which sources[0].secret.items[1].path makes a file`),
 		items("a directory that the second path brought", "{key: a, path: d/x}, {key: b, path: d/e/f}, {key: c, path: d/e}",
 			`.items[1].path: Invalid value: "d/e/f": must not lie below "d/e", which sources[0].secret.items[2].path makes a file`),
-		{
-			"one path in two sources", "[{secret: {name: s, items: [{key: a, path: p}]}}, {configMap: {name: c}}, {configMap: {name: c, items: [{key: b, path: p}]}}]",
-			`sources[2].configMap.items[0].path: Invalid value: "p": conflicting duplicate paths: also the path of sources[0].secret.items[0].path`,
-		},
-		{
-			"file and directory in two sources", "[{secret: {name: s, items: [{key: a, path: p}]}}, {configMap: {name: c, items: [{key: b, path: p/q}]}}]",
-			`sources[1].configMap.items[0].path: Invalid value: "p/q": must not lie below "p", which sources[0].secret.items[0].path makes a file`,
-		},
-		{
-			"directory and file in two sources", "[{secret: {name: s, items: [{key: a, path: p/q}]}}, {configMap: {name: c, items: [{key: b, path: p}]}}]",
-			`sources[0].secret.items[0].path: Invalid value: "p/q": must not lie below "p", which sources[1].configMap.items[0].path makes a file`,
-		},
+		refuse("one path in two sources", "[{secret: {name: s, items: [{key: a, path: p}]}}, {configMap: {name: c}}, {configMap: {name: c, items: [{key: b, path: p}]}}]",
+			`sources[2].configMap.items[0].path: Invalid value: "p": conflicting duplicate paths: also the path of sources[0].secret.items[0].path`),
+		refuse("file and directory in two sources", "[{secret: {name: s, items: [{key: a, path: p}]}}, {configMap: {name: c, items: [{key: b, path: p/q}]}}]",
+			`sources[1].configMap.items[0].path: Invalid value: "p/q": must not lie below "p", which sources[0].secret.items[0].path makes a file`),
+		refuse("directory and file in two sources", "[{secret: {name: s, items: [{key: a, path: p/q}]}}, {configMap: {name: c, items: [{key: b, path: p}]}}]",
+			`sources[0].secret.items[0].path: Invalid value: "p/q": must not lie below "p", which sources[1].configMap.items[0].path makes a file`),
 
 		// Several at the same time, in the order of the text.
-		{
-			"the example of the contract", "- configMap:\n    name: app\n    items: [{key: a, path: a}, {key: b, path: ../x}]\n",
-			`sources[0].configMap.items[1].path: Invalid value: "../x": must not contain ".."`,
-		},
-		{
-			"errors of several sources", "[{secret: {name: S}}, 1, {configMap: {name: c, items: [{key: k, path: /p, mode: 888}, {key: k, path: /p}]}}, {env: {}}, {colour: red}, {secret: {name: s}}]",
-			`[sources[0].secret.name: Invalid value: "S": ` + badName +
-				`, sources[1]: Invalid value: "number": must be a mapping` +
-				`, sources[2].configMap.items[0].path: Invalid value: "/p": must be relative` +
-				`, sources[2].configMap.items[0].mode: Invalid value: 888: ` + badInteger +
-				`, sources[2].configMap.items[1].path: Invalid value: "/p": must be relative` +
-				`, sources[3].env.path: Required value: must be a relative path` +
-				`, sources[4].colour: Forbidden: ` + knownKinds + `]`,
-		},
+		refuse("the example of the contract", "- configMap:\n    name: app\n    items: [{key: a, path: a}, {key: b, path: ../x}]\n",
+			`sources[0].configMap.items[1].path: Invalid value: "../x": must not contain ".."`),
+		refuse("errors of several sources", "[{secret: {name: S}}, 1, {configMap: {name: c, items: [{key: k, path: /p, mode: 888}, {key: k, path: /p}]}}, {env: {}}, {colour: red}, {secret: {name: s}}]",
+			`[sources[0].secret.name: Invalid value: "S": `+badName+
+				`, sources[1]: Invalid value: "number": must be a mapping`+
+				`, sources[2].configMap.items[0].path: Invalid value: "/p": must be relative`+
+				`, sources[2].configMap.items[0].mode: Invalid value: 888: `+badInteger+
+				`, sources[2].configMap.items[1].path: Invalid value: "/p": must be relative`+
+				`, sources[3].env.path: Required value: must be a relative path`+
+				`, sources[4].colour: Forbidden: `+knownKinds+`]`),
 		{"binary name", "[{secret: {name: !!binary cw==}}]", `sources: Invalid value: "a string of 33 bytes": ` + binary},
 		{"hidden namespace", "[{secret: {name: s, !!binary bmFtZXNwYWNl: ns}}]", `sources: Invalid value: "a string of 48 bytes": ` + binary},
 		{"hidden namespace with a long tag", "[{secret: {name: s, !<tag:yaml.org,2002:binary> bmFtZXNwYWNl: ns}}]", `sources: Invalid value: "a string of 67 bytes": ` + binary},
 		{"hidden namespace with a tag of its own", "%TAG !b! tag:yaml.org,2002:\n--- [{secret: {name: s, !b!binary bmFtZXNwYWNl: ns}}]", `sources: Invalid value: "a string of 81 bytes": must be without binary texts: line 2 has one; write the text itself`},
 		{"an alias", "[&a {secret: {name: s}}, *a]", `sources: Invalid value: "a string of 28 bytes": must be written out: line 1 has an alias; quote what begins with *`},
 		{"an alias as a field's name", "- secret: {name: &n s}\n- {*n : s}\n", `sources: Invalid value: "a string of 34 bytes": must be written out: line 2 has an alias; quote what begins with *`},
-	}
-}
-
-func TestParseRefusesSources(t *testing.T) {
-	for _, c := range slices.Concat(refusedSourcesCases(), refusedEnvCases(), refusedExpandCases()) {
-		t.Run(c.name, func(t *testing.T) {
-			spec, err := Parse(map[string]string{"sources": c.sources}, testPod())
-			if spec != nil {
-				t.Errorf("got a spec: %+v", *spec)
-			}
-			checkError(t, err, c.want)
-			checkErrorText(t, err)
-		})
 	}
 }
 

@@ -8,10 +8,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	logsjson "k8s.io/component-base/logs/json"
 	"k8s.io/klog/v2"
@@ -20,17 +23,6 @@ import (
 
 // canary is a value that no output may show in any form.
 const canary = "canary-7Hq2"
-
-func canaryObject() *Object {
-	return &Object{
-		Ref:        Ref{Kind: Secret, Namespace: "ns", Name: "db"},
-		Version:    Version{UID: "8f7e", ResourceVersion: "42"},
-		Data:       map[string][]byte{"password": []byte(canary)},
-		BinaryData: map[string][]byte{"blob": []byte(canary)},
-	}
-}
-
-func canaryFile() File { return File{Path: "conf/password", Data: []byte(canary), Mode: 0o440} }
 
 // shown returns the form in which a text shows the canary, or "".
 func shown(text string) string {
@@ -72,19 +64,25 @@ type (
 		Object
 		File
 	}
+	tokenHolder struct{ token Token }
 )
 
 const hiddenName = "hidden pointers"
 
 // canaryHolders returns the ways in which code holds objects and files.
 func canaryHolders() map[string]any {
-	o, f := canaryObject(), canaryFile()
-	tree := Payload{Files: []File{f}, DirMode: 0o755}
+	o := &Object{
+		Ref: Ref{Kind: Secret, Namespace: "ns", Name: "db"}, Version: Version{UID: "8f7e", ResourceVersion: "42"},
+		Data: map[string][]byte{"password": []byte(canary)}, BinaryData: map[string][]byte{"blob": []byte(canary)},
+	}
+	f := File{Path: "conf/password", Data: []byte(canary), Mode: 0o440}
+	tree, token := Payload{Files: []File{f}, DirMode: 0o755}, NewToken(canary, time.Now())
 	return map[string]any{
 		"Object": *o, "*Object": o, "**Object": &o, "[]Object": []Object{*o}, "map of *Object": map[string]*Object{"k": o}, "any of Object": []any{*o, o},
 		"File": f, "*File": &f, "[]File": []File{f}, "Payload": tree, "*Payload": &tree,
 		"holder": valueHolder{Object: *o, File: &f, Payload: tree}, "*holder": &valueHolder{Object: *o, File: &f, Payload: tree},
 		"embedded": embedder{*o}, "embedded pointer": ptrEmbedder{o}, "embedded twice": doubleEmbedder{*o, f},
+		"Token": token, "*Token": &token, "[]Token": []Token{token}, "map of *Token": map[string]*Token{"a": &token}, "token holder": tokenHolder{token},
 		hiddenName: hiddenHolder{object: o, file: &f, tree: &tree, byRef: map[Ref]*Object{o.Ref: o}},
 	}
 }
@@ -135,10 +133,242 @@ func TestNoOutputShowsAValue(t *testing.T) {
 	}
 }
 
-// logTo logs a value in each way.
 func logTo(log klog.Logger, value any) {
 	log = log.WithValues("with", value)
 	log.Info("message", "value", value)
 	log.V(0).Error(fmt.Errorf("of %v", value), "message", "value", value)
 	klog.FromContext(klog.NewContext(context.Background(), log)).Info("message", "value", value)
+}
+
+func TestCanaryShare(t *testing.T) {
+	for _, test := range []struct {
+		annotation  string
+		isImmutable bool
+		percent     int
+		problem     string
+	}{
+		{"", false, 0, ""},
+		{"", true, 0, ""},
+		{"0%", false, 0, ""},
+		{"10%", false, 10, ""},
+		{"100%", false, 100, ""},
+		{"10", false, 0, `"10", which is not a percentage such as 10%`},
+		{"ten", false, 0, `"ten", which is not`},
+		{"10%", true, 0, "immutable"},
+	} {
+		o := Object{Canary: test.annotation, Immutable: test.isImmutable}
+		percent, problem := o.CanaryShare()
+		if percent != test.percent || (problem == "") != (test.problem == "") || !strings.Contains(problem, test.problem) {
+			t.Errorf("%q, immutable %t: %d %q", test.annotation, test.isImmutable, percent, problem)
+		}
+	}
+}
+
+// TestCanaries: the sources of canaries follow all others, are optional, and may repeat their paths.
+func TestCanaries(t *testing.T) {
+	spec := parsed(t, map[string]string{"sources": `
+- secret: {name: canary, canary: true, items: [{key: k, path: d/k}]}
+- configMap: {name: app, items: [{key: k, path: d/k}, {key: l, path: l}]}
+- configMap: {name: other-canary, canary: true, optional: true}
+- env: {path: e, envFrom: [{secretRef: {name: canary, canary: true}}, {configMapRef: {name: app}}], env: [{name: A, valueFrom: {configMapKeyRef: {name: other-canary, key: k, canary: true}}}]}
+`})
+	var order []string
+	for i := range spec.Sources {
+		order = append(order, spec.Sources[i].Field)
+		for _, use := range spec.Sources[i].References() {
+			if isCanary := use.Ref.Name != "app"; use.Canary != isCanary || use.Optional != isCanary {
+				t.Errorf("%+v", use)
+			}
+		}
+	}
+	if got, want := strings.Join(order, " "), "sources[1].configMap sources[3].env sources[0].secret sources[2].configMap"; got != want {
+		t.Errorf("order %s, want %s", got, want)
+	}
+	if got := spec.Canaries(); len(got) != 2 || got[Ref{ConfigMap, "ns", "app"}] {
+		t.Errorf("canaries %v", got)
+	}
+}
+
+// TestRefusedCanaries: each refusal names its field.
+func TestRefusedCanaries(t *testing.T) {
+	const app = "{configMap: {name: app}}, "
+	for _, test := range []struct{ sources, more, want string }{
+		{app + "{configMap: {name: c, canary: true, optional: false}}", "", "sources[1].configMap.optional: Forbidden: must not be false beside canary: pods that don't see the canary start without it"},
+		{app + "{configMap: {name: c, canary: \"yes\"}}", "", "sources[1].configMap.canary: Invalid value: \"string\": must be true or false"},
+		{"{join: {path: j, sources: [{configMap: {name: c, key: k, canary: true}}]}}", "", "sources[0].join.sources[0].configMap.canary: Forbidden: must not be set in join and expand"},
+		{"{expand: {path: x, configMap: {name: c, key: k, canary: true}, env: [{name: A, value: a}]}}", "", "sources[0].expand.configMap.canary: Forbidden: must not be set in join and expand"},
+		{"{expand: {path: x, configMap: {name: app, key: k}, env: [{name: A, valueFrom: {secretKeyRef: {name: c, key: k, canary: true}}}]}}", "", "sources[0].expand.env[0].valueFrom.secretKeyRef.canary: Forbidden: must not be set in join and expand"},
+		{"{expand: {path: x, configMap: {name: app, key: k}, envFrom: [{secretRef: {name: c, canary: true}}]}}", "", "sources[0].expand.envFrom[0].secretRef.canary: Forbidden: must not be set in join and expand"},
+		{app + "{configMap: {name: c, canary: true}}", "updatePolicy=Pinned", "sources[1].configMap.canary: Forbidden: must not be true beside updatePolicy Pinned: such a volume never changes"},
+		{app + "{configMap: {name: c, canary: true}}", "sameRevision=true", "sources[1].configMap.canary: Forbidden: must not be true beside sameRevision"},
+		{app + "{env: {path: e, envFrom: [{secretRef: {name: c, canary: true}}]}}", "writeStrategy=InPlace", "sources[1].env.envFrom[0].secretRef.canary: Forbidden: must not be true beside writeStrategy InPlace"},
+		{app + "{configMap: {name: app, canary: true, path: d}}", "", `sources[0].configMap: Forbidden: must not name ConfigMap "ns/app", which is named with canary elsewhere in the volume`},
+		{"{configMap: {name: c, canary: true, items: [{key: k, path: p}]}}, {configMap: {name: d, canary: true, items: [{key: k, path: p}]}}", "", "conflicting duplicate paths"},
+		{"{configMap: {name: app, items: [{key: k, path: p}]}}, {configMap: {name: c, canary: true, items: [{key: k, path: p/q}]}}", "", `must not lie below "p"`},
+		{"{versions: {path: v}}, {configMap: {name: c, canary: true, items: [{key: k, path: v}]}}", "", "conflicting duplicate paths"},
+		{"{volume: {name: native, canary: true}}", "", "sources[0].volume.canary: Forbidden: unknown field; known are name, path"},
+		{"{podEnv: {path: e, container: c, canary: true}}", "", "sources[0].podEnv.canary: Forbidden: unknown field"},
+	} {
+		attributes := map[string]string{"sources": "[" + test.sources + "]"}
+		if name, value, ok := strings.Cut(test.more, "="); ok {
+			attributes[name] = value
+		}
+		if _, err := Parse(attributes, Pod{Namespace: "ns"}); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s %s: %v, want %s", test.sources, test.more, err, test.want)
+		}
+	}
+}
+
+func TestParseShare(t *testing.T) {
+	for text, want := range map[string]int{"": 100, "0%": 0, "7%": 7, "10%": 10, "100%": 100} {
+		if got, ok := ParseShare(text); got != want || !ok {
+			t.Errorf("%q: %d, %t", text, got, ok)
+		}
+	}
+	for _, text := range []string{"10", "%", "101%", "-1%", "1.5%", " 1%", "1%\n", "00%", "010%", "ten", "100%" + strings.Repeat("0", 1<<18)} {
+		if got, ok := ParseShare(text); got != 0 || ok {
+			t.Errorf("%.20q: %d, %t", text, got, ok)
+		}
+	}
+}
+
+// knownPlace was computed by another program.
+const knownPlace = 98
+
+// TestRolloutPlace: places are spread over all percents, and a known pod has the place that it always had. With another place, a held
+// version would reach pods that had not taken it.
+func TestRolloutPlace(t *testing.T) {
+	if got := RolloutPlace("5f1c3a52-6d3e-4c1b-9f0a-5b2c7d000001"); got != knownPlace {
+		t.Errorf("the place is %d, want %d", got, knownPlace)
+	}
+	const pods = 20_000
+	var counts [101]int
+	for i := range pods {
+		counts[RolloutPlace(types.UID(fmt.Sprintf("%08x-6d3e-4c1b-9f0a-5b2c7d%06x", i*2654435761, i)))]++
+	}
+	for i, n := range counts[1:] {
+		if n < pods/100*7/10 || n > pods/100*13/10 {
+			t.Errorf("%d of %d pods have the place %d", n, pods, i+1)
+		}
+	}
+}
+
+// TestRevisions: a revision has a form that can be printed anywhere.
+func TestRevisions(t *testing.T) {
+	for text, want := range map[string]bool{
+		"4f2a91c": true, "refs/heads/main@sha1:4f2a91c+dirty_1.2-3": true, "1": true, strings.Repeat("r", 128): true,
+		"": false, strings.Repeat("r", 129): false, "a b": false, "a\n": false, "ä": false, "a;b": false, "a=b": false,
+	} {
+		if Revision(text).IsValid() != want {
+			t.Errorf("%q: %t", text, !want)
+		}
+	}
+}
+
+// TestPodFromContext: a pod is known by all of its names, as the kubelet gives them. Each one must be fit for a path and a log.
+func TestPodFromContext(t *testing.T) {
+	kubelets := map[string]string{
+		kubeletPrefix + "pod.namespace": "ns", kubeletPrefix + "pod.name": "web-0", kubeletPrefix + "pod.uid": "8f7e",
+		kubeletPrefix + "serviceAccount.name": "web", "secret": "db",
+	}
+	if pod, err := PodFromContext(kubelets); err != nil || pod != testPod() {
+		t.Errorf("got %+v, %v", pod, err)
+	}
+	const (
+		required    = "Required value: the CSIDriver object must have podInfoOnMount: true"
+		noElement   = "must be a single path element"
+		unprintable = "must not contain characters that can't be printed"
+	)
+	for name, test := range map[string]struct{ key, value, want string }{
+		"no namespace":  {"pod.namespace", "", required},
+		"no name":       {"pod.name", "", required},
+		"no UID":        {"pod.uid", "", required},
+		"no account":    {"serviceAccount.name", "", required},
+		"a path":        {"pod.uid", "a/b", `Invalid value: "a/b": ` + noElement},
+		"a NUL":         {"pod.uid", "a\x00", `Invalid value: "a\x00": ` + noElement},
+		"the directory": {"pod.name", ".", `Invalid value: ".": ` + noElement},
+		"the one above": {"pod.name", "..", `Invalid value: "..": ` + noElement},
+		"a line":        {"pod.name", "web\n", `Invalid value: "web\n": ` + unprintable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			changed := maps.Clone(kubelets)
+			changed[kubeletPrefix+test.key] = test.value
+			pod, err := PodFromContext(changed)
+			checkError(t, err, "volume_context["+kubeletPrefix+test.key+"]: "+test.want)
+			if pod != (Pod{}) {
+				t.Errorf("got the pod %+v", pod)
+			}
+		})
+	}
+	for _, name := range []string{"...", ".a", "a..b", "web.0"} {
+		changed := maps.Clone(kubelets)
+		changed[kubeletPrefix+"pod.name"] = name
+		if pod, err := PodFromContext(changed); err != nil || pod.Name != name {
+			t.Errorf("got %+v, %v", pod, err)
+		}
+	}
+	if _, err := PodFromContext(nil); err == nil || strings.Count(err.Error(), required) != 4 {
+		t.Errorf("an empty context: %v", err)
+	}
+}
+
+// TestRemoveDeleted: files of deleted objects are removed only if the author asks for it.
+func TestRemoveDeleted(t *testing.T) {
+	for onDelete, want := range map[string]bool{"": false, "Keep": false, "Remove": true} {
+		attributes := map[string]string{"secret": "db", "onDelete": onDelete}
+		if onDelete == "" {
+			delete(attributes, "onDelete")
+		}
+		spec, err := Parse(attributes, testPod())
+		if err != nil || spec.RemoveDeleted() != want {
+			t.Errorf("%q: got %+v, %v", onDelete, spec, err)
+		}
+	}
+}
+
+const (
+	canaryToken = "eyJhbGciOi.CANARY.c2ln"
+	expiry      = "2030-01-02T03:04:05Z"
+)
+
+func tokens(audience, token, expires string) map[string]string {
+	return map[string]string{tokensKey: fmt.Sprintf(`{%q:{"token":%q,"expirationTimestamp":%q}}`, audience, token, expires)}
+}
+
+func TestTokenFromRequestRefuses(t *testing.T) {
+	const fix = `the CSIDriver object must have tokenRequests: [{audience: ""}] and requiresRepublish: true`
+	for want, test := range map[string]struct{ secrets, context map[string]string }{
+		`volume_context[csi.storage.k8s.io/serviceAccount.tokens]: Required value: ` + fix:                                                      {},
+		`secrets[csi.storage.k8s.io/serviceAccount.tokens]: Invalid value: "a string of 22 bytes": must be a JSON object of tokens by audience`: {map[string]string{tokensKey: canaryToken}, tokens("", canaryToken, expiry)},
+		`volume_context[csi.storage.k8s.io/serviceAccount.tokens][]: Required value: ` + fix:                                                    {nil, tokens("vault", canaryToken, expiry)},
+		`volume_context[csi.storage.k8s.io/serviceAccount.tokens][]: Invalid value: "an object": must have token and expirationTimestamp`:       {nil, map[string]string{tokensKey: `{"":{"token":"` + canaryToken + `"}}`}},
+		`secrets[csi.storage.k8s.io/serviceAccount.tokens][]: Invalid value: "an object": must have token and expirationTimestamp`:              {tokens("", "", expiry), nil},
+		`secrets[csi.storage.k8s.io/serviceAccount.tokens]: Invalid value: "a string of 68 bytes": must be a JSON object of tokens by audience`: {tokens("", canaryToken, "soon"), nil},
+	} {
+		got, err := TokenFromRequest(test.secrets, test.context)
+		if err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "CANARY") || got.Reveal() != "" {
+			t.Errorf("%s: the error or what came with it holds the token", want)
+		}
+	}
+}
+
+// A token that the kubelet provides again is the same one, whenever it expires.
+func TestSameToken(t *testing.T) {
+	now := time.Now()
+	token := NewToken(canaryToken, now)
+	for name, test := range map[string]struct {
+		other Token
+		want  bool
+	}{
+		"provided again": {NewToken(canaryToken, now.Add(time.Hour)), true},
+		"the next one":   {NewToken(canaryToken+"2", now), false},
+		"none":           {Token{}, false},
+	} {
+		if token.Same(test.other) != test.want || test.other.Same(token) != test.want {
+			t.Errorf("%s: want %t", name, test.want)
+		}
+	}
 }
