@@ -125,24 +125,25 @@ func (b brought) Lookup(_ context.Context, ref volume.Ref) (check.Object, error)
 	return check.Object{Exists: check.No}, nil
 }
 
+// CanI answers by the Roles and the bindings that the example brings. One that gives a right to others, too, gives none here.
 func (b brought) CanI(_ context.Context, account volume.ServiceAccount, ref volume.Ref, verb string) (check.Answer, error) {
-	var rules []rbacv1.PolicyRule
-	isBound := false
+	subject := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}
+	bound := map[rbacv1.RoleRef]bool{}
 	for _, object := range b {
-		switch object := object.(type) {
-		case *rbacv1.Role:
-			if object.Namespace == ref.Namespace {
-				rules = append(rules, object.Rules...)
-			}
-		case *rbacv1.RoleBinding:
-			to := object.Subjects[0]
-			isBound = isBound || object.Namespace == ref.Namespace && to.Namespace == account.Namespace && to.Name == account.Name
+		if to, ok := object.(*rbacv1.RoleBinding); ok && to.Namespace == ref.Namespace && slices.Equal(to.Subjects, []rbacv1.Subject{subject}) {
+			bound[to.RoleRef] = true
 		}
 	}
-	if isBound && slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool {
-		return slices.Contains(r.ResourceNames, ref.Name) && slices.Contains(r.Resources, ref.Kind.Resource()) && slices.Contains(r.Verbs, verb)
-	}) {
-		return check.Yes, nil
+	for _, object := range b {
+		role, ok := object.(*rbacv1.Role)
+		if !ok || role.Namespace != ref.Namespace || !bound[rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name}] {
+			continue
+		}
+		for _, r := range role.Rules {
+			if slices.Equal(r.APIGroups, []string{""}) && slices.Contains(r.ResourceNames, ref.Name) && slices.Contains(r.Resources, ref.Kind.Resource()) && slices.Contains(r.Verbs, verb) {
+				return check.Yes, nil
+			}
+		}
 	}
 	return check.No, nil
 }

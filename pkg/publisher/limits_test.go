@@ -161,6 +161,19 @@ var limitsTests = map[string]func(e *env){
 		e.publish(all[0]) // a republish
 		e.unpublish(all[0])
 		e.publish(all[4])
+		raced := e.inOnePod("raced", 8, "sources", optionalObjects("a", 256))
+		e.publish(raced[:3]...)
+		var answers []<-chan error
+		for _, r := range raced[3:] {
+			answers = append(answers, e.publishing(r))
+		}
+		published := 0
+		for _, answer := range answers {
+			if <-answer == nil {
+				published++
+			}
+		}
+		e.wantBetween("%d volumes are published at once where one fits", published, 1, 1)
 	},
 }
 

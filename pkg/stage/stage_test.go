@@ -138,6 +138,7 @@ func TestClock(t *testing.T) {
 	var no time.Time
 	expect("a change", first, now, moment)
 	expect("a later change", second, now.Add(time.Second), moment)
+	expect("a clock that is set back", second, now.Add(-2*time.Hour), moment)
 	expect("its moment", second, moment.Add(time.Second), no)
 	expect("a retry", second, moment.Add(3*time.Hour), no)
 	expect("a change after the retries", first, moment.Add(3*time.Hour+1), moment.Add(4*time.Hour))

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// searchCluster searches the plugins' logs, all events and what is said of pods. What the plugins serve is searched by the suite
+// searchCluster searches the plugins' logs, all events, and what is said of pods and nodes. What the plugins serve is searched by the suite
 // integration.
 func searchCluster(ctx context.Context) error {
 	c, err := newCluster()
@@ -51,7 +51,7 @@ func searchCluster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{c.searchObjects(ctx, pluginNamespace, metav1.NamespaceAll)}
+	errs := []error{c.searchObjects(ctx, pluginNamespace, metav1.NamespaceAll), c.searchNodes(ctx)}
 	for i := range plugins.Items {
 		errs = append(errs, c.searchLogs(ctx, &plugins.Items[i], &corev1.PodLogOptions{}))
 	}
@@ -136,6 +136,22 @@ func (c *cluster) searchObjects(ctx context.Context, namespace, in string) error
 		errs = append(errs, leak.CheckObject("status of pod "+p.Namespace+"/"+p.Name, p.Status))
 	}
 	return errors.Join(append(errs, judge.Control("the events of "+namespace, messages.String(), control))...)
+}
+
+// searchNodes searches what the plugin and the kubelet write of a node.
+func (c *cluster) searchNodes(ctx context.Context) error {
+	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	drivers, err := c.client.StorageV1().CSINodes().List(ctx, metav1.ListOptions{})
+	if err == nil && len(nodes.Items)*len(drivers.Items) == 0 {
+		err = fmt.Errorf("%d nodes and %d CSINodes", len(nodes.Items), len(drivers.Items))
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(leak.CheckObject("the nodes", nodes), leak.CheckObject("the CSINodes", drivers))
 }
 
 // searchNamespace searches what there is of a test when it ends, the plugins' logs as far as
