@@ -3,6 +3,7 @@
 package dice
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -19,45 +20,43 @@ const (
 	maxSeeds = 1_000_000
 )
 
-// TB has the methods of testing.TB that Seeds uses.
-type TB interface {
-	Helper()
-	Logf(format string, args ...any)
-	Fatalf(format string, args ...any)
+// Seeds returns and logs the seeds of a test: 0 to fixed-1, or the one of REFVOL_SEED, or as many random ones as REFVOL_SEEDS says.
+func Seeds(t testing.TB, fixed int) []uint64 {
+	t.Helper()
+	seeds, err := seedsOf(os.Getenv(seedVariable), os.Getenv(seedsVariable), fixed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the seeds are %d; %s repeats one", seeds, seedVariable)
+	return seeds
 }
 
-// Seeds returns and logs the seeds of a test: 0 to fixed-1, or the one of REFVOL_SEED, or as many random ones as REFVOL_SEEDS says.
-func Seeds(t TB, fixed int) []uint64 {
-	t.Helper()
-	one, many := os.Getenv(seedVariable), os.Getenv(seedsVariable)
-	var seeds []uint64
+func seedsOf(one, many string, fixed int) (seeds []uint64, err error) {
 	switch {
 	case one != "" && many != "":
-		t.Fatalf("%s=%s and %s=%s: only one of them can be set", seedVariable, one, seedsVariable, many)
+		return nil, fmt.Errorf("%s=%s and %s=%s: only one of them can be set", seedVariable, one, seedsVariable, many)
 	case one != "":
 		seed, err := strconv.ParseUint(one, 10, 64)
 		if err != nil {
-			t.Fatalf("%s: %v", seedVariable, err)
+			return nil, fmt.Errorf("%s: %w", seedVariable, err)
 		}
-		seeds = []uint64{seed}
+		return []uint64{seed}, nil
 	case many != "":
 		n, err := strconv.Atoi(many)
 		if err != nil || n < 1 || n > maxSeeds {
-			t.Fatalf("%s=%s: want a number from 1 to %d", seedsVariable, many, maxSeeds)
+			return nil, fmt.Errorf("%s=%s: want a number from 1 to %d", seedsVariable, many, maxSeeds)
 		}
 		for range n {
 			seeds = append(seeds, rand.Uint64())
 		}
-	default:
-		for seed := range fixed {
-			seeds = append(seeds, uint64(seed))
-		}
+		return seeds, nil
+	case fixed < 1:
+		return nil, errors.New("the test has no seeds")
 	}
-	if len(seeds) == 0 {
-		t.Fatalf("the test has no seeds")
+	for seed := range fixed {
+		seeds = append(seeds, uint64(seed))
 	}
-	t.Logf("the seeds are %d; %s repeats one", seeds, seedVariable)
-	return seeds
+	return seeds, nil
 }
 
 // Each runs a test once for each of its seeds, with a source that starts from it. A test that fails logs how to repeat it.

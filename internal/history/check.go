@@ -41,16 +41,6 @@ func (h *History) check(properties []Property) []Violation {
 	return c.violations
 }
 
-// Never returns which of these things did not happen in a run. A run in which they never happen proves little.
-func Never(met map[string]int, wanted ...string) (missing []string) {
-	for _, what := range wanted {
-		if met[what] == 0 {
-			missing = append(missing, what)
-		}
-	}
-	return missing
-}
-
 // checker judges one history. Its fields below violations are constant after index.
 type checker struct {
 	events     []Event
@@ -143,20 +133,18 @@ func (c *checker) eachSeen(do func(v *Volume, e, before *Event)) {
 }
 
 // state returns an object's state at a time. An object that was never written does not exist.
-func (c *checker) state(object string, at time.Duration) (now state) {
-	for _, s := range c.states[object] {
-		if s.at > at {
-			break
-		}
-		now = s
-	}
-	return now
+func (c *checker) state(object string, at time.Duration) state {
+	return c.lastState(object, func(s state) bool { return s.at <= at })
 }
 
 // stateBefore returns an object's state when an event happened.
-func (c *checker) stateBefore(object string, e *Event) (now state) {
+func (c *checker) stateBefore(object string, e *Event) state {
+	return c.lastState(object, func(s state) bool { return s.index <= e.index })
+}
+
+func (c *checker) lastState(object string, was func(state) bool) (now state) {
 	for _, s := range c.states[object] {
-		if s.index > e.index {
+		if !was(s) {
 			break
 		}
 		now = s
@@ -166,12 +154,11 @@ func (c *checker) stateBefore(object string, e *Event) (now state) {
 
 // wrote returns the state with a version, and whether there is one.
 func (c *checker) wrote(object string, version Version) (state, bool) {
-	for _, s := range c.states[object] {
-		if s.version == version {
-			return s, true
-		}
+	i := slices.IndexFunc(c.states[object], func(s state) bool { return s.version == version })
+	if i < 0 {
+		return state{}, false
 	}
-	return state{}, false
+	return c.states[object][i], true
 }
 
 // answered returns the time of the states that the API server answered with during a period.
@@ -184,23 +171,22 @@ func (c *checker) answered(during period) period {
 	return during
 }
 
-// wasAbsent reports whether an object did not exist at some time of a period, as the API server answered.
-func (c *checker) wasAbsent(object string, during period) bool {
+// had reports whether an object had such a state at some time of a period, as the API server answered.
+func (c *checker) had(object string, during period, is func(state) bool) bool {
 	during = c.answered(during.within())
-	if c.state(object, during.begin).version.UID == "" {
-		return true
-	}
-	return slices.ContainsFunc(c.states[object], func(s state) bool {
-		return during.begin <= s.at && s.at <= during.end && s.version.UID == ""
+	return is(c.state(object, during.begin)) || slices.ContainsFunc(c.states[object], func(s state) bool {
+		return during.begin <= s.at && s.at <= during.end && is(s)
 	})
+}
+
+// wasAbsent reports whether an object did not exist at some time of a period.
+func (c *checker) wasAbsent(object string, during period) bool {
+	return c.had(object, during, func(s state) bool { return s.version.UID == "" })
 }
 
 // wasLarge reports whether an object was large at some time of a period.
 func (c *checker) wasLarge(object string, during period) bool {
-	during = c.answered(during)
-	return c.state(object, during.begin).isLarge || slices.ContainsFunc(c.states[object], func(s state) bool {
-		return during.begin <= s.at && s.at <= during.end && s.isLarge
-	})
+	return c.had(object, during, func(s state) bool { return s.isLarge })
 }
 
 // isAllowed reports whether a volume's account may read an object at a time.
@@ -220,30 +206,29 @@ func (c *checker) isAllowed(v *Volume, object string, at time.Duration) bool {
 
 // wasRefused reports whether a volume's account had no right to an object at some time of a period.
 func (c *checker) wasRefused(v *Volume, object string, during period) bool {
-	if !slices.Contains(v.NeedsConsent, object) {
-		return false
-	}
-	during = during.within()
-	if !c.isAllowed(v, object, during.begin) {
-		return true
-	}
-	return slices.ContainsFunc(c.rights[Question{v.Account, object}], func(r right) bool {
-		return during.begin <= r.at && r.at <= during.end && !r.granted
-	})
+	return c.mightRead(v, object, during, false)
 }
 
-// wasUnknownTwice reports whether rights looked refused at two times of a period. So a second question may have confirmed the refusal.
-func (c *checker) wasUnknownTwice(during period) bool {
-	n := 0
+// hadRight reports whether a volume's account had a right at some time of a period.
+func (c *checker) hadRight(v *Volume, object string, during period) bool {
+	return c.mightRead(v, object, during, true)
+}
+
+// mightRead reports whether a volume's account might, or might not, read an object at some time of a period.
+func (c *checker) mightRead(v *Volume, object string, during period, granted bool) bool {
+	during = during.within()
+	return c.isAllowed(v, object, during.begin) == granted || slices.Contains(v.NeedsConsent, object) &&
+		slices.ContainsFunc(c.rights[Question{v.Account, object}], func(r right) bool {
+			return during.begin <= r.at && r.at <= during.end && r.granted == granted
+		})
+}
+
+// timesUnknown returns how often rights looked refused during a period. If they did twice, a second question may have confirmed the refusal.
+func (c *checker) timesUnknown(during period) (n int) {
 	for _, p := range c.unknown {
 		if p.begin <= during.end && during.begin <= p.end {
 			n++
 		}
 	}
-	return n > 1
-}
-
-// wasUnknown reports whether rights looked refused at some time of a period.
-func (c *checker) wasUnknown(during period) bool {
-	return slices.ContainsFunc(c.unknown, func(p period) bool { return p.begin <= during.end && during.begin <= p.end })
+	return n
 }

@@ -7,6 +7,7 @@ package history
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -213,7 +214,7 @@ func (h *History) AddAt(e Event) {
 	h.events = append(h.events, e)
 }
 
-// Met counts something that should happen in some run; see Never.
+// Met counts something that should happen in some run.
 func (h *History) Met(what string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -231,9 +232,5 @@ func (h *History) Events() []Event {
 func (h *History) AllMet() map[string]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := make(map[string]int, len(h.met))
-	for what, n := range h.met {
-		all[what] = n
-	}
-	return all
+	return maps.Clone(h.met)
 }

@@ -20,7 +20,7 @@ const (
 	brokenTime = 5 * time.Minute
 )
 
-// Properties returns all properties.
+// Properties returns all properties. What a sentence does not say of its check stands above that.
 func Properties() []Property {
 	return []Property{
 		{"complete", "README.md", "A volume becomes visible only when it is complete.", complete},
@@ -51,7 +51,6 @@ func Properties() []Property {
 	}
 }
 
-// complete: the first look at a volume finds all that it must show.
 func complete(c *checker) {
 	c.eachSeen(func(v *Volume, e, before *Event) {
 		if before != nil {
@@ -59,7 +58,7 @@ func complete(c *checker) {
 		}
 		for _, object := range v.Required {
 			during := period{e.At - revokeTime, e.At}
-			mayLack := c.wasRefused(v, object, during) || c.wasUnknownTwice(during) || v.Removes && c.wasAbsent(object, during)
+			mayLack := c.wasRefused(v, object, during) || c.timesUnknown(during) > 1 || v.Removes && c.wasAbsent(object, during)
 			if _, is := e.Seen.Shown[object]; !is && e.Seen.Gone == "" && !mayLack {
 				c.fail(e.At, "%s shows nothing of %s at the first look", v.ID, object)
 			}
@@ -85,7 +84,7 @@ func readable(c *checker) {
 			began[v] = map[string]time.Duration{}
 		}
 		withdrawn := slices.ContainsFunc(v.NeedsConsent, func(object string) bool {
-			return c.wasRefused(v, object, period{e.At - revokeTime, e.At}) || c.wasUnknownTwice(period{e.At - revokeTime, e.At})
+			return c.wasRefused(v, object, period{e.At - revokeTime, e.At}) || c.timesUnknown(period{e.At - revokeTime, e.At}) > 1
 		})
 		if e.Seen.Gone != "" && e.At-e.Begin < readTime && !withdrawn {
 			c.fail(e.At, "%s: a reader lost what it began to read %s before: %s", v.ID, e.At-e.Begin, e.Seen.Gone)
@@ -119,7 +118,7 @@ func forward(c *checker) {
 				newest[v.ID][object] = version
 				continue
 			}
-			if during := (period{before.At - revokeTime, e.At}); !c.wasRefused(v, object, during) && !c.wasUnknownTwice(during) {
+			if during := (period{before.At - revokeTime, e.At}); !c.wasRefused(v, object, during) && c.timesUnknown(during) < 2 {
 				c.fail(e.At, "%s: %s goes back from %v to %v", v.ID, object, last, version)
 			}
 			newest[v.ID][object] = version
@@ -159,7 +158,7 @@ func notRefused(c *checker) {
 			refused := c.wasRefused(v, object, during) || v.IsJoined && slices.ContainsFunc(v.NeedsConsent, func(other string) bool {
 				return c.wasRefused(v, other, during) // a file that it shares goes as a whole
 			})
-			refused = refused || c.wasUnknownTwice(during)
+			refused = refused || c.timesUnknown(during) > 1
 			if was && !is && !refused && !(mayGo && c.wasAbsent(object, during)) && !c.wasForOthers(v, object, during) {
 				c.fail(e.At, "%s: the files of %s are gone, and nobody has refused it", v.ID, object)
 			}
@@ -167,7 +166,6 @@ func notRefused(c *checker) {
 	})
 }
 
-// current: long after the last fault, each volume shows the newest version of each object.
 func current(c *checker) {
 	c.eachSeen(func(v *Volume, e, _ *Event) {
 		if e.Seen.IsSettled {
@@ -176,7 +174,6 @@ func current(c *checker) {
 	})
 }
 
-// prompt: without faults, a volume without spread shows a change within seconds.
 func prompt(c *checker) {
 	c.eachSeen(func(v *Volume, e, _ *Event) {
 		if e.Seen.IsPrompt && v.LastMoment == nil {
@@ -194,7 +191,8 @@ func (c *checker) newest(v *Volume, e *Event) {
 	if slices.ContainsFunc(v.Required, func(object string) bool { return c.stateBefore(object, e).version.UID == "" }) {
 		return // it keeps what it has
 	}
-	if v.IsSet && slices.ContainsFunc(v.Objects(), func(object string) bool { return c.isKnownImmutable(v, object, e) }) {
+	isImmutable := func(object string) bool { return c.knowsImmutable(v, object, e, func(Version) bool { return true }) }
+	if v.IsSet && slices.ContainsFunc(v.Objects(), isImmutable) {
 		return // nobody watches an immutable object any more, and the others wait for it
 	}
 	isRefused := func(object string) bool { return !c.isAllowed(v, object, e.At-1) } // a grant of this moment was not seen yet
@@ -231,11 +229,6 @@ func (c *checker) isOlderImmutable(v *Volume, object string, e *Event) bool {
 	return c.knowsImmutable(v, object, e, func(known Version) bool { return known.IsOlder(e.Seen.Shown[object]) })
 }
 
-// isKnownImmutable reports whether the plugin knows an immutable version of an object.
-func (c *checker) isKnownImmutable(v *Volume, object string, e *Event) bool {
-	return c.knowsImmutable(v, object, e, func(Version) bool { return true })
-}
-
 // knowsImmutable reports whether the plugin knows an immutable version of an object for which is returns true.
 func (c *checker) knowsImmutable(v *Volume, object string, e *Event, is func(Version) bool) bool {
 	for i := e.index; i >= 0; i-- {
@@ -253,7 +246,6 @@ func (c *checker) knowsImmutable(v *Volume, object string, e *Event, is func(Ver
 	return false
 }
 
-// revoked: long after a revocation, no file of the object is left.
 func revoked(c *checker) {
 	c.eachSettled(func(v *Volume, e *Event) {
 		for _, object := range v.NeedsConsent {
@@ -273,7 +265,6 @@ func (c *checker) eachSettled(do func(v *Volume, e *Event)) {
 	})
 }
 
-// consent: a volume is published only if its pod had all rights, not longer than admitAge before the call.
 func consent(c *checker) {
 	mounted := map[string]bool{}
 	for i := range c.events {
@@ -294,14 +285,6 @@ func consent(c *checker) {
 			}
 		}
 	}
-}
-
-// hadRight reports whether a volume's account had a right at some time of a period.
-func (c *checker) hadRight(v *Volume, object string, during period) bool {
-	during = during.within()
-	return c.isAllowed(v, object, during.begin) || slices.ContainsFunc(c.rights[Question{v.Account, object}], func(r right) bool {
-		return during.begin <= r.at && r.at <= during.end && r.granted
-	})
 }
 
 // republish: a call for a mounted volume never fails with a code after which the kubelet would remove it.
@@ -347,7 +330,7 @@ func answer(c *checker) {
 			}
 		case "PermissionDenied":
 			refused := slices.ContainsFunc(v.NeedsConsent, func(object string) bool { return c.wasRefused(v, object, during) })
-			if !refused && !faulty && !c.wasUnknown(period{during.begin - revokeTime, during.end}) { // a refused watch is tried again later
+			if !refused && !faulty && c.timesUnknown(period{during.begin - revokeTime, during.end}) == 0 { // a refused watch is tried again later
 				c.fail(e.At, "%s: PermissionDenied, and the pod has all rights: %s", v.ID, e.Text)
 			}
 		case "OutOfRange":
@@ -361,7 +344,6 @@ func answer(c *checker) {
 	}
 }
 
-// unpublish: an unpublished volume is not visible, and after the last one nothing is left.
 func unpublish(c *checker) {
 	gone := map[string]bool{}
 	for i := range c.events {

@@ -2,12 +2,17 @@ package leak
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 )
@@ -15,26 +20,16 @@ import (
 // around is how many bytes on each side of a leak are shown.
 const around = 100
 
-// Leak is a value or a token in a place where it must not be.
-type Leak struct {
-	// What was found, and in which form.
-	What string
-	// Text is the text around it.
-	Text string
-}
-
-// String says what leaked and shows where.
-func (l Leak) String() string { return fmt.Sprintf("%s, in %q", l.What, l.Text) }
-
 // shared is created at the first search and is constant.
 var shared = sync.OnceValue(newSearcher) //nolint:gochecknoglobals // A constant that Go has no syntax for.
 
-// FindIn returns one leak of each form that a text has. It is safe for concurrent use.
-func FindIn[T string | []byte](text T) []Leak {
+// Check returns an error that names each form of a leak in a text, with the text around it. name is the name of the text. It is safe for
+// concurrent use.
+func Check[T string | []byte](name string, text T) error {
 	all, s := []byte(text), shared()
-	var leaks []Leak
+	var errs []error
 	add := func(what string, from, to int) {
-		leaks = append(leaks, Leak{What: what, Text: string(all[max(0, from-around):min(len(all), to+around)])})
+		errs = append(errs, fmt.Errorf("%s leaks a %s, in %q", name, what, all[max(0, from-around):min(len(all), to+around)]))
 	}
 	for _, n := range s.needles {
 		if i := bytes.Index(all, n.text); i >= 0 {
@@ -44,11 +39,8 @@ func FindIn[T string | []byte](text T) []Leak {
 	if found := s.token.FindIndex(all); found != nil {
 		add("web token", found[0], found[1])
 	}
-	return leaks
+	return errors.Join(errs...)
 }
-
-// Check returns an error that names every leak in a text. name is the name of the text.
-func Check[T string | []byte](name string, text T) error { return leaked(name, FindIn(text)) }
 
 // CheckObject is like Check, for an object's JSON.
 func CheckObject(name string, object any) error {
@@ -57,15 +49,6 @@ func CheckObject(name string, object any) error {
 		return fmt.Errorf("search %s: %w", name, err)
 	}
 	return Check(name, text)
-}
-
-// checkFile is like Check, for a file.
-func checkFile(path string) error {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	return Check(path, text)
 }
 
 // CheckFiles is like Check, for every regular file below a directory, and for the names and links there. It leaves out mounts, and files
@@ -98,7 +81,8 @@ func checkEntry(path string, entry fs.DirEntry) error {
 	named := Check("the name of a file", filepath.Base(path))
 	switch entry.Type() {
 	case 0:
-		return errors.Join(named, checkFile(path))
+		text, err := os.ReadFile(path)
+		return errors.Join(named, err, Check(path, text))
 	case fs.ModeSymlink:
 		link, err := os.Readlink(path)
 		return errors.Join(named, err, Check("the link "+path, link))
@@ -119,10 +103,53 @@ func deviceOf(path string) (uint64, error) {
 	return stat.Dev, nil
 }
 
-func leaked(name string, leaks []Leak) error {
-	var errs []error
-	for _, l := range leaks {
-		errs = append(errs, fmt.Errorf("%s leaks a %s", name, l))
+// needle is a text that can only come from a value or a token.
+type needle struct {
+	what string
+	text []byte
+}
+
+// searcher finds needles, and web tokens of any kind.
+type searcher struct {
+	needles []needle
+	token   *regexp.Regexp
+}
+
+// newSearcher returns a searcher for all forms of the mark and of the starts of tokens. A token's header and claims are base64, and these
+// are their first bytes.
+func newSearcher() *searcher {
+	s := &searcher{token: regexp.MustCompile(`eyJ[\w-]{6,}\.eyJ`)}
+	for what, text := range map[string]string{
+		"value":        mark,
+		"token header": base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"`))[:10],
+		"token claims": base64.RawURLEncoding.EncodeToString([]byte(`{"aud":[`))[:10],
+	} {
+		for form, text := range forms(text) {
+			s.needles = append(s.needles, needle{what + ", " + form, []byte(text)})
+		}
 	}
-	return errors.Join(errs...)
+	slices.SortFunc(s.needles, func(a, b needle) int { return strings.Compare(a.what, b.what) })
+	return s
+}
+
+// forms returns the forms in which a text may appear: plain, which is also its quoted form, base64 as in a JSON body, hexadecimal, and
+// escaped as in a URL.
+func forms(text string) map[string]string {
+	digits := hex.EncodeToString([]byte(text))
+	escaped := regexp.MustCompile("..").ReplaceAllString(digits, "%$0")
+	all := map[string]string{
+		"plain": text,
+		"hex":   digits,
+		"HEX":   strings.ToUpper(digits),
+		"url":   escaped,
+		"URL":   strings.ToUpper(escaped),
+	}
+	// In a longer text, the base64 form depends on the offset, and its first and last characters on the neighbouring text.
+	for offset := range 3 {
+		encoded := base64.RawStdEncoding.EncodeToString([]byte(strings.Repeat("x", offset) + text))
+		first := (8*offset + 5) / 6
+		last := 8 * (offset + len(text)) / 6
+		all[fmt.Sprint("base64 at offset ", offset)] = encoded[first:last]
+	}
+	return all
 }

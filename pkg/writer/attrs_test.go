@@ -1,14 +1,19 @@
 package writer
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -84,89 +89,220 @@ func TestHardLinks(t *testing.T) {
 	}
 }
 
-// TestOwner changes owners: each change is a separate write, and nothing is linked then.
+// TestOwner changes owner and group: each change is a separate write. In place, what is not named stays. The files of a new generation have the
+// owner of the process then.
 func TestOwner(t *testing.T) {
 	if !mayChown(t) {
 		t.Skip("needs other owners")
 	}
-	owned := func(uid, gid int, user *int64) *volume.Payload {
-		a := file("a", "1")
-		a.User = user
-		tr := tree(a, file("d/b", "2"))
-		tr.UID, tr.GID = uid, gid
-		return tr
-	}
+	const none = volume.NoOwner
 	for _, restart := range []bool{false, true} {
-		v, w := newVolume(t), New(Options{})
-		for _, tt := range []struct {
-			uid, gid int
-			user     *int64
-			changed  bool
-		}{
-			{1001, 2001, nil, true},
-			{1001, 2001, nil, false},
-			{1002, 2001, nil, true},
-			{1002, 2002, nil, true},
-			{volume.NoOwner, 2002, nil, false},
-			{volume.NoOwner, volume.NoOwner, nil, false},
-			{0, 0, nil, true},
-			{0, 0, new(int64(1003)), true},
-			{0, 0, new(int64(1003)), false},
-			{0, 0, new(int64(0)), true},
-			{0, 0, nil, false},
-		} {
-			if restart {
-				w = New(Options{})
-			}
-			before := v.inode(".").Uid
-			result, err := w.Write(t.Context(), v.root, owned(tt.uid, tt.gid, tt.user))
-			v.must(err)
-			if result.Changed != tt.changed {
-				t.Errorf("owner %d:%d, restart %v: Result = %+v, want Changed %v", tt.uid, tt.gid, restart, result, tt.changed)
-			}
-			want := uint32(tt.uid)
-			if tt.uid == volume.NoOwner {
-				want = before
-			}
-			for _, path := range []string{".", "..data/.", "..data/d", "d/b"} {
-				if st := v.inode(path); st.Uid != want {
-					t.Errorf("%s belongs to %d, want %d", path, st.Uid, want)
+		for _, o := range []Options{{}, {InPlace: true}} {
+			v, w := newVolume(t), New(o)
+			for i, tt := range []struct {
+				uid, gid         int
+				user             *int64
+				wantUID, wantGID uint32
+				changed, inPlace bool
+			}{
+				{1001, 2001, nil, 1001, 2001, true, false},
+				{1001, 2001, nil, 1001, 2001, false, false},
+				{1002, 2001, nil, 1002, 2001, true, false},
+				{1002, 2002, nil, 1002, 2002, true, false},
+				{none, 2002, nil, 1002, 2002, false, false},
+				{none, none, nil, 1002, 2002, false, false},
+				{0, none, nil, 0, 2002, true, true},
+				{none, 0, nil, 0, 0, true, true},
+				{0, 0, new(int64(1003)), 0, 0, true, false},
+				{0, 0, new(int64(1003)), 0, 0, false, false},
+				{0, 0, new(int64(0)), 0, 0, true, false},
+				{0, 0, nil, 0, 0, false, false},
+				{1002, none, nil, 1002, 0, true, true},
+			} {
+				if tt.inPlace && !o.InPlace {
+					continue
+				}
+				if restart {
+					w = New(o)
+				}
+				a := file("a", "1")
+				a.User = tt.user
+				owned := tree(a, file("d/b", "2"))
+				owned.UID, owned.GID = tt.uid, tt.gid
+				result, err := w.Write(t.Context(), v.root, owned)
+				v.must(err)
+				if result.Changed != tt.changed {
+					t.Errorf("write %d, in place %t, restart %t: Result = %+v", i, o.InPlace, restart, result)
+				}
+				for _, path := range []string{".", "..data/.", "..data/d", "d/b"} {
+					if st := v.inode(path); st.Uid != tt.wantUID || st.Gid != tt.wantGID {
+						t.Errorf("write %d, in place %t: %s belongs to %d:%d", i, o.InPlace, path, st.Uid, st.Gid)
+					}
+				}
+				if st := v.inode("a"); tt.user != nil && st.Uid != uint32(*tt.user) {
+					t.Errorf("write %d, in place %t: a belongs to %d", i, o.InPlace, st.Uid)
 				}
 			}
-			if st := v.inode("a"); tt.user != nil && st.Uid != uint32(*tt.user) {
-				t.Errorf("a belongs to %d", st.Uid)
-			}
 		}
 	}
 }
 
-// TestOwnerOrGroup changes one of both, to root too, and leaves the other.
-func TestOwnerOrGroup(t *testing.T) {
-	if !mayChown(t) {
-		t.Skip("needs other owners")
-	}
-	v, w := newVolume(t), newInPlace(Options{})
-	for i, tt := range []struct{ uid, gid, wantUID, wantGID int }{
-		{1001, 2001, 1001, 2001},
-		{0, volume.NoOwner, 0, 2001},
-		{1002, volume.NoOwner, 1002, 2001},
-		{volume.NoOwner, 0, 1002, 0},
-		{volume.NoOwner, 2002, 1002, 2002},
-	} {
-		owned := tree(file("d/a", strconv.Itoa(i)))
-		owned.UID, owned.GID = tt.uid, tt.gid
-		v.must(second(w.Write(t.Context(), v.root, owned)))
-		for _, path := range []string{".", "d", "d/a"} {
-			if st := v.inode(path); int(st.Uid) != tt.wantUID || int(st.Gid) != tt.wantGID {
-				t.Errorf("%d:%d: %s belongs to %d:%d", tt.uid, tt.gid, path, st.Uid, st.Gid)
-			}
-		}
-	}
-}
-
-// mayChown reports whether this process may change the owner of files.
 func mayChown(t *testing.T) bool {
 	t.Helper()
-	path := filepath.Join(tempDir(t), "x")
+	path := filepath.Join(sandbox.TempDir(t), "x")
 	return os.WriteFile(path, nil, 0o600) == nil && os.Chown(path, 1001, 2001) == nil
+}
+
+func withDirectories(tree *volume.Payload, paths ...string) *volume.Payload {
+	tree.Directories = paths
+	return tree
+}
+
+// isDirectory fails unless a path is a real directory with the tree's mode and owner. It returns its inode.
+func (v *testVolume) isDirectory(tree *volume.Payload, name string) uint64 {
+	v.Helper()
+	info := v.lstat(name)
+	st := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || info.Mode()&(fs.ModePerm|fs.ModeSetgid) != tree.DirMode || int(st.Uid) != tree.UID || int(st.Gid) != tree.GID {
+		v.Errorf("%s is %v of %d:%d, want a directory of mode %v of %d:%d", name, info.Mode(), st.Uid, st.Gid, tree.DirMode, tree.UID, tree.GID)
+	}
+	return st.Ino
+}
+
+// A container's mount is on such a directory, so it stays the same one. With InPlace, it may be among the files of the one generation.
+func TestDirectoriesStay(t *testing.T) {
+	for name, c := range map[string]struct {
+		inPlace               bool
+		dirs, inner, contains []string
+	}{
+		"Atomic":          {false, []string{"a/b/c", "tls"}, nil, []string{"a", "a/b", "a/b/c", "tls"}},
+		"InPlace":         {true, []string{"a/b/c", "tls"}, nil, []string{"a", "a/b", "a/b/c", "tls"}},
+		"among the files": {true, nil, []string{"conf/a/b", "later/x", "tls/x"}, []string{"conf/a/b", "later/x", "tls/x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, w := newVolume(t), New(Options{InPlace: c.inPlace})
+			next := func(files ...volume.File) *volume.Payload {
+				next := tree(files...)
+				next.Directories, next.Inner = c.dirs, c.inner
+				return next
+			}
+			first, last := next(file("conf/x", "1"), file("k", "1")), next(file("conf/x", "2"), file("later/k", "1"))
+			if c.inPlace {
+				last = next(file("conf/x", "2"), file("k", ""), file("later/k", "1"))
+			}
+			first.DirMode = 0o750
+			if r := v.write(w, first); !r.Changed {
+				t.Error("the first write changed nothing")
+			}
+			inodes := map[string]uint64{}
+			for _, name := range c.contains {
+				inodes[name] = v.isDirectory(first, name)
+			}
+			fds := openDescriptors(t)
+			if r := v.write(w, first); r.Changed {
+				t.Error("a write of the same changed something")
+			}
+			if got := openDescriptors(t); got != fds {
+				t.Errorf("%d descriptors are open, %d before", got, fds)
+			}
+			if r := v.write(w, last); !r.Changed {
+				t.Error("an update changed nothing")
+			}
+			v.must(second(w.Withdraw(t.Context(), v.root, map[volume.Ref]bool{{Kind: volume.Secret}: true}, "")))
+			v.write(New(w.opts), last)
+			for name, want := range inodes {
+				if got := v.isDirectory(last, name); got != want {
+					t.Errorf("%s is another directory", name)
+				}
+			}
+			v.must(os.Remove(filepath.Join(v.path, c.contains[len(c.contains)-1])))
+			if found, err := w.Compare(t.Context(), v.root, last); found.Whole || err != nil {
+				t.Errorf("whole %v, %v without a directory", found.Whole, err)
+			}
+			v.write(w, last)
+		})
+	}
+}
+
+// A file or link in the place of a directory is removed. An existing directory is not.
+func TestDirectoriesAreRepaired(t *testing.T) {
+	for strategy, w := range bothWriters() {
+		t.Run(strategy, func(t *testing.T) {
+			v := newVolume(t)
+			outside := filepath.Join(v.path, "..", "outside")
+			want := withDirectories(tree(file("k", "1")), "d/e", "f", "g", "h")
+			v.write(w, want)
+			for _, name := range []string{"d/e", "d", "f", "g", "h"} {
+				v.must(os.Remove(filepath.Join(v.path, name)))
+			}
+			v.must(os.Symlink(outside, filepath.Join(v.path, "d")))
+			v.must(os.WriteFile(filepath.Join(v.path, "f"), nil, 0o644))
+			v.must(os.Symlink("..data/g", filepath.Join(v.path, "g")))
+			if found, err := w.Compare(t.Context(), v.root, want); found.Whole || err != nil {
+				t.Errorf("%+v, %v without its directories", found, err)
+			}
+			if r := v.write(w, want); !r.Changed {
+				t.Error("nothing was changed")
+			}
+			for _, name := range []string{"d", "d/e", "f", "g", "h"} {
+				v.isDirectory(want, name)
+			}
+			if found, err := w.Compare(t.Context(), v.root, want); !found.Same || !found.Whole || err != nil {
+				t.Errorf("%+v, %v", found, err)
+			}
+		})
+	}
+}
+
+// A tree whose files need the place of a directory changes nothing.
+func TestDirectoriesAndFilesConflict(t *testing.T) {
+	for strategy, w := range bothWriters() {
+		v := newVolume(t)
+		good := withDirectories(tree(file("k", "1")), "tls")
+		v.write(w, good)
+		inode := v.isDirectory(good, "tls")
+		for _, bad := range []*volume.Payload{
+			withDirectories(tree(file("k", "2"), file("tls", "")), "tls"),
+			withDirectories(tree(file("k", "2"), file("tls/x", "")), "tls"),
+			withDirectories(tree(file("k", "2"), file("tls/x", "")), "tls/y"),
+			withDirectories(tree(file("k", "2")), "tls", "../x"),
+			withDirectories(tree(file("k", "2")), "..data"),
+			withDirectories(tree(file("k", "2")), "/tls"),
+			{Files: []volume.File{file("k", "2")}, DirMode: 0o755, Inner: []string{"../x"}},
+			{Files: []volume.File{file("k", "2")}, DirMode: 0o755, Inner: []string{"k"}},
+		} {
+			if r, err := w.Write(t.Context(), v.root, bad); err == nil || r.Changed {
+				t.Errorf("%s: Write of directories %q and %q = %+v, %v", strategy, bad.Directories, bad.Inner, r, err)
+			}
+			v.check(good)
+		}
+		if v.isDirectory(good, "tls") != inode {
+			t.Errorf("%s: the directory was replaced", strategy)
+		}
+	}
+	w := New(Options{})
+	if _, err := w.Write(t.Context(), newVolume(t).root, &volume.Payload{DirMode: 0o755, Inner: []string{"d"}}); err == nil || !strings.Contains(err.Error(), "written in place") {
+		t.Errorf("Atomic with a directory among the files: %v", err)
+	}
+}
+
+// Without room for a directory, nothing changes.
+func TestDirectoriesNeedRoom(t *testing.T) {
+	small, large := tree(file("k", "1")), withDirectories(tree(file("k", "1")), "a/b/c", "a/b/d", "tls")
+	large.Inner = []string{"x/y"}
+	if got, want := Measure(large).Inodes-Measure(small).Inodes, int64(8); got != want { // with the link of x
+		t.Errorf("the directories take %d inodes, want %d", got, want)
+	}
+	large.Inner = append(large.Inner, strings.Repeat("n", 200)+"/y")
+	if got, want := Measure(large).Bytes-Measure(small).Bytes, int64(os.Getpagesize()); got != want { // for the longer link
+		t.Errorf("the directories take %d bytes, want %d", got, want)
+	}
+	v := newSmallVolume(t, 10, 9)
+	w := New(Options{})
+	v.write(w, small)
+	large.Inner = nil
+	if r, err := w.Write(t.Context(), v.root, large); !errors.Is(err, unix.ENOSPC) || r.Changed {
+		t.Errorf("Write = %+v, %v", r, err)
+	}
+	v.check(small)
 }

@@ -223,7 +223,6 @@ func forEachFault(t *testing.T, whats []string, try func(t *testing.T, f fault) 
 
 var everyFault = []string{"signal=KILL", "error=EIO", "error=ENOSPC"}
 
-// faultTrees returns what a volume shows before and after a write with faults.
 func faultTrees() (before, after *volume.Payload) {
 	before = withRecord("before", tree(naming(file("a", leak.Value), "db"), naming(file("d/b", "same"), "db"), file("d/c", "goes"), file("gone", leak.Value)))
 	after = withRecord("after", tree(withMode(0o600, naming(file("a", leak.Value+leak.Value), "ca")), naming(file("d/b", "same"), "db"), file("d/f/g", "new"), file("new", "y")))
@@ -241,7 +240,6 @@ func TestFaults(t *testing.T) {
 		v.write(New(o), before)
 		out, hit := f.run(t, job{Volume: v.path, Options: o, Tree: *after})
 		if f.what == "signal=KILL" {
-			v.wantComplete(t, f.String(), before, after)
 			incomplete += v.wantClosed(t, f.String(), before, after)
 		}
 		record, err := Record(v.root, o.AttributePrefix)

@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 // newVolume creates a volume, and beside it files that must not be changed.
 func newVolume(t testing.TB) *testVolume {
 	t.Helper()
-	v := &testVolume{TB: t, path: filepath.Join(tempDir(t), "volume")}
-	sandbox.NewOutside(t, outside(v.path, ""))
+	v := &testVolume{TB: t, path: filepath.Join(sandbox.TempDir(t), "volume")}
+	sandbox.Outside(t, outside(v.path, ""))
 	v.must(os.Mkdir(v.path, 0o755))
 	var err error
 	v.root, err = os.OpenRoot(v.path)
@@ -48,17 +48,6 @@ func newVolume(t testing.TB) *testVolume {
 // outside returns the path of a file beside the volume at path, which no write to the volume may change.
 func outside(path, name string) string { return filepath.Join(filepath.Dir(path), "outside", name) }
 
-// tempDir creates a directory on tmpfs if there is one, as volumes are on tmpfs. On a disk the tests take far longer.
-func tempDir(t testing.TB) string {
-	t.Helper()
-	path, err := os.MkdirTemp("/dev/shm", "refvol-writer-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(path) })
-	return path
-}
-
 func file(path, content string) volume.File {
 	return volume.File{Path: path, Data: []byte(content), Mode: 0o644}
 }
@@ -69,19 +58,16 @@ func tree(files ...volume.File) *volume.Payload {
 	return &volume.Payload{Files: files, DirMode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
 }
 
-// newInPlace is New with Options.InPlace.
 func newInPlace(o Options) *Writer {
 	o.InPlace = true
 	return New(o)
 }
 
-// isGeneration reports whether a name is that of a generation.
 func isGeneration(name string) bool {
 	_, ok := visibleSince(name)
 	return ok
 }
 
-// topNames returns the names of the links to a tree.
 func topNames(tree *volume.Payload) (names []string) {
 	for i := range tree.Files {
 		names = append(names, topOf(tree.Files[i].Path))
@@ -257,7 +243,6 @@ func (v *testVolume) must(err error) {
 	}
 }
 
-// openDescriptors returns the number of this process's descriptors.
 func openDescriptors(t testing.TB) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -267,10 +252,8 @@ func openDescriptors(t testing.TB) int {
 	return len(entries)
 }
 
-// below reports whether path is dir or below it.
 func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
-// bothWriters returns a new writer of each strategy.
 func bothWriters() map[string]*Writer {
 	return map[string]*Writer{"Atomic": New(Options{}), "InPlace": newInPlace(Options{})}
 }

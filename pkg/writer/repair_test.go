@@ -2,6 +2,9 @@ package writer
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,25 +12,62 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/internal/dice"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 const leftover = "..2001_02_03_04_05_06.7890000001234"
 
-// damages are states that an interrupted write or another process may have left in a volume that showed the tree from of the transition
-// "key removed". Each is a function of the volume's path.
-var damages = map[string]func(path string) error{
-	"link of the switch": func(path string) error { return os.Symlink(leftover, filepath.Join(path, dataTmpName)) },
-	"directory with the name of the switch": func(path string) error {
-		return os.MkdirAll(filepath.Join(path, dataTmpName, "x/y"), 0o755)
-	},
-	"old generation": func(path string) error {
-		return errors.Join(
-			os.MkdirAll(filepath.Join(path, leftover, "x/y"), 0o755),
-			os.WriteFile(filepath.Join(path, leftover, "x/secret"), []byte("old"), 0o600),
-			os.WriteFile(filepath.Join(path, leftover, "secret"), []byte("old"), 0o600),
-			os.Symlink(outside(path, "etc"), filepath.Join(path, leftover, "x/etc")))
-	},
+// A damage is what an interrupted write or another process may have done to the volume at a path.
+type damage func(path string) error
+
+func both(damages ...damage) damage {
+	return func(path string) error {
+		var errs []error
+		for _, damage := range damages {
+			errs = append(errs, damage(path))
+		}
+		return errors.Join(errs...)
+	}
+}
+
+func remove(name string) damage {
+	return func(path string) error { return os.Remove(filepath.Join(path, name)) }
+}
+
+func write(name, content string) damage {
+	return func(path string) error { return os.WriteFile(filepath.Join(path, name), []byte(content), 0o644) }
+}
+
+func mkdir(name string) damage {
+	return func(path string) error { return os.MkdirAll(filepath.Join(path, name), 0o755) }
+}
+
+func chmod(name string, mode fs.FileMode) damage {
+	return func(path string) error { return os.Chmod(filepath.Join(path, name), mode) }
+}
+
+// link makes a link. A target out of the volume is a path below outside.
+func link(name, target string) damage {
+	return func(path string) error {
+		to := target
+		if strings.HasPrefix(to, "etc") {
+			to = outside(path, to)
+		}
+		return os.Symlink(to, filepath.Join(path, name))
+	}
+}
+
+// relink replaces a link, which keeps its place in the listing.
+func relink(name, target string) damage { return both(remove(name), link(name, target)) }
+
+// damages are done to a volume that showed the tree from of the transition "key removed".
+var damages = map[string]damage{
+	"link of the switch":                    link(dataTmpName, leftover),
+	"directory with the name of the switch": mkdir(dataTmpName + "/x/y"),
+	"old generation": both(
+		mkdir(leftover+"/x/y"), write(leftover+"/x/secret", "old"), write(leftover+"/secret", "old"), link(leftover+"/x/etc", "etc"),
+	),
 	"old generation that is nested deeper than the longest path": func(path string) error {
 		root, err := os.OpenRoot(path)
 		if err != nil {
@@ -36,86 +76,65 @@ var damages = map[string]func(path string) error{
 		defer root.Close()
 		return root.MkdirAll(leftover+strings.Repeat("/"+strings.Repeat("d", 200), 50), 0o755)
 	},
-	"file named like a generation":  func(path string) error { return os.WriteFile(filepath.Join(path, leftover), nil, 0o600) },
-	"link of a removed key":         func(path string) error { return os.Symlink("..data/gone", filepath.Join(path, "gone")) },
-	"link into a removed directory": func(path string) error { return os.Symlink("..data/gone/b", filepath.Join(path, "gone")) },
-	"missing link":                  func(path string) error { return os.Remove(filepath.Join(path, "a")) },
-	"link to another key":           func(path string) error { return replaceLink(path, "a", "..data/secret") },
-	"newest link to another key": func(path string) error {
-		return replaceLink(path, "z", "..data/a") // it keeps its place in the listing
-	},
-	"link out of the volume": func(path string) error { return replaceLink(path, "a", outside(path, "etc/passwd")) },
-	"very long link":         func(path string) error { return replaceLink(path, "a", "..data/a"+strings.Repeat("/.", 500)) },
-	"file in a link's place": func(path string) error {
-		return errors.Join(os.Remove(filepath.Join(path, "a")), os.WriteFile(filepath.Join(path, "a"), nil, 0o644))
-	},
-	"directory in a link's place": func(path string) error {
-		return errors.Join(os.Remove(filepath.Join(path, "a")), os.MkdirAll(filepath.Join(path, "a/b/c"), 0o755))
-	},
+	"file named like a generation":  write(leftover, ""),
+	"link of a removed key":         link("gone", "..data/gone"),
+	"link into a removed directory": link("gone", "..data/gone/b"),
+	"missing link":                  remove("a"),
+	"link to another key":           relink("a", "..data/secret"),
+	"newest link to another key":    relink("z", "..data/a"),
+	"link out of the volume":        relink("a", "etc/passwd"),
+	"very long link":                relink("a", "..data/a"+strings.Repeat("/.", 500)),
+	"file in a link's place":        both(remove("a"), write("a", "")),
+	"directory in a link's place":   both(remove("a"), mkdir("a/b/c")),
 }
 
-// damagesOfData are damages that destroy the present generation.
-var damagesOfData = map[string]func(path string) error{
-	"no ..data":         func(path string) error { return os.Remove(filepath.Join(path, dataName)) },
-	"..data to nowhere": func(path string) error { return replaceLink(path, dataName, leftover) },
-	"..data to a file": func(path string) error {
-		return errors.Join(replaceLink(path, dataName, leftover), os.WriteFile(filepath.Join(path, leftover), nil, 0o644))
-	},
-	"..data to a link": func(path string) error {
-		return errors.Join(replaceLink(path, dataName, leftover), os.Symlink(outside(path, "etc"), filepath.Join(path, leftover)))
-	},
-	"..data out of the volume": func(path string) error { return replaceLink(path, dataName, "../outside/etc") },
-	"..data is a file": func(path string) error {
-		return errors.Join(os.Remove(filepath.Join(path, dataName)), os.WriteFile(filepath.Join(path, dataName), nil, 0o644))
-	},
-	"content":        func(path string) error { return os.WriteFile(filepath.Join(path, "a"), []byte("?"), 0o644) },
-	"mode":           func(path string) error { return os.Chmod(filepath.Join(path, "a"), 0o600) },
-	"mode of a dir":  func(path string) error { return os.Chmod(filepath.Join(path, "d"), 0o700) },
-	"mode of data":   func(path string) error { return os.Chmod(filepath.Join(path, dataName), 0o700) },
-	"file removed":   func(path string) error { return os.Remove(filepath.Join(path, "..data/a")) },
-	"file added":     func(path string) error { return os.WriteFile(filepath.Join(path, "..data/zz"), nil, 0o644) },
-	"dir added":      func(path string) error { return os.Mkdir(filepath.Join(path, "..data/zz"), 0o755) },
-	"link added":     func(path string) error { return os.Symlink("a", filepath.Join(path, "..data/zz")) },
-	"fifo added":     func(path string) error { return unix.Mkfifo(filepath.Join(path, "..data/zz"), 0o644) },
-	"file to a link": func(path string) error { return replaceLink(path, "..data/a", "secret") },
-}
-
-func replaceLink(path, name, target string) error {
-	return errors.Join(os.Remove(filepath.Join(path, name)), os.Symlink(target, filepath.Join(path, name)))
+// damagesOfData destroy the present generation.
+var damagesOfData = map[string]damage{
+	"no ..data":                remove(dataName),
+	"..data to nowhere":        relink(dataName, leftover),
+	"..data to a file":         both(relink(dataName, leftover), write(leftover, "")),
+	"..data to a link":         both(relink(dataName, leftover), link(leftover, "etc")),
+	"..data out of the volume": relink(dataName, "../outside/etc"),
+	"..data is a file":         both(remove(dataName), write(dataName, "")),
+	"content":                  write("a", "?"),
+	"mode":                     chmod("a", 0o600),
+	"mode of a dir":            chmod("d", 0o700),
+	"mode of data":             chmod(dataName, 0o700),
+	"file removed":             remove("..data/a"),
+	"file added":               write("..data/zz", ""),
+	"dir added":                mkdir("..data/zz"),
+	"link added":               link("..data/zz", "a"),
+	"fifo added":               func(path string) error { return unix.Mkfifo(filepath.Join(path, "..data/zz"), 0o644) },
+	"file to a link":           relink("..data/a", "secret"),
 }
 
 // TestRepair damages a volume and writes to it: the same tree or another one, with a new Writer or, for another tree, with the earlier one.
 func TestRepair(t *testing.T) {
 	before := tree(file("a", "1"), file("d/b", "2"), file("secret", "3"), file("z", "6"))
 	after := tree(file("a", "1"), file("d/b", "4"), file("new", "5"), file("z", "6"))
-	run := func(name string, damage func(string) error, same *bool) {
-		t.Run(name+"/same tree", func(t *testing.T) {
-			v := newVolume(t)
-			v.write(New(Options{}), before)
-			v.must(damage(v.path))
-			fds := openDescriptors(t)
-			w := New(Options{})
-			result := v.write(w, before)
-			if got := openDescriptors(t); got != fds {
-				t.Errorf("%d descriptors are open, %d before", got, fds)
+	run := func(name string, damage damage, ofData bool) {
+		t.Run(name, func(t *testing.T) {
+			for _, next := range []*volume.Payload{before, after} {
+				v := newVolume(t)
+				v.write(New(Options{}), before)
+				v.must(damage(v.path))
+				fds := openDescriptors(t)
+				w := New(Options{})
+				result := v.write(w, next)
+				if got := openDescriptors(t); got != fds {
+					t.Errorf("%d descriptors are open, %d before", got, fds)
+				}
+				if ofData && !result.Changed {
+					t.Error("it says that nothing has changed")
+				}
+				if result := v.write(w, next); result.Changed {
+					t.Error("written again")
+				}
 			}
-			if same != nil && result.Changed == *same {
-				t.Errorf("Changed = %v", result.Changed)
-			}
-			if result := v.write(w, before); result.Changed {
-				t.Error("written again")
-			}
-		})
-		t.Run(name+"/other tree", func(t *testing.T) {
-			v := newVolume(t)
-			v.write(New(Options{}), before)
-			v.must(damage(v.path))
-			v.write(New(Options{}), after)
 		})
 	}
-	no := false
 	for name, damage := range damages {
-		run(name, damage, nil)
+		run(name, damage, false)
 		t.Run(name+"/same writer", func(t *testing.T) {
 			v, w := newVolume(t), New(Options{})
 			v.write(w, before)
@@ -125,7 +144,7 @@ func TestRepair(t *testing.T) {
 		})
 	}
 	for name, damage := range damagesOfData {
-		run(name, damage, &no)
+		run(name, damage, true)
 	}
 }
 
@@ -148,4 +167,80 @@ func TestStrays(t *testing.T) {
 	v.must(err)
 	v.prune()
 	v.check(tr, "..other")
+}
+
+// FuzzSequences writes random trees one after the other, some of them interrupted by a fault or a restart, and compares the directory with
+// each.
+func FuzzSequences(f *testing.F) {
+	for _, seed := range dice.Seeds(f, 4) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		t.Logf("seed %d", seed)
+		s := sequence{Rand: rand.New(rand.NewPCG(seed, 0)), testVolume: newVolume(t), w: New(Options{})}
+		s.tree = tree()
+		for range 30 {
+			s.step()
+		}
+	})
+}
+
+type sequence struct {
+	*rand.Rand
+	*testVolume
+	w    *Writer
+	tree *volume.Payload
+}
+
+func (s *sequence) step() {
+	s.Helper()
+	if s.IntN(4) > 0 {
+		s.tree = s.change()
+	}
+	if s.IntN(5) == 0 {
+		s.w = New(s.w.opts)
+	}
+	s.write(s.w, s.tree)
+	if result := s.write(s.w, s.tree); result.Changed {
+		s.Errorf("written again: %+v", result)
+	}
+}
+
+// change returns a tree that differs slightly from the present one.
+func (s *sequence) change() *volume.Payload {
+	files := map[string]volume.File{}
+	for _, f := range s.tree.Files {
+		if s.IntN(5) > 0 {
+			files[f.Path] = f
+		}
+	}
+	for range s.IntN(5) {
+		f := file(s.path(), strings.Repeat(fmt.Sprint(s.IntN(10)), s.IntN(3)*s.IntN(3000)))
+		f.Mode = []fs.FileMode{0o644, 0o640, 0o600}[s.IntN(3)]
+		for path := range files {
+			if below(path, f.Path) || below(f.Path, path) {
+				delete(files, path)
+			}
+		}
+		files[f.Path] = f
+	}
+	next := tree()
+	for _, f := range files {
+		next.Files = append(next.Files, f)
+	}
+	next = tree(next.Files...)
+	next.DirMode = s.tree.DirMode
+	if s.IntN(8) == 0 {
+		next.DirMode = []fs.FileMode{0o755, 0o750, 0o700 | fs.ModeSetgid}[s.IntN(3)]
+	}
+	return next
+}
+
+// path uses few elements, so that files and directories often conflict.
+func (s *sequence) path() string {
+	elements := make([]string, 1+s.IntN(4))
+	for i := range elements {
+		elements[i] = []string{"a", "b", "a-", "a.b", ".c", "Z"}[s.IntN(6)]
+	}
+	return strings.Join(elements, "/")
 }

@@ -2,10 +2,15 @@ package writer
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -69,5 +74,227 @@ func TestSpaceBeyondTheEnd(t *testing.T) {
 	v.rewrite(newInPlace(Options{}), shown)
 	if after, _ := v.free(); after != before {
 		t.Errorf("%d pages are free, want %d", after, before)
+	}
+}
+
+func newSmallVolume(t *testing.T, pages, inodes int) *testVolume {
+	t.Helper()
+	fsfd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
+		t.Skip("needs the right to mount")
+	}
+	v := &testVolume{TB: t}
+	v.must(err)
+	defer unix.Close(fsfd)
+	v.must(unix.FsconfigSetString(fsfd, "size", strconv.Itoa(pages*os.Getpagesize())))
+	v.must(unix.FsconfigSetString(fsfd, "nr_inodes", strconv.Itoa(inodes)))
+	v.must(unix.FsconfigCreate(fsfd))
+	mnt, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, 0)
+	v.must(err)
+	t.Cleanup(func() { unix.Close(mnt) })
+	v.path = fmt.Sprintf("/proc/%d/fd/%d/volume", os.Getpid(), mnt) // also for other processes
+	v.must(os.Mkdir(v.path, 0o755))
+	v.root, err = os.OpenRoot(v.path)
+	v.must(err)
+	t.Cleanup(func() { v.root.Close() })
+	return v
+}
+
+func (v *testVolume) free() (pages, inodes uint64) {
+	v.Helper()
+	var st unix.Statfs_t
+	v.must(unix.Statfs(v.path, &st))
+	return st.Bfree, st.Ffree
+}
+
+func pages(n int, content string) string { return strings.Repeat(content, n*os.Getpagesize()) }
+
+// TestInPlaceFull has a real file system with too little room for a tree: every file keeps its content, and all reserved room is freed.
+func TestInPlaceFull(t *testing.T) {
+	before := tree(file("a", pages(1, "1")), file("b", "2"), file("d/c", pages(2, "3")))
+	cases := map[string]*volume.Payload{ // 5 pages are free
+		"one file grows":       tree(file("a", pages(10, "x")), file("b", "2"), file("d/c", pages(2, "3"))),
+		"the last of several":  tree(file("a", pages(2, "x")), file("b", pages(3, "y")), file("d/c", pages(5, "z"))),
+		"another one shrinks":  tree(file("a", pages(9, "x")), file("b", "y"), file("d/c", "z")),
+		"new file":             tree(file("a", "changed"), file("b", "2"), file("d/c", "3"), file("new", pages(6, "x"))),
+		"new and grown":        tree(file("a", pages(4, "x")), file("b", "2"), file("d/c", "3"), file("new/x", pages(3, "x"))),
+		"too many directories": tree(file("a", "x"), file("1/2/3/4/5/6/7/8/9/10/11/12", "")),
+		"too many links":       tree(file("a", "x"), file("1", ""), file("2", ""), file("3", ""), file("4", ""), file("5", ""), file("6", ""), file("7", ""), file("8", "")),
+	}
+	for name, after := range cases {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/restart=%v", name, restart), func(t *testing.T) {
+				v, w := newSmallVolume(t, 9, 24), newInPlace(Options{})
+				v.rewrite(w, before)
+				freePages, freeInodes := v.free()
+				inodes := v.inodes()
+				for range 2 {
+					if restart {
+						w = newInPlace(Options{})
+					}
+					result, err := w.Write(t.Context(), v.root, after)
+					if !errors.Is(err, unix.ENOSPC) || result != (Result{}) {
+						t.Errorf("Write = %+v, %v, want ENOSPC", result, err)
+					}
+					v.checkInPlace(inodes, before)
+					if pages, inodes := v.free(); pages != freePages || inodes != freeInodes {
+						t.Errorf("%d pages and %d inodes are free, %d and %d before", pages, inodes, freePages, freeInodes)
+					}
+				}
+				v.rewrite(w, tree(file("a", pages(2, "x")), file("new", pages(2, "x"))))
+			})
+		}
+	}
+}
+
+// TestInPlaceFillsUp changes keys for longer than there is room for all of them. Emptied files are removed when necessary, and only then.
+func TestInPlaceFillsUp(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restart=%v", restart), func(t *testing.T) {
+			v, w := newSmallVolume(t, 16, 40), newInPlace(Options{})
+			v.rewrite(w, tree(file("stays", "0")))
+			stays := v.inode("stays").Ino
+			most := 0
+			for i := range 100 {
+				if restart {
+					w = newInPlace(Options{})
+				}
+				tr := tree(file("stays", strconv.Itoa(i)), file(fmt.Sprintf("key%d", i), "1"), file(fmt.Sprintf("d/%d/key", i), "1"))
+				if _, err := w.Write(t.Context(), v.root, tr); err != nil {
+					t.Fatalf("write %d: %v", i, err)
+				}
+				files := v.inodes()
+				most = max(most, len(files))
+				for path := range files {
+					size := v.inode(filepath.Join(dataName, path)).Size
+					if _, shown := slices.BinarySearchFunc(tr.Files, path, comparePath); shown != (size > 0) {
+						t.Fatalf("write %d: %s has %d bytes", i, path, size)
+					}
+				}
+				for _, name := range v.names() {
+					if _, err := os.Stat(filepath.Join(v.path, name)); err != nil {
+						t.Fatalf("write %d: %v", i, err)
+					}
+				}
+				if result, err := w.Write(t.Context(), v.root, tr); err != nil || result.Changed {
+					t.Fatalf("write %d again: %+v, %v", i, result, err)
+				}
+			}
+			if got := v.inode("stays").Ino; got != stays {
+				t.Error("a file that was never gone has another inode")
+			}
+			if most < 9 {
+				t.Errorf("no more than %d files were kept", most)
+			}
+		})
+	}
+}
+
+// TestInPlaceIsInterrupted sends the signal by which Go stops its goroutines while a tmpfs reserves pages: fallocate fails with EINTR then,
+// where other calls go on.
+func TestInPlaceIsInterrupted(t *testing.T) {
+	const size = 1024
+	v, w := newSmallVolume(t, 3*size, 24), newInPlace(Options{})
+	v.rewrite(w, tree(file("a", "0")))
+	threads, done := make(chan int), make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		for i := range 8 {
+			threads <- unix.Gettid()
+			_, err := w.Write(t.Context(), v.root, tree(file("a", pages(1+i%2*(size-1), "x"))))
+			done <- err
+		}
+		close(threads)
+	}()
+	for thread := range threads {
+		if err := v.interrupt(thread, done); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// interrupt sends signals to a thread until it is done. The pauses between them grow, so at last one is long enough for any call.
+func (v *testVolume) interrupt(thread int, done <-chan error) error {
+	for pause := time.Microsecond; ; pause += pause/20 + 1 {
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(pause):
+			v.must(unix.Tgkill(os.Getpid(), thread, unix.SIGURG))
+		}
+	}
+}
+
+// TestInPlaceThirdVersion kills one write in a volume with just the room of Measure, and then writes another tree. What the kill left needs
+// more than a generation, and the next write must still find its room.
+func TestInPlaceThirdVersion(t *testing.T) {
+	cases := map[string][]*volume.Payload{ // the second write is killed
+		"bytes": {
+			tree(file("x", "1"), file("y", pages(9, "1"))),
+			tree(file("x", pages(9, "2")), file("y", "2")),
+			tree(file("x", "3"), file("y", "3"), file("z", pages(8, "3"))),
+		},
+		"inodes": {
+			tree(file("a/b/c", "1"), file("d", "1")),
+			tree(file("e/f/g", "2"), file("h", "2")),
+			tree(file("i/k/l", "3"), file("m", "3")),
+		},
+	}
+	for name, trees := range cases {
+		t.Run(name, func(t *testing.T) {
+			forEachFault(t, []string{"signal=KILL"}, func(t *testing.T, f fault) bool {
+				v := newTightVolume(t, trees)
+				v.must(second(newInPlace(Options{}).Write(t.Context(), v.root, trees[0])))
+				_, hit := f.run(t, job{Volume: v.path, Options: Options{InPlace: true}, Tree: *trees[1]})
+				inodes := v.inodes()
+				if _, err := newInPlace(Options{}).Write(t.Context(), v.root, trees[2]); err != nil {
+					t.Fatalf("%v: %v", f, err)
+				}
+				v.checkThird(inodes, trees[2])
+				return hit
+			})
+		})
+	}
+}
+
+// newTightVolume returns a volume with room for just two generations of each of the trees.
+func newTightVolume(t *testing.T, trees []*volume.Payload) *testVolume {
+	t.Helper()
+	var most Footprint
+	for _, tr := range trees {
+		fp := Measure(tr)
+		most.Bytes, most.Inodes = max(most.Bytes, fp.Bytes), max(most.Inodes, fp.Inodes)
+	}
+	const roots = 2 // the volume's root, and the file system's above it
+	return newSmallVolume(t, 2*int(most.Bytes)/os.Getpagesize(), 2*int(most.Inodes)+roots)
+}
+
+// checkThird fails unless the volume shows tree, with the earlier inodes for files with content, and apart from that only empty files, and a
+// new Writer has nothing to write.
+func (v *testVolume) checkThird(before map[string]uint64, tree *volume.Payload) {
+	v.Helper()
+	shown := map[string]bool{}
+	for _, f := range tree.Files {
+		shown[f.Path] = true
+		if content, err := os.ReadFile(filepath.Join(v.path, f.Path)); err != nil || string(content) != string(f.Data) {
+			v.Errorf("%s has %d bytes, want %d: %v", f.Path, len(content), len(f.Data), err)
+		}
+	}
+	for path, inode := range v.inodes() {
+		st := v.inode(filepath.Join(dataName, path))
+		if !shown[path] && st.Size > 0 || st.Blocks*512 > wholePages(st.Size) {
+			v.Errorf("%s has %d bytes in %d blocks", path, st.Size, st.Blocks)
+		}
+		if old := before[path]; shown[path] && old != 0 && old != inode {
+			v.Errorf("%s has another inode", path)
+		}
+	}
+	for _, name := range v.names() {
+		if _, err := os.Stat(filepath.Join(v.path, name)); err != nil {
+			v.Errorf("link %s: %v", name, err)
+		}
+	}
+	if result, err := newInPlace(Options{}).Write(v.Context(), v.root, tree); err != nil || result.Files > 0 {
+		v.Errorf("Write again = %+v, %v", result, err)
 	}
 }

@@ -14,13 +14,11 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// mixed returns a tree with files of two objects, of both, and of none.
 func mixed() *volume.Payload {
 	return tree(naming(file("ca", "1"), "ca"), naming(file("conf/own", "2"), "own"), naming(file("conf/db", "3"), "db"),
 		naming(file("db", "4"), "db"), naming(file("dir/deep/db", "5"), "db"), naming(file("mixed.env", "6"), "ca", "db"), naming(file("own", "7"), "own"))
 }
 
-// mixedWithout returns mixed without db.
 func mixedWithout() *volume.Payload {
 	return tree(naming(file("ca", "1"), "ca"), naming(file("conf/own", "2"), "own"), naming(file("own", "7"), "own"))
 }
@@ -105,7 +103,6 @@ func TestWithdrawOfSpoiltAttributes(t *testing.T) {
 	}
 }
 
-// wantOwn fails unless the files of other objects exist.
 func (v *testVolume) wantOwn(n string) {
 	v.Helper()
 	for _, f := range mixedWithout().Files {
@@ -115,7 +112,6 @@ func (v *testVolume) wantOwn(n string) {
 	}
 }
 
-// wantWithdrawn fails if a file of the object exists and is not empty.
 func (v *testVolume) wantWithdrawn(n string) {
 	v.Helper()
 	for _, path := range []string{"db", "conf/db", "dir/deep/db", "mixed.env"} {
@@ -161,7 +157,6 @@ func TestWithdrawFromAFullVolume(t *testing.T) {
 	}
 }
 
-// fillUp uses all free pages and inodes.
 func (v *testVolume) fillUp() {
 	v.Helper()
 	f, err := os.Create(filepath.Join(v.path, "ballast"))

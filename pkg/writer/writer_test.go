@@ -2,11 +2,16 @@ package writer
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -105,12 +110,20 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// TestAnotherWriter: a writer does not trust what it remembers after another one has written.
+// TestAnotherWriter: a writer does not trust what it remembers after another one has written, also of a file that it keeps.
 func TestAnotherWriter(t *testing.T) {
 	v, w := newVolume(t), New(Options{})
-	v.write(w, tree(file("a", "first")))
-	v.write(New(Options{}), tree(file("a", "second")))
-	v.write(w, tree(file("a", "first")))
+	first, second := tree(file("kept", "first"), file("other", "1")), tree(file("kept", "second"), file("other", "1"))
+	v.write(w, first)
+	v.write(New(Options{}), second)
+	v.write(w, first)
+	v.write(New(Options{}), second)
+	kept := file("kept", "")
+	kept.Keep = true
+	if _, err := w.Write(t.Context(), v.root, tree(kept, file("other", "2"))); err != nil {
+		t.Error(err)
+	}
+	v.write(w, tree(file("kept", "first"), file("other", "2")))
 }
 
 // TestLinkedBesideNewDirectory: a directory that is missing does not hide its parent's other files from a new process.
@@ -120,17 +133,6 @@ func TestLinkedBesideNewDirectory(t *testing.T) {
 	if result := v.write(New(Options{}), tree(file("d/a", "1"), file("d/m/x", "1"), file("d/z", "1"))); result.Linked != 2 {
 		t.Errorf("Write = %+v, want 2 files linked", result)
 	}
-}
-
-// TestKeptFileOfAnotherWriter: nor what it remembers of a file that it keeps.
-func TestKeptFileOfAnotherWriter(t *testing.T) {
-	v, w := newVolume(t), New(Options{})
-	v.write(w, tree(file("kept", "first"), file("other", "1")))
-	v.write(New(Options{}), tree(file("kept", "second"), file("other", "1")))
-	kept := file("kept", "")
-	kept.Keep = true
-	v.must(second(w.Write(t.Context(), v.root, tree(kept, file("other", "2")))))
-	v.write(w, tree(file("kept", "first"), file("other", "2")))
 }
 
 // TestUnchanged writes the same tree again: nothing changes, not even the times.
@@ -189,4 +191,109 @@ func TestSamePlace(t *testing.T) {
 	shows(data[1:], false) // the same bytes
 	shows([]byte(large), true)
 	shows(bytes.Clone(data), false)
+}
+
+// TestStep: Step is called before each change that readers may see, and before nothing else. What it is called before has not happened yet.
+func TestStep(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		inPlace       bool
+		first, second string
+	}{
+		{"atomic", false, "switch ..data, make a link, make a link", "name the generation, switch ..data, make a link, remove a link"},
+		{"in place", true, "switch ..data, make a link, make a link", "renew the record, empty a file, rewrite a file, truncate a file, place a file, renew the record, make a link"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := newVolume(t)
+			var steps []string
+			step := func(change string) { steps = append(steps, change) }
+			o := withAttributes(t)
+			o.InPlace, o.Step = c.inPlace, step
+			w := New(o)
+			for _, round := range []struct{ want, a, other string }{{c.first, "1", "b"}, {c.second, "2", "c"}} {
+				steps = nil
+				next := tree(file("a", round.a), file(round.other, "1"))
+				next.Record = "record " + round.a + "\n"
+				_, err := w.Write(t.Context(), v.root, next)
+				v.must(err)
+				if got := strings.Join(steps, ", "); got != round.want {
+					t.Errorf("steps %s\nwant  %s", got, round.want)
+				}
+			}
+		})
+	}
+}
+
+func (v *testVolume) generations() []string {
+	v.Helper()
+	return slices.DeleteFunc(v.names(), func(name string) bool { return !isGeneration(name) })
+}
+
+// TestGenerationBeforeStays: a generation from before a switch stays as long as stays of Prune says so, and not longer.
+func TestGenerationBeforeStays(t *testing.T) {
+	v, w := newVolume(t), New(Options{})
+	write := func(content string) string {
+		t.Helper()
+		result, err := w.Write(t.Context(), v.root, tree(file("a", content), file("d/b", content)))
+		v.must(err)
+		if Present(v.root) != result.Generation {
+			t.Errorf("%q is present, want %q", Present(v.root), result.Generation)
+		}
+		return result.Generation
+	}
+	prune := func(stay []string, present string) {
+		t.Helper()
+		left, err := Prune(v.root, func(name string) bool { return slices.Contains(stay, name) }, nil)
+		if all := append(slices.Clone(stay), present); err != nil || left != len(stay) || !sameNames(v.generations(), all...) {
+			t.Errorf("Prune = %d, %v; left are %q, want %q", left, err, v.generations(), all)
+		}
+	}
+	first := write("1")
+	prune(nil, first)
+
+	second := write("2")
+	write("2") // there is nothing to do, so nothing is removed
+	third := write("3")
+	prune([]string{first, second}, third)
+	prune([]string{second}, third)
+	prune(nil, third)
+	v.check(tree(file("a", "3"), file("d/b", "3")))
+
+	// The clock is set back by an hour: names continue in order.
+	future := time.Now().Add(time.Hour).UTC().Format(birthLayout) + "0000"
+	v.must(os.Rename(filepath.Join(v.path, third), filepath.Join(v.path, future)))
+	v.must(relink(dataName, future)(v.path))
+	last := write("4")
+	if last <= future {
+		t.Errorf("%s comes after %s", last, future)
+	}
+	prune([]string{future}, last)
+}
+
+func sameNames(got []string, want ...string) bool {
+	slices.Sort(want)
+	return slices.Equal(got, want)
+}
+
+// looks is a context that knows when it was last looked at.
+type looks struct {
+	context.Context
+	last time.Time
+}
+
+func (l *looks) Err() error {
+	l.last = time.Now().UTC()
+	return l.Context.Err()
+}
+
+// TestGenerationHasTheTimeOfItsSwitch: it may take long to write its files.
+func TestGenerationHasTheTimeOfItsSwitch(t *testing.T) {
+	v, w := newVolume(t), New(Options{})
+	v.write(w, tree(file("a", "1")))
+	ctx := &looks{Context: t.Context()}
+	result, err := w.Write(ctx, v.root, tree(file("a", "2")))
+	v.must(err)
+	if since, _ := visibleSince(result.Generation); ctx.last.IsZero() || since.Before(ctx.last) {
+		t.Errorf("the generation is visible since %s, before the look at %s", since, ctx.last)
+	}
 }
