@@ -17,10 +17,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
+	"github.com/refvol/refvol/internal/apitest"
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
@@ -34,36 +36,27 @@ import (
 type apiServer struct {
 	t testing.TB
 
-	scheme *runtime.Scheme
 	// paced paces the requests of all clients.
 	paced *requests.Requests
 
-	mu      sync.Mutex
-	rv      int
-	history map[volume.Ref][]change
-	wake    map[volume.Ref]chan struct{} // closed and removed at each change
-	cut     chan struct{}                // closed and replaced by closeWatches
-	open    map[volume.Ref]int
-	seen    []apiRequest
-	// hasTokens means that all accounts have a token.
-	hasTokens bool
+	mu sync.Mutex
+	apitest.Objects
+	wake map[volume.Ref]chan struct{} // closed and removed at each change
+	cut  chan struct{}                // closed and replaced by closeWatches
+	open map[volume.Ref]int
+	seen []apiRequest
+	// noTokens means that no account has a token.
+	noTokens bool
 
 	// Deviations from the usual behaviour. refuse returns the error with which a request fails, or nil. hold returns what a request waits
-	// for, or nil. instead, if not nil, answers.
+	// for, or nil.
 	noWatchList bool
 	refuse      func(apiRequest) error
-	instead     http.RoundTripper
 	hold        func(apiRequest) <-chan struct{}
 	// lost means that watches send nothing after their initial state.
 	lost bool
 	// compacted is the oldest resourceVersion that a watch may start from.
 	compacted int
-}
-
-type change struct {
-	rv   int
-	kind watch.EventType
-	obj  metav1.Object
 }
 
 type apiRequest struct {
@@ -85,36 +78,25 @@ var coreScheme = sync.OnceValues(func() (*runtime.Scheme, error) {
 })
 
 func newAPIServer(t testing.TB) *apiServer {
-	scheme, err := coreScheme()
-	must(t, err)
 	return &apiServer{
-		t: t, scheme: scheme, paced: requests.New(), rv: 100,
-		history: map[volume.Ref][]change{}, open: map[volume.Ref]int{},
-		wake: map[volume.Ref]chan struct{}{}, cut: make(chan struct{}),
+		t: t, paced: requests.New(), Objects: apitest.Objects{RV: 100, Changes: map[volume.Ref][]apitest.Change{}},
+		open: map[volume.Ref]int{}, wake: map[volume.Ref]chan struct{}{}, cut: make(chan struct{}),
 	}
 }
 
-func (s *apiServer) client() *apiclient.Client { return s.clientOver(s.paced.Wrap(s, true)) }
-
-// clientOfPods returns a client whose requests always carry an account's rights.
-func (s *apiServer) clientOfPods() *apiclient.Client {
-	return s.clientOver(s.paced.Wrap(ofPods{s}, true))
-}
-
-func (s *apiServer) clientOver(transport http.RoundTripper) *apiclient.Client {
+func (s *apiServer) client() *apiclient.Client {
 	cfg := &rest.Config{Host: "http://api.test", QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
-	c, err := apiclient.New(cfg, &http.Client{Transport: transport})
+	c, err := apiclient.New(cfg, &http.Client{Transport: s.paced.Wrap(s, true)})
 	must(s.t, err)
 	return c
 }
 
-// put creates or updates obj and returns its version.
 func (s *apiServer) put(obj metav1.Object) volume.Version {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ref, kind := refOf(obj), watch.Added
-	obj.SetUID(types.UID(fmt.Sprintf("uid-%d", s.rv+1)))
-	if old := s.at(ref, s.rv); old != nil {
+	obj.SetUID(types.UID(fmt.Sprintf("uid-%d", s.RV+1)))
+	if old := s.At(ref, s.RV); old != nil {
 		kind = watch.Modified
 		obj.SetUID(old.GetUID())
 	}
@@ -125,7 +107,7 @@ func (s *apiServer) put(obj metav1.Object) volume.Version {
 func (s *apiServer) delete(ref volume.Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	obj := s.at(ref, s.rv)
+	obj := s.At(ref, s.RV)
 	if obj == nil {
 		s.t.Errorf("delete %s: it doesn't exist", ref)
 		return
@@ -134,30 +116,13 @@ func (s *apiServer) delete(ref volume.Ref) {
 }
 
 func (s *apiServer) record(ref volume.Ref, kind watch.EventType, obj metav1.Object) {
-	s.rv++
-	obj.SetResourceVersion(strconv.Itoa(s.rv))
-	s.history[ref] = append(s.history[ref], change{s.rv, kind, obj})
+	s.Add(ref, kind, obj)
 	if wake := s.wake[ref]; wake != nil {
 		close(wake)
 		delete(s.wake, ref)
 	}
 }
 
-// at returns the object at a resourceVersion, or nil.
-func (s *apiServer) at(ref volume.Ref, rv int) metav1.Object {
-	var obj metav1.Object
-	for _, c := range s.history[ref] {
-		if c.rv > rv {
-			break
-		}
-		if obj = c.obj; c.kind == watch.Deleted {
-			obj = nil
-		}
-	}
-	return obj
-}
-
-// set changes the server's behaviour.
 func (s *apiServer) set(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,14 +137,12 @@ func (s *apiServer) closeWatches() {
 	s.cut = make(chan struct{})
 }
 
-// watches returns the number of open watches of ref.
 func (s *apiServer) watches(ref volume.Ref) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open[ref]
 }
 
-// requests returns the requests for ref so far.
 func (s *apiServer) requests(ref volume.Ref) []apiRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,16 +157,19 @@ func (s *apiServer) requests(ref volume.Ref) []apiRequest {
 
 // RoundTrip serves one request.
 func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
-	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil {
-		trace.GotConn(httptrace.GotConnInfo{})
-	}
 	r := s.parse(req)
 	s.mu.Lock()
-	s.seen = append(s.seen, r)
-	refuse, hold, instead := s.refuse, s.hold, s.instead
+	isSent := r.account == (volume.ServiceAccount{}) || !s.noTokens
+	if isSent {
+		s.seen = append(s.seen, r)
+	}
+	refuse, hold := s.refuse, s.hold
 	s.mu.Unlock()
-	if instead != nil {
-		return instead.RoundTrip(req)
+	if !isSent {
+		return nil, &requests.CredentialError{Err: errNoToken}
+	}
+	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil {
+		trace.GotConn(httptrace.GotConnInfo{})
 	}
 	if hold != nil {
 		if gate := hold(r); gate != nil {
@@ -233,17 +199,17 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 func (s *apiServer) list(r apiRequest) (*http.Response, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if asked, _ := strconv.Atoi(r.rv); asked > s.rv {
+	if asked, _ := strconv.Atoi(r.rv); asked > s.RV {
 		return failure(tooLarge())
 	}
 	items := []any{}
-	if obj := s.at(r.ref, s.rv); obj != nil {
+	if obj := s.At(r.ref, s.RV); obj != nil {
 		items = append(items, obj)
 	}
-	return respond(http.StatusOK, map[string]any{
+	return apitest.Answer(http.StatusOK, map[string]any{
 		"kind": string(r.ref.Kind) + "List", "apiVersion": "v1", "items": items,
-		"metadata": map[string]string{"resourceVersion": strconv.Itoa(s.rv)},
-	})
+		"metadata": map[string]string{"resourceVersion": strconv.Itoa(s.RV)},
+	}), nil
 }
 
 func (s *apiServer) watch(ctx context.Context, r apiRequest) (*http.Response, error) {
@@ -253,29 +219,30 @@ func (s *apiServer) watch(ctx context.Context, r apiRequest) (*http.Response, er
 	switch {
 	case r.initial && s.noWatchList:
 		return failure(apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
-	case from > s.rv && r.initial:
+	case from > s.RV && r.initial:
 		return failure(tooLarge())
 	case !r.initial && from < s.compacted:
 		return failure(apierrors.NewResourceExpired("too old resource version"))
 	}
-	var first []any
+	var first []*metav1.WatchEvent
 	if r.initial {
-		from = s.rv
-		if obj := s.at(r.ref, from); obj != nil {
-			first = append(first, metav1.WatchEvent{Type: "ADDED", Object: runtime.RawExtension{Object: obj.(runtime.Object)}})
+		from = s.RV
+		if obj := s.At(r.ref, from); obj != nil {
+			first = append(first, apitest.Event(watch.Added, obj.(runtime.Object)))
 		}
-		first = append(first, bookmark(r.ref, from))
+		first = append(first, apitest.Bookmark(r.ref, from, true))
 	}
 	body, w := io.Pipe()
 	ctx, hangUp := context.WithCancel(ctx)
 	s.open[r.ref]++
 	seconds, _ := strconv.Atoi(r.timeout)
 	go s.stream(ctx, r.ref, from, first, w, s.cut, s.lost, time.Duration(seconds)*time.Second)
-	return &http.Response{StatusCode: http.StatusOK, Header: jsonHeader(), Body: watchBody{body, hangUp}}, nil
+	header := http.Header{"Content-Type": {"application/json"}}
+	return &http.Response{StatusCode: http.StatusOK, Header: header, Body: apitest.Body{ReadCloser: body, End: hangUp}}, nil
 }
 
 // stream writes events until the client, the context or the server ends the watch.
-func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events []any, w *io.PipeWriter, cut chan struct{}, lost bool, lasts time.Duration) {
+func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events []*metav1.WatchEvent, w *io.PipeWriter, cut chan struct{}, lost bool, lasts time.Duration) {
 	defer func() {
 		s.mu.Lock()
 		s.open[ref]--
@@ -284,18 +251,18 @@ func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events
 	}()
 	stop := context.AfterFunc(ctx, func() { w.CloseWithError(ctx.Err()) })
 	defer stop()
-	send := s.eventWriter(w)
+	frames := protobuf.LengthDelimitedFramer.NewFrameWriter(w)
 	end := time.NewTimer(lasts)
 	defer end.Stop()
 	for {
 		for _, e := range events {
-			if send(e) != nil {
+			if _, err := frames.Write(apitest.Frame(e)); err != nil {
 				return
 			}
 		}
 		s.mu.Lock()
 		if events = nil; !lost {
-			events, from = s.since(ref, from)
+			events, from = s.Between(ref, from, s.RV)
 		}
 		wake := s.wake[ref]
 		if wake == nil {
@@ -316,8 +283,8 @@ func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events
 			return
 		case <-time.After(bookmarkInterval):
 			s.mu.Lock()
-			if !lost && s.rv >= from { // as a real one: not older than the watch
-				events = []any{bookmark(ref, s.rv)}
+			if !lost && s.RV >= from { // as a real one: not older than the watch
+				events = append(events, apitest.Bookmark(ref, s.RV, true))
 			}
 			s.mu.Unlock()
 		}
@@ -326,13 +293,3 @@ func (s *apiServer) stream(ctx context.Context, ref volume.Ref, from int, events
 
 // bookmarkInterval is the interval of a real API server.
 const bookmarkInterval = time.Minute
-
-func (s *apiServer) since(ref volume.Ref, rv int) (events []any, to int) {
-	for _, c := range s.history[ref] {
-		if c.rv > rv {
-			events = append(events, metav1.WatchEvent{Type: string(c.kind), Object: runtime.RawExtension{Object: c.obj.(runtime.Object)}})
-			rv = c.rv
-		}
-	}
-	return events, rv
-}

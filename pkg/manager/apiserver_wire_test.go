@@ -1,11 +1,7 @@
 package manager
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -15,11 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
-	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/refvol/refvol/internal/apitest"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -56,11 +50,11 @@ func (s *apiServer) parse(req *http.Request) apiRequest {
 func (s *apiServer) get(r apiRequest) (*http.Response, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	obj := s.at(r.ref, s.rv)
+	obj := s.At(r.ref, s.RV)
 	if obj == nil {
 		return failure(apierrors.NewNotFound(schema.GroupResource{Resource: strings.ToLower(string(r.ref.Kind)) + "s"}, r.ref.Name))
 	}
-	return respond(http.StatusOK, obj)
+	return apitest.Answer(http.StatusOK, obj), nil
 }
 
 func refOf(obj metav1.Object) volume.Ref {
@@ -74,29 +68,6 @@ func refOf(obj metav1.Object) volume.Ref {
 	return volume.Ref{Kind: kind, Namespace: obj.GetNamespace(), Name: obj.GetName()}
 }
 
-// watchBody notifies the server when the client closes it.
-type watchBody struct {
-	*io.PipeReader
-	hangUp context.CancelFunc
-}
-
-func (b watchBody) Close() error {
-	b.hangUp()
-	return b.PipeReader.Close()
-}
-
-func bookmark(ref volume.Ref, rv int) metav1.WatchEvent {
-	meta := metav1.ObjectMeta{
-		ResourceVersion: strconv.Itoa(rv),
-		Annotations:     map[string]string{metav1.InitialEventsAnnotationKey: "true"},
-	}
-	var obj runtime.Object = &corev1.Secret{TypeMeta: typeMeta(volume.Secret), ObjectMeta: meta}
-	if ref.Kind == volume.ConfigMap {
-		obj = &corev1.ConfigMap{TypeMeta: typeMeta(volume.ConfigMap), ObjectMeta: meta}
-	}
-	return metav1.WatchEvent{Type: string(watch.Bookmark), Object: runtime.RawExtension{Object: obj}}
-}
-
 func tooLarge() error {
 	err := apierrors.NewTimeoutError("Too large resource version", 1)
 	err.ErrStatus.Details.RetryAfterSeconds = 0
@@ -104,59 +75,30 @@ func tooLarge() error {
 	return err
 }
 
-// failure answers with a Status, or fails like a broken connection.
+// page is the answer of a proxy that is not a Status.
+type page string
+
+func (p page) Error() string { return string(p) }
+
+// failure answers with a Status or a page, or fails like a broken connection.
 func failure(err error) (*http.Response, error) {
-	var status *apierrors.StatusError
-	if !errors.As(err, &status) {
+	if text, is := errors.AsType[page](err); is {
+		header := http.Header{"Content-Type": {"text/plain"}}
+		return &http.Response{StatusCode: http.StatusBadGateway, Header: header, Body: io.NopCloser(strings.NewReader(string(text)))}, nil
+	}
+	status, is := errors.AsType[*apierrors.StatusError](err)
+	if !is {
 		return nil, err
 	}
 	body := status.ErrStatus
 	body.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	response, err := respond(int(body.Code), body)
-	if err == nil && body.Details != nil && body.Details.RetryAfterSeconds > 0 {
+	response := apitest.Answer(int(body.Code), body)
+	if body.Details != nil && body.Details.RetryAfterSeconds > 0 {
 		response.Header.Set("Retry-After", strconv.Itoa(int(body.Details.RetryAfterSeconds)))
 	}
-	return response, err
+	return response, nil
 }
-
-func respond(code int, body any) (*http.Response, error) {
-	b, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	return &http.Response{StatusCode: code, Header: jsonHeader(), Body: io.NopCloser(bytes.NewReader(b))}, nil
-}
-
-func jsonHeader() http.Header { return http.Header{"Content-Type": {"application/json"}} }
 
 func typeMeta(kind volume.Kind) metav1.TypeMeta {
 	return metav1.TypeMeta{Kind: string(kind), APIVersion: "v1"}
-}
-
-// eventWriter returns a function that writes watch events as a real API server does.
-func (s *apiServer) eventWriter(w io.Writer) func(any) error {
-	to := protobuf.LengthDelimitedFramer.NewFrameWriter(w)
-	objects, events := protobuf.NewSerializer(s.scheme, s.scheme), protobuf.NewRawSerializer(s.scheme, s.scheme)
-	return func(e any) error {
-		var frame bytes.Buffer
-		switch e := e.(type) {
-		case metav1.WatchEvent:
-			if e.Object.Object != nil {
-				var object bytes.Buffer
-				if err := objects.Encode(e.Object.Object, &object); err != nil {
-					return err
-				}
-				e.Object = runtime.RawExtension{Raw: object.Bytes()}
-			}
-			if err := events.Encode(&e, &frame); err != nil {
-				return err
-			}
-		case string:
-			frame.WriteString(e)
-		default:
-			return fmt.Errorf("%T is no event", e)
-		}
-		_, err := to.Write(frame.Bytes())
-		return err
-	}
 }

@@ -25,26 +25,18 @@ func sized(name string, takes int) *corev1.ConfigMap {
 	return configMap(name, strings.Repeat("x", takes-objectMemory-keyMemory-len("k")))
 }
 
-// inBoundBubbles is like inEachBubble, with a limit of testCache bytes. Each pod has its own account.
-func inBoundBubbles(t *testing.T, test func(t *testing.T, e *env)) {
-	t.Helper()
-	inBubbles(t, bound(), []ChangeDetection{Watch, Cache, Get}, test)
-}
-
+// bound has a limit of testCache bytes. Each pod has its own account.
 func bound() Options {
 	return Options{ChangeDetection: Watch, Accounts: true, MaxCachedSize: testCache}
 }
 
-// ofAccount returns a pod with its own account.
-func ofAccount(name string) volume.Pod {
-	return volume.Pod{Namespace: "ns", Name: name, UID: types.UID(name), ServiceAccount: name}
-}
+func ofAccount(name string) volume.Pod { return podOf(types.UID(name), name) }
 
 // read registers a volume and returns what its publish gets.
 func (e *env) read(pod volume.Pod, volumeID string, ref volume.Ref) (*volume.Object, error) {
 	e.t.Helper()
 	e.RegisterPod(pod, volumeID, []volume.Ref{ref})
-	return e.awaitFor(e.t.Context(), pod, ref)
+	return e.await(e.t.Context(), pod, ref)
 }
 
 func (e *env) mustRead(pod volume.Pod, volumeID string, ref volume.Ref) *volume.Object {
@@ -105,7 +97,7 @@ func TestCachedBytesFollowChanges(t *testing.T) {
 
 // TestFullCache: a new volume gets nothing, and nothing of its objects remains.
 func TestFullCache(t *testing.T) {
-	inBoundBubbles(t, func(t *testing.T, e *env) {
+	inBubbles(t, bound(), all, func(t *testing.T, e *env) {
 		e.fill()
 		e.api.put(sized("app", 1001))
 		p := ofAccount("new")
@@ -127,11 +119,11 @@ func TestFullCache(t *testing.T) {
 // An object that did not exist at the start of a publish is refused when it appears, as one that existed. Once the volume is mounted, none
 // is refused.
 func TestFullCacheForAnObjectThatComes(t *testing.T) {
-	inBoundBubbles(t, func(t *testing.T, e *env) {
+	inBubbles(t, bound(), all, func(t *testing.T, e *env) {
 		e.fill()
 		p, ref := ofAccount("new"), configMapRef("app")
 		e.RegisterPod(p, "v", []volume.Ref{ref})
-		if _, err := e.awaitFor(t.Context(), p, ref); err == nil {
+		if _, err := e.await(t.Context(), p, ref); err == nil {
 			t.Fatal("no error")
 		}
 		gone := ofAccount("gone") // its mounted volume does not count any more
@@ -145,7 +137,7 @@ func TestFullCacheForAnObjectThatComes(t *testing.T) {
 		_, err := e.Manager.GetObject(p, ref)
 		wantFull(t, err, `ConfigMap "ns/app" takes 1500 bytes of memory, the node's other objects 15000, together more than 16000 (--max-cached-size)`)
 		e.MarkMounted(p, "v")
-		if obj, err := e.awaitFor(t.Context(), p, ref); err != nil || obj == nil {
+		if obj, err := e.await(t.Context(), p, ref); err != nil || obj == nil {
 			t.Errorf("got %v, %v", obj, err)
 		}
 		e.wantCached(16500)
@@ -154,7 +146,7 @@ func TestFullCacheForAnObjectThatComes(t *testing.T) {
 
 // TestPodsShareOfTheCache: a pod's objects may use an eighth, whether other pods reference them or not.
 func TestPodsShareOfTheCache(t *testing.T) {
-	inBoundBubbles(t, func(t *testing.T, e *env) {
+	inBubbles(t, bound(), all, func(t *testing.T, e *env) {
 		p := ofAccount("p")
 		e.api.put(sized("first", testShare-1000))
 		e.api.put(sized("fits", 1000))
@@ -183,7 +175,7 @@ func TestPodsShareOfTheCache(t *testing.T) {
 
 // TestTheShareOfOnePodIsEnough: an object that two pods wait for is cached for the one whose share has room.
 func TestTheShareOfOnePodIsEnough(t *testing.T) {
-	inBoundBubbles(t, func(t *testing.T, e *env) {
+	inBubbles(t, bound(), all, func(t *testing.T, e *env) {
 		p, other, ref := ofAccount("p"), ofAccount("other"), configMapRef("late")
 		other.ServiceAccount = p.ServiceAccount
 		e.api.put(sized("first", 1000))
@@ -195,7 +187,7 @@ func TestTheShareOfOnePodIsEnough(t *testing.T) {
 		e.api.put(sized("late", testShare-999))
 		e.Manager.Refresh(other, []volume.Ref{ref})
 		synctest.Wait()
-		if obj, err := e.awaitFor(t.Context(), other, ref); err != nil || obj == nil {
+		if obj, err := e.await(t.Context(), other, ref); err != nil || obj == nil {
 			t.Errorf("got %v, %v", obj, err)
 		}
 		_, err := e.Manager.GetObject(p, ref)
@@ -205,7 +197,7 @@ func TestTheShareOfOnePodIsEnough(t *testing.T) {
 
 // TestMountedVolumesAreNeverRefused: after a restart with a smaller limit, and beside volumes that are refused.
 func TestMountedVolumesAreNeverRefused(t *testing.T) {
-	inBoundBubbles(t, func(t *testing.T, e *env) {
+	inBubbles(t, bound(), all, func(t *testing.T, e *env) {
 		var refs []volume.Ref
 		for i := range 20 {
 			e.api.put(sized(fmt.Sprint("app-", i), 1000))
@@ -213,13 +205,16 @@ func TestMountedVolumesAreNeverRefused(t *testing.T) {
 		}
 		p := ofAccount("p")
 		e.MarkMounted(p, "v")
-		e.RegisterPod(p, "v", refs)
-		for _, ref := range refs {
-			if _, err := e.awaitFor(t.Context(), p, ref); err != nil {
-				t.Error(err)
+		readAll := func(cached int64) {
+			e.RegisterPod(p, "v", refs)
+			for _, ref := range refs {
+				if _, err := e.await(t.Context(), p, ref); err != nil {
+					t.Error(err)
+				}
 			}
+			e.wantCached(cached)
 		}
-		e.wantCached(20000)
+		readAll(20000)
 		e.api.put(sized("none", 700))
 		_, err := e.read(p, "v2", configMapRef("none"))
 		wantFull(t, err, `ConfigMap "ns/none" takes 700 bytes of memory, the pod's other objects 20000, together more than 2000 (an eighth of --max-cached-size)`)
@@ -229,13 +224,7 @@ func TestMountedVolumesAreNeverRefused(t *testing.T) {
 
 		// Also objects that appear later and are not cached yet.
 		refs = append(refs, configMapRef("none"))
-		e.RegisterPod(p, "v", refs)
-		for _, ref := range refs {
-			if _, err := e.awaitFor(t.Context(), p, ref); err != nil {
-				t.Error(err)
-			}
-		}
-		e.wantCached(20700)
+		readAll(20700)
 		e.UnregisterPod(p, "v")
 		e.UnregisterPod(ofAccount("q"), "v")
 		e.wantCached(0)
@@ -258,8 +247,8 @@ func TestABurstOfPodsStaysWithinTheCache(t *testing.T) {
 		publish := func(i int) {
 			p, refs := ofAccount(fmt.Sprint("p", i)), []volume.Ref{configMapRef(fmt.Sprint("a-", i)), configMapRef(fmt.Sprint("b-", i))}
 			e.RegisterPod(p, "v", refs)
-			_, first := e.awaitFor(t.Context(), p, refs[0])
-			_, last := e.awaitFor(t.Context(), p, refs[1])
+			_, first := e.await(t.Context(), p, refs[0])
+			_, last := e.await(t.Context(), p, refs[1])
 			mu.Lock()
 			defer mu.Unlock()
 			switch failure := errors.Join(first, last); {

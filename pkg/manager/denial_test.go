@@ -3,13 +3,19 @@ package manager
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 
+	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/pkg/loglimit"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -21,10 +27,8 @@ var (
 // noticeTime is how long it takes until refusals are a denial: denialTime plus the pause, which has grown until then.
 const noticeTime = 4 * denialTime
 
-// refuseAll makes the API server fail each request with err, or none for nil.
 func (e *env) refuseAll(err error) { e.refuse(err, func(apiRequest) bool { return true }) }
 
-// refuse makes the API server fail with err the requests that match.
 func (e *env) refuse(err error, matches func(r apiRequest) bool) {
 	e.api.set(func() {
 		e.api.refuse = func(r apiRequest) error {
@@ -59,44 +63,37 @@ func (e *env) wantDenied(ref volume.Ref, want bool) {
 	}
 }
 
-// TestRefusals: an object that may not be read any more, or not with the plugin's own token, stays, and the refusal is reported. The
-// subscriber is called once at the start and once at the end.
+// TestRefusals: an object that may not be read any more, or not with the plugin's own token, stays, and the refusal is reported until requests
+// succeed again. The subscriber is called once at the start and once at the end.
 func TestRefusals(t *testing.T) {
 	for _, err := range []error{errForbidden, errUnauthorized} {
-		inEachBubble(t, func(_ *testing.T, e *env) { e.wantRefusalsToCount(err) })
+		inEachBubble(t, func(t *testing.T, e *env) {
+			ref := secretRef("a")
+			v := e.api.put(secret("a", "1"))
+			e.known(ref)
+			e.wantDenied(ref, false)
+			e.answerWith(err)
+			reported := 0
+			for range 3 {
+				e.ask(ref)
+				reported += e.changes(ref)
+				e.wantDenied(ref, true)
+				e.wantKnown(ref, v, "1")
+			}
+			e.answerWith(syscall.ECONNREFUSED) // says nothing about rights
+			e.ask(ref)
+			e.wantDenied(ref, true)
+			e.answerWith(nil)
+			e.ask(ref)
+			if n := e.changes(ref); reported != 1 || n != 1 {
+				t.Errorf("%d changes were reported, and %d after the rights were given back, want 1 each", reported, n)
+			}
+			e.wantDenied(ref, false)
+			e.wantKnown(ref, v, "1")
+			e.UnregisterPod(pod("first"), "v")
+			e.wantDenied(ref, false)
+		})
 	}
-}
-
-// wantRefusalsToCount makes requests for a synced object fail with err. It expects a denial until requests succeed again.
-func (e *env) wantRefusalsToCount(err error) {
-	e.t.Helper()
-	ref := secretRef("a")
-	v := e.api.put(secret("a", "1"))
-	e.known(ref)
-	e.wantDenied(ref, false)
-	e.answerWith(err)
-	reported := 0
-	for range 3 {
-		e.ask(ref)
-		reported += e.changes(ref)
-		e.wantDenied(ref, true)
-		e.wantKnown(ref, v, "1")
-	}
-	if reported != 1 {
-		e.t.Errorf("%d changes were reported", reported)
-	}
-	e.answerWith(syscall.ECONNREFUSED) // says nothing about rights
-	e.ask(ref)
-	e.wantDenied(ref, true)
-	e.answerWith(nil)
-	e.ask(ref)
-	if n := e.changes(ref); n != 1 {
-		e.t.Errorf("%d changes were reported after the rights were given back, want 1", n)
-	}
-	e.wantDenied(ref, false)
-	e.wantKnown(ref, v, "1")
-	e.UnregisterPod(pod("first"), "v")
-	e.wantDenied(ref, false)
 }
 
 // TestAWatchThatContinuesIsAllowed: an account may list, and gets the right to watch. The watch that continues after the list shows it.
@@ -147,7 +144,7 @@ func TestTheOwnTokenIsRefusedFromTheBegin(t *testing.T) {
 
 // A refused token of a pod is replaced by the kubelet at the next republish. Only a longer refusal counts.
 func TestTokensOfPodsAreRefused(t *testing.T) {
-	asPods(t, []ChangeDetection{Watch}, func(_ *testing.T, e *env) {
+	inBubbleWith(t, Options{ChangeDetection: Watch, Accounts: true}, func(_ *testing.T, e *env) {
 		ref, pod := secretRef("db"), podOf("a1", "a")
 		e.api.put(secret("db", "v1"))
 		e.RegisterPod(pod, "v", []volume.Ref{ref})
@@ -222,4 +219,58 @@ func (e *env) readFor(d time.Duration, refs []volume.Ref) {
 			_, _ = e.GetObject(ref)
 		}
 	}
+}
+
+// An outage of all objects is logged in a line or two. A failure of one object is logged once, however long it lasts. Answers of a busy API
+// server are not logged, because it may send them for all objects to all nodes. A pod whose objects all fail fills no log: above a number of
+// lines a minute they are left out, and one line says how many.
+func TestTheLogTellsAFailureOnce(t *testing.T) {
+	for name, test := range map[string]struct {
+		err       error
+		isLimited bool
+		lines     int
+		says      string
+	}{
+		"an outage":       {syscall.ECONNREFUSED, false, 20, "connection refused"},
+		"a refused token": {errUnauthorized, false, 20, "401 Unauthorized"},
+		"busy":            {apierrors.NewTooManyRequests("later", 20), false, 0, ""},
+		"each is refused": {errForbidden, false, 100, "no more"},
+		"each fails":      {apierrors.NewInternalError(errors.New("etcd")), false, 100, "Internal error"},
+		"limited":         {errForbidden, true, 60, "were left out"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := captureLog(t)
+			synctest.Test(t, func(t *testing.T) {
+				var limit *loglimit.Limiter
+				leftOut := 0
+				if test.isLimited {
+					limit = loglimit.New(klog.Background(), func() { leftOut++ })
+					defer limit.Close()
+				}
+				e := newEnv(t, Options{ChangeDetection: Watch, LogLimit: limit})
+				e.RegisterPod(pod("p"), "v", hundred())
+				after(time.Minute)
+				e.answerWith(test.err)
+				after(3 * time.Minute)
+				e.answerWith(nil)
+				after(time.Minute)
+				e.stop()
+				if (leftOut >= 40) != test.isLimited {
+					t.Errorf("%d lines are left out", leftOut)
+				}
+			})
+			text := log.String()
+			if n := strings.Count(text, "\n"); n > test.lines+2 || (n == 0) != (test.lines == 0) || !strings.Contains(text, test.says) {
+				t.Errorf("%d lines, want %d and %q:\n%s", n, test.lines, test.says, text)
+			}
+		})
+	}
+}
+
+func captureLog(t *testing.T) *leak.Log {
+	t.Helper()
+	t.Cleanup(klog.CaptureState().Restore)
+	log := &leak.Log{}
+	klog.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(log))))
+	return log
 }

@@ -68,13 +68,9 @@ func (e *env) Subscribe(fn func(volume.ServiceAccount, volume.Ref)) {
 	})
 }
 
-// await reads ref until it is synced, as a publish does: again after each call of the subscriber. When ctx ends, it returns the error of
-// the last read.
-func (e *env) await(ctx context.Context, ref volume.Ref) (*volume.Object, error) {
-	return e.awaitFor(ctx, volume.Pod{}, ref)
-}
-
-func (e *env) awaitFor(ctx context.Context, pod volume.Pod, ref volume.Ref) (*volume.Object, error) {
+// await reads ref for a pod until it is synced, as a publish does: again after each call of the subscriber. When ctx ends, it returns the error
+// of the last read.
+func (e *env) await(ctx context.Context, pod volume.Pod, ref volume.Ref) (*volume.Object, error) {
 	for {
 		e.mu.Lock()
 		changed := e.changed
@@ -89,6 +85,13 @@ func (e *env) awaitFor(ctx context.Context, pod volume.Pod, ref volume.Ref) (*vo
 			return e.Manager.GetObject(pod, ref)
 		}
 	}
+}
+
+// soon is await for ten seconds.
+func (e *env) soon(pod volume.Pod, ref volume.Ref) (*volume.Object, error) {
+	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Second)
+	defer cancel()
+	return e.await(ctx, pod, ref)
 }
 
 // inBubble runs test in a synctest bubble with a running manager that watches.
@@ -110,8 +113,14 @@ func inBubbleWith(t *testing.T, opts Options, test func(t *testing.T, e *env)) {
 // inEachBubble is like inBubble, as a subtest for each change detection.
 func inEachBubble(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
-	inBubbles(t, Options{}, []ChangeDetection{Watch, Cache, Get}, test)
+	inBubbles(t, Options{}, all, test)
 }
+
+// all are the change detections, and polls those without a watch.
+var (
+	all   = []ChangeDetection{Watch, Cache, Get}
+	polls = all[1:]
+)
 
 func inBubbles(t *testing.T, opts Options, detections []ChangeDetection, test func(t *testing.T, e *env)) {
 	t.Helper()
@@ -127,9 +136,6 @@ func newEnv(t *testing.T, opts Options) *env {
 	own := e.api.client() // a client takes long to make with the race detector
 	opts.Client, opts.Requests, opts.Nodes = own, e.api.paced, own.Nodes()
 	opts.ResyncInterval, opts.NodeName = testResync, testNode
-	if opts.Accounts {
-		opts.Client, e.api.hasTokens = e.api.clientOfPods(), true
-	}
 	m, err := New(opts)
 	must(t, err)
 	e.Manager = m
@@ -161,12 +167,9 @@ func (e *env) changes(ref volume.Ref) int {
 	return n
 }
 
-// wantGet reads ref and checks the version and the value of key "k".
 func (e *env) wantGet(ref volume.Ref, version volume.Version, value string) {
 	e.t.Helper()
-	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Second)
-	defer cancel()
-	obj, err := e.await(ctx, ref)
+	obj, err := e.soon(volume.Pod{}, ref)
 	if err != nil {
 		e.t.Fatalf("GetObject(%s): %v", ref, err)
 	}
@@ -177,9 +180,7 @@ func (e *env) wantGet(ref volume.Ref, version volume.Version, value string) {
 
 func (e *env) wantNotFound(ref volume.Ref) {
 	e.t.Helper()
-	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Second)
-	defer cancel()
-	if obj, err := e.await(ctx, ref); !apierrors.IsNotFound(err) {
+	if obj, err := e.soon(volume.Pod{}, ref); !apierrors.IsNotFound(err) {
 		e.t.Errorf("GetObject(%s): got %v, %v, want NotFound", ref, obj, err)
 	}
 }
@@ -191,7 +192,6 @@ func (e *env) wantGetErr(ref volume.Ref, want error) {
 	}
 }
 
-// item returns the manager's item of ref.
 func (e *env) item(ref volume.Ref) *item { return e.find(volume.Pod{}, ref) }
 
 // wantWatches waits until everything is idle, and counts the open watches of ref. With a change detection other than Watch there must be
@@ -253,7 +253,6 @@ func configMap(name, value string) *corev1.ConfigMap {
 	}
 }
 
-// objectOf returns what the manager makes of an object of the API.
 func objectOf(t *testing.T, obj runtime.Object) *volume.Object {
 	t.Helper()
 	converted, err := convert(obj)
@@ -261,7 +260,6 @@ func objectOf(t *testing.T, obj runtime.Object) *volume.Object {
 	return converted
 }
 
-// must fails the test at once with an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -1,12 +1,13 @@
 package manager
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,68 +43,29 @@ func TestRequestSelectsOneObjectAndAsksForThePresent(t *testing.T) {
 	})
 }
 
+// TestReadErrors: a read says why nothing is known. A subscriber is notified of a refusal, because the state may never come. Other failures
+// pass and are not reported.
 func TestReadErrors(t *testing.T) {
 	ref := secretRef("a")
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("no"))
-	fail := func(err error) func(*env) {
-		return func(e *env) {
-			e.refuseAll(err)
-			e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		}
-	}
-	for _, tc := range []struct {
-		name  string
-		do    func(e *env)
-		check func(error) bool
-		text  string
-	}{
-		{"not registered", func(*env) {}, is(ErrNotRegistered), `object "ns"/"a" not registered`},
-		{"absent", func(e *env) { e.RegisterPod(pod("p"), "v", []volume.Ref{ref}) }, apierrors.IsNotFound, `secrets "a" not found`},
-		{"forbidden", fail(forbidden), apierrors.IsForbidden, `Secret "ns/a": not synced with the API server yet: secrets "a" is forbidden: no`},
-		{"forbidden is not synced", fail(forbidden), is(ErrNotSynced), ""},
-		{"out of reach", fail(syscall.ECONNREFUSED), is(syscall.ECONNREFUSED), "connection refused"},
-		{"connection broken", fail(syscall.ECONNRESET), is(syscall.ECONNRESET), "connection reset"},
-		{"out of reach is not synced", fail(syscall.ECONNREFUSED), is(ErrNotSynced), ""},
-		{"out of reach is not forbidden", fail(syscall.ECONNREFUSED), not(apierrors.IsForbidden), ""},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			inEachBubble(t, func(t *testing.T, e *env) {
-				tc.do(e)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				_, err := e.await(ctx, ref)
-				if !tc.check(err) || !strings.Contains(err.Error(), tc.text) {
-					t.Errorf("got %v, want it to contain %q", err, tc.text)
-				}
-				if never := ctx.Err() != nil; never != errors.Is(err, ErrNotSynced) {
-					t.Errorf("it never synced: %v, error %v", never, err)
-				}
-			})
-		})
-	}
-}
-
-// TestARefusalIsTold: after a failed read, a subscriber is notified of a refusal, because the state may never come. Other failures pass and
-// are not reported.
-func TestARefusalIsTold(t *testing.T) {
-	ref := secretRef("a")
 	for _, tc := range []struct {
 		name     string
 		err      error
+		check    func(error) bool
+		text     string
 		reported bool
 	}{
-		{"forbidden", apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("no")), true},
-		{"unauthorized", apierrors.NewUnauthorized("no"), true},
-		{"out of reach", syscall.ECONNREFUSED, false},
-		{"overloaded", apierrors.NewTooManyRequests("no", 0), false},
+		{"forbidden", forbidden, apierrors.IsForbidden, `Secret "ns/a": not synced with the API server yet: secrets "a" is forbidden: no`, true},
+		{"unauthorized", apierrors.NewUnauthorized("no"), is(ErrNotSynced), "", true},
+		{"out of reach", syscall.ECONNREFUSED, is(syscall.ECONNREFUSED), "connection refused", false},
+		{"connection broken", syscall.ECONNRESET, is(syscall.ECONNRESET), "connection reset", false},
+		{"overloaded", apierrors.NewTooManyRequests("no", 0), is(ErrNotSynced), "", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inEachBubble(t, func(t *testing.T, e *env) {
 				gate := make(chan struct{})
-				e.api.set(func() {
-					e.api.hold = func(apiRequest) <-chan struct{} { return gate }
-					e.api.refuse = func(apiRequest) error { return tc.err }
-				})
+				e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return gate } })
+				e.refuseAll(tc.err)
 				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
 				e.wantGetErr(ref, ErrNotSynced)
 				close(gate)
@@ -111,13 +73,228 @@ func TestARefusalIsTold(t *testing.T) {
 				if n := e.changes(ref); (n > 0) != tc.reported {
 					t.Errorf("heard %d times", n)
 				}
+				_, err := e.soon(pod("p"), ref)
+				if !tc.check(err) || !errors.Is(err, ErrNotSynced) || !strings.Contains(err.Error(), tc.text) {
+					t.Errorf("got %v, want it to contain %q", err, tc.text)
+				}
+				if apierrors.IsForbidden(err) != (tc.name == "forbidden") {
+					t.Errorf("got %v", err)
+				}
 			})
 		})
 	}
 }
 
+func TestUnknownObjects(t *testing.T) {
+	inEachBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		if _, err := e.GetObject(ref); !errors.Is(err, ErrNotRegistered) || err.Error() != `object "ns"/"a" not registered` {
+			t.Errorf("not registered: %v", err)
+		}
+		if _, err := e.read(pod("p"), "v", ref); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), `secrets "a" not found`) {
+			t.Errorf("absent: %v", err)
+		}
+	})
+}
+
 func is(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
 
-func not(check func(error) bool) func(error) bool {
-	return func(err error) bool { return err != nil && !check(err) }
+func TestNewRefusesBadOptions(t *testing.T) {
+	api := newAPIServer(t)
+	client, paced := api.client(), api.paced
+	for _, tc := range []struct {
+		name, want string
+		opts       Options
+	}{
+		{"no client", "Client and Requests are required", Options{Requests: paced, ResyncInterval: time.Minute}},
+		{"no requests", "Client and Requests are required", Options{Client: client, ResyncInterval: time.Minute}},
+		{"no resync interval", "must be more than zero, not 0s", Options{Client: client, Requests: paced}},
+		{"no such change detection", `ChangeDetection "watch" is none of Watch, Cache and Get`, Options{Client: client, Requests: paced, ResyncInterval: time.Minute, ChangeDetection: "watch"}},
+		{"no node for its TTL", "Nodes and NodeName are required", Options{Client: client, Requests: paced, ResyncInterval: time.Minute, ChangeDetection: Cache}},
+		{"negative resync interval", "must be more than zero, not -1s", Options{Client: client, Requests: paced, ResyncInterval: -time.Second}},
+	} {
+		if _, err := New(tc.opts); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: got %v, want it to contain %q", tc.name, err, tc.want)
+		}
+	}
+}
+
+func TestNothingRunsAfterRun(t *testing.T) {
+	inEachBubble(t, func(t *testing.T, e *env) {
+		known, unsynced, late := secretRef("known"), secretRef("unsynced"), secretRef("late")
+		never := make(chan struct{})
+		e.api.set(func() {
+			e.api.hold = func(r apiRequest) <-chan struct{} {
+				if r.ref == unsynced {
+					return never
+				}
+				return nil
+			}
+		})
+		e.api.put(secret("known", "1"))
+		e.RegisterPod(pod("p"), "v", []volume.Ref{known, unsynced})
+		e.readFor(testResync, []volume.Ref{known, unsynced})
+		start := time.Now()
+		e.stop()
+		if took := time.Since(start); took != 0 {
+			t.Errorf("Run took %v to end", took)
+		}
+		before := len(e.api.seen)
+		e.RegisterPod(pod("q"), "v", []volume.Ref{late})
+		for _, ref := range []volume.Ref{known, unsynced, late} {
+			if _, err := e.GetObject(ref); !errors.Is(err, ErrNotSynced) || !errors.Is(err, errShutdown) {
+				t.Errorf("%s: GetObject: %v, want that the manager has shut down", ref, err)
+			}
+		}
+		after(time.Hour)
+		if n := len(e.api.seen) - before; n > 0 {
+			t.Errorf("%d requests after Run: %v", n, e.api.seen[before:])
+		}
+		e.UnregisterPod(pod("q"), "v")
+		e.wantGetErr(late, ErrNotRegistered)
+	})
+}
+
+func (e *env) status() ObjectStatus {
+	e.t.Helper()
+	synctest.Wait()
+	all := slices.Collect(e.Objects)
+	if len(all) != 1 {
+		e.t.Fatalf("%d objects, want 1", len(all))
+	}
+	return all[0]
+}
+
+func (e *env) wantStatus(state ObjectState, version volume.Version, proven time.Duration, followed bool) {
+	e.t.Helper()
+	got := e.status()
+	age := time.Since(got.LastConfirmed)
+	if got.State != state || got.Version != version || age != proven || got.Watched != followed {
+		e.t.Errorf("got %s, %v, proven %s ago, followed %t, want %s, %v, %s, %t",
+			got.State, got.Version, age, got.Watched, state, version, proven, followed)
+	}
+	if (got.Err != nil) != (state == Unknown || state == Denied) {
+		e.t.Errorf("a %s object has the error %v", got.State, got.Err)
+	}
+}
+
+// TestObjects: an event, a bookmark or a state proves an object current. Time or an open watch alone do not.
+func TestObjects(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref, none := secretRef("a"), volume.Version{}
+		e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return make(chan struct{}) } })
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		const unanswered = answerTime + time.Second
+		after(unanswered)
+		if got := e.status(); got.State != Unknown || !got.LastConfirmed.IsZero() || time.Since(got.Since) != unanswered || !errors.Is(got.Err, ErrNotSynced) || !got.Watched {
+			t.Errorf("before the first answer: %+v", got)
+		}
+		e.api.set(func() { e.api.hold = nil })
+		after(answerTime + maxPause) // the request in flight stays silent
+		e.wantNotFound(ref)
+		before := time.Since(e.status().LastConfirmed)
+		e.wantStatus(Absent, none, before, true)
+
+		v := e.api.put(secret("a", "1"))
+		e.wantStatus(Present, v, 0, true)
+		after(bookmarkInterval - time.Second)
+		e.wantStatus(Present, v, bookmarkInterval-time.Second, true)
+		after(time.Second)
+		e.wantStatus(Present, v, 0, true)
+
+		e.api.set(func() { e.api.lost = true })
+		e.api.closeWatches()
+		after(2 * time.Minute) // the next watch continues from there, and brings nothing
+		e.wantStatus(Present, v, 2*time.Minute, true)
+
+		forbidden := apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("no"))
+		e.api.set(func() { e.api.lost, e.api.refuse = false, func(apiRequest) error { return forbidden } })
+		e.api.closeWatches()
+		after(denialTime + 2*maxPause)
+		e.wantStatus(Denied, v, 2*time.Minute+denialTime+2*maxPause, true)
+	})
+}
+
+// TestAQuietWatchIsNotStale: with a server that sends no bookmarks, an object that doesn't change stays unproven, and isn't stale while its
+// watches can be opened.
+func TestAQuietWatchIsNotStale(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.api.set(func() { e.api.lost = true })
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		e.wantNotFound(ref)
+		longest := time.Duration(0)
+		for range 300 {
+			e.readFor(time.Minute, []volume.Ref{ref})
+			s := e.status()
+			if longest = max(longest, time.Since(s.LastConfirmed)); s.Stale || !s.Watched {
+				t.Fatalf("proven %s ago: %+v", time.Since(s.LastConfirmed), s)
+			}
+		}
+		if longest < 20*time.Minute {
+			t.Errorf("never unproven for more than %s", longest)
+		}
+		if n := len(e.api.requests(ref)); n < 5 {
+			t.Errorf("the watch was opened %d times", n)
+		}
+	})
+}
+
+// TestOnlyOneWatchIsRefused: when an account's requests are refused, an object whose watch works is not stale, and one whose watch has to
+// be opened is.
+func TestOnlyOneWatchIsRefused(t *testing.T) {
+	inBubbleWith(t, Options{ChangeDetection: Watch, Accounts: true}, func(t *testing.T, e *env) {
+		works, opens, reader := secretRef("works"), secretRef("opens"), podOf("p", "a")
+		wantStale := func(when string, ref volume.Ref, want bool) {
+			t.Helper()
+			synctest.Wait()
+			for s := range e.Objects {
+				if s.Ref == ref && (s.Stale != want || !s.Watched) {
+					t.Errorf("%s: %+v, want stale %t", when, s, want)
+				}
+			}
+		}
+		e.RegisterPod(reader, "v", []volume.Ref{works})
+		wantStale("as soon as the watch is open", works, false)
+		after(workingTime)
+		wantStale("when it has lasted", works, false)
+		e.refuseAll(errUnauthorized)
+		e.RegisterPod(reader, "w", []volume.Ref{opens})
+		after(time.Minute)
+		wantStale("while the token is refused", works, false)
+		wantStale("while the token is refused", opens, true)
+	})
+}
+
+// TestAWatchThatIsCutIsStale: if each watch is cut as soon as it is open, for example by a proxy, the object is stale.
+func TestAWatchThatIsCutIsStale(t *testing.T) {
+	for name, test := range map[string]struct {
+		after time.Duration
+		event bool
+		stale bool
+	}{
+		"just before it counts as working": {after: workingTime - 1, stale: true},
+		"as soon as it counts as working":  {after: workingTime},
+		"early, after an event":            {after: workingTime - 1, event: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *env) {
+				ref := secretRef("a")
+				e.api.put(secret("a", "1"))
+				e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+				synctest.Wait()
+				if test.event {
+					e.api.put(secret("a", "2"))
+				}
+				after(test.after)
+				if s := e.status(); s.Stale || !s.Watched {
+					t.Errorf("before the watch ends: %+v", s)
+				}
+				e.api.closeWatches()
+				if s := e.status(); s.Stale != test.stale || !s.Watched {
+					t.Errorf("when the watch has ended: %+v, want stale %t", s, test.stale)
+				}
+			})
+		})
+	}
 }

@@ -4,20 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
-
-// inPollBubble is like inBubble, as a subtest for each change detection that polls.
-func inPollBubble(t *testing.T, test func(t *testing.T, e *env)) {
-	t.Helper()
-	inBubbles(t, Options{}, []ChangeDetection{Cache, Get}, test)
-}
 
 // refresh refreshes ref and waits until everything is idle.
 func (e *env) refresh(ref volume.Ref) {
@@ -60,7 +58,6 @@ func (e *env) wantAsked(ref volume.Ref, want ...string) {
 	}
 }
 
-// maxAge is how long Cache keeps an answer.
 const maxAge = defaultTTL + time.Second
 
 // TestWhatIsAsked checks which requests a second read sends.
@@ -91,7 +88,7 @@ func TestWhatIsAsked(t *testing.T) {
 		}, []string{"0", "", ""}, []string{"", ""}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			inPollBubble(t, func(t *testing.T, e *env) {
+			inBubbles(t, Options{}, polls, func(t *testing.T, e *env) {
 				e.api.put(secret("a", "1"))
 				e.known(ref)
 				tc.between(e)
@@ -110,16 +107,16 @@ func TestWhatIsAsked(t *testing.T) {
 func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
 	ref := secretRef("a")
 	for _, tc := range []struct {
-		name       string
-		register   func(e *env)
-		cache, get bool // whether reads wait
+		name, pod, volumeID string
+		ref                 volume.Ref
+		cache, get          bool // whether reads wait
 	}{
-		{"another pod", func(e *env) { e.RegisterPod(pod("second"), "v", []volume.Ref{ref}) }, true, true},
-		{"another volume of the pod", func(e *env) { e.RegisterPod(pod("first"), "w", []volume.Ref{ref}) }, false, true},
-		{"another object", func(e *env) { e.RegisterPod(pod("second"), "v", []volume.Ref{secretRef("b")}) }, false, false},
+		{"another pod", "second", "v", ref, true, true},
+		{"another volume of the pod", "first", "w", ref, false, true},
+		{"another object", "second", "v", secretRef("b"), false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			inPollBubble(t, func(t *testing.T, e *env) {
+			inBubbles(t, Options{}, polls, func(t *testing.T, e *env) {
 				old := e.api.put(secret("a", "old"))
 				e.known(ref)
 				after(maxAge)
@@ -129,22 +126,15 @@ func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
 				before := len(e.api.requests(ref))
 				held := make(chan struct{})
 				e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return held } })
-				tc.register(e)
-				waits := tc.cache
-				if e.detection == Get {
-					waits = tc.get
-				}
-				if !waits {
+				e.RegisterPod(pod(tc.pod), tc.volumeID, []volume.Ref{tc.ref})
+				if waits := map[ChangeDetection]bool{Cache: tc.cache, Get: tc.get}[e.detection]; !waits {
 					e.wantKnown(ref, old, "old")
 					close(gate)
 					close(held)
 					synctest.Wait()
 					return
 				}
-				e.reader = pod("second")
-				if tc.cache != tc.get { // it is the same pod
-					e.reader = pod("first")
-				}
+				e.reader = pod(tc.pod)
 				e.wantGetErr(ref, ErrNotSynced)
 				// The answer in flight does not count for this pod, but the next one does.
 				close(gate)
@@ -168,7 +158,7 @@ func TestARegistrationWantsAnAnswerOfItsOwn(t *testing.T) {
 
 // TestNewPodsDontStarveEachOther: a request in flight still serves those who wait for it, however many pods come meanwhile.
 func TestNewPodsDontStarveEachOther(t *testing.T) {
-	inPollBubble(t, func(t *testing.T, e *env) {
+	inBubbles(t, Options{}, polls, func(t *testing.T, e *env) {
 		ref := secretRef("a")
 		v := e.api.put(secret("a", "1"))
 		e.api.set(func() {
@@ -191,6 +181,109 @@ func TestNewPodsDontStarveEachOther(t *testing.T) {
 		}
 		if n := len(e.api.requests(ref)); n > 25 {
 			t.Errorf("%d requests", n)
+		}
+	})
+}
+
+// TestAFailureIsNoAnswerForANewPod: what was known before a registration is not returned after it. A Refresh ends no pause.
+func TestAFailureIsNoAnswerForANewPod(t *testing.T) {
+	inBubbles(t, Options{}, polls, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := e.api.put(secret("a", "1"))
+		e.known(ref)
+		e.refuseAll(syscall.ECONNREFUSED)
+		e.RegisterPod(pod("second"), "v", []volume.Ref{ref})
+		e.reader = pod("second")
+		before := len(e.api.requests(ref))
+		for range 5 {
+			e.wantGetErr(ref, ErrNotSynced)
+			synctest.Wait()
+		}
+		e.wantGetErr(ref, syscall.ECONNREFUSED)
+		if n := e.changes(ref); n != 0 {
+			t.Errorf("heard of %d changes of a failure that may pass", n)
+		}
+		e.refuseAll(apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("no")))
+		e.refresh(ref)
+		after(maxOwnPause)
+		if n := e.changes(ref); n < 1 {
+			t.Error("heard nothing of a refusal")
+		}
+		for range 5 {
+			if _, err := e.GetObject(ref); !apierrors.IsForbidden(err) {
+				t.Errorf("GetObject: %v, want Forbidden", err)
+			}
+			synctest.Wait()
+		}
+		if n := len(e.api.requests(ref)) - before; n < 2 || n > 8 {
+			t.Errorf("sent %d requests, want one for the first read and some with pauses", n)
+		}
+		e.refuseAll(nil)
+		after(maxOwnPause)
+		e.wantKnown(ref, v, "1")
+	})
+}
+
+func node(ttl string) *corev1.Node {
+	return &corev1.Node{
+		TypeMeta:   metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
+		ObjectMeta: metav1.ObjectMeta{Name: testNode, Annotations: map[string]string{corev1.ObjectTTLAnnotationKey: ttl}},
+	}
+}
+
+func TestTTLOf(t *testing.T) {
+	for ttl, want := range map[string]time.Duration{
+		"0": 0, "1": time.Second, "300": 5 * time.Minute, "2147483647": 2147483647 * time.Second,
+		"": time.Minute, "-1": time.Minute, "1m": time.Minute, "1.5": time.Minute, " 1": time.Minute,
+		"2147483648": time.Minute, "99999999999999999999": time.Minute,
+	} {
+		if got := ttlOf(node(ttl)); got != want {
+			t.Errorf("%q: got %v, want %v", ttl, got, want)
+		}
+	}
+	if got := ttlOf(&corev1.Node{}); got != time.Minute {
+		t.Errorf("no annotation: got %v, want 1m", got)
+	}
+}
+
+// TestTheNodeSaysHowLong: the annotation is known, changes, and becomes unknown.
+func TestTheNodeSaysHowLong(t *testing.T) {
+	inBubbleWith(t, Options{ChangeDetection: Cache}, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		e.api.put(secret("a", "1"))
+		e.api.put(node("10"))
+		e.known(ref)
+		e.wantAsked(nodeRef) // nothing that is kept has been requested yet
+		asks := func(age time.Duration) bool {
+			t.Helper()
+			e.refresh(ref)
+			after(maxAge)
+			e.refresh(ref) // of the last moment
+			before := len(e.api.requests(ref))
+			after(age)
+			e.refresh(ref)
+			return len(e.api.requests(ref)) > before
+		}
+		for _, step := range []struct {
+			name   string
+			change func()
+			ttl    time.Duration
+		}{
+			{"at first", func() {}, 10 * time.Second},
+			{"changed", func() { e.api.put(node("20")) }, 20 * time.Second},
+			{"not known any more", func() {
+				e.refuse(apierrors.NewInternalError(errors.New("unplugged")), func(r apiRequest) bool { return r.ref == nodeRef })
+			}, 20 * time.Second},
+			{"zero", func() {
+				e.refuseAll(nil)
+				e.api.put(node("0"))
+			}, 0},
+			{"bad", func() { e.api.put(node("soon")) }, time.Minute},
+		} {
+			step.change()
+			if step.ttl > 0 && asks(step.ttl-1) || !asks(step.ttl) {
+				t.Errorf("%s: the TTL is not %s", step.name, step.ttl)
+			}
 		}
 	})
 }

@@ -24,11 +24,7 @@ const (
 // TestWatchesThatBreakTogetherReconnectApart counts how many of many watches are opened again at the same moment.
 func TestWatchesThatBreakTogetherReconnectApart(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
-		const objects = 100
-		var refs []volume.Ref
-		for i := range objects {
-			refs = append(refs, secretRef(fmt.Sprint("s", i)))
-		}
+		refs := hundred()
 		e.RegisterPod(pod("p"), "v", refs)
 		after(2 * time.Second)
 		before := time.Now()
@@ -47,8 +43,8 @@ func TestWatchesThatBreakTogetherReconnectApart(t *testing.T) {
 			t.Errorf("watches were opened again after less than %v", reflectorPause)
 		}
 		after(reflectorPause + 10*time.Millisecond)
-		if n := moments(); n < objects/2 {
-			t.Errorf("%d watches were opened again at only %d moments", objects, n)
+		if n := moments(); n < len(refs)/2 {
+			t.Errorf("%d watches were opened again at only %d moments", len(refs), n)
 		}
 		for _, ref := range refs {
 			e.wantWatches(ref, 1)
@@ -140,7 +136,6 @@ func TestRequestsWhileAllFail(t *testing.T) {
 	}
 }
 
-// rewatches counts the watches that were opened again.
 type rewatches struct{ count atomic.Int64 }
 
 func (r *rewatches) Rewatched(volume.Kind) { r.count.Add(1) }
