@@ -3,9 +3,9 @@ package apiclient
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -18,47 +18,14 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// server answers every request with an object, or with an API error, and keeps the last request and its body.
-type server struct {
-	answer runtime.Object
-	err    *apierrors.StatusError
-	last   *http.Request
-	body   string
-	sent   int
-}
+type transport func(*http.Request) (*http.Response, error)
 
-func (s *server) RoundTrip(req *http.Request) (*http.Response, error) {
-	s.last, s.body = req, ""
-	s.sent++
-	if req.Body != nil {
-		text, err := io.ReadAll(req.Body)
-		if err != nil {
-			return nil, err
-		}
-		s.body = string(text)
-	}
-	header := http.Header{"Content-Type": {runtime.ContentTypeJSON}}
-	code, answer := http.StatusOK, s.answer
-	if s.err != nil {
-		code, answer = int(s.err.ErrStatus.Code), &s.err.ErrStatus
-		if seconds, ok := apierrors.SuggestsClientDelay(s.err); ok {
-			header.Set("Retry-After", strconv.Itoa(seconds))
-		}
-	}
-	text, err := json.Marshal(answer)
-	if err != nil {
-		return nil, err
-	}
-	return &http.Response{
-		StatusCode: code, Header: header,
-		Body: io.NopCloser(bytes.NewReader(text)),
-	}, nil
-}
+func (send transport) RoundTrip(req *http.Request) (*http.Response, error) { return send(req) }
 
-func newClient(t *testing.T, s *server, contentType string) *Client {
+func newClient(t *testing.T, contentType string, send transport) *Client {
 	t.Helper()
 	config := &rest.Config{Host: "http://api.test", ContentConfig: rest.ContentConfig{ContentType: contentType}}
-	c, err := New(config, &http.Client{Transport: s})
+	c, err := New(config, &http.Client{Transport: send})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,13 +34,16 @@ func newClient(t *testing.T, s *server, contentType string) *Client {
 
 // TestBodiesAreProtobuf if the configuration says so.
 func TestBodiesAreProtobuf(t *testing.T) {
-	s := &server{answer: &corev1.Event{}}
-	c := newClient(t, s, runtime.ContentTypeProtobuf)
-	if _, err := c.Events("ns").Create(t.Context(), &corev1.Event{}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.HasPrefix(s.body, "k8s\x00") || s.last.Header.Get("Content-Type") != runtime.ContentTypeProtobuf {
-		t.Errorf("sent %q as %s", s.body, s.last.Header.Get("Content-Type"))
+	errSent := errors.New("it was sent")
+	c := newClient(t, runtime.ContentTypeProtobuf, func(req *http.Request) (*http.Response, error) {
+		body, err := io.ReadAll(req.Body)
+		if form := req.Header.Get("Content-Type"); !bytes.HasPrefix(body, []byte("k8s\x00")) || form != runtime.ContentTypeProtobuf {
+			t.Errorf("sent %q as %s", body, form)
+		}
+		return nil, errors.Join(err, errSent)
+	})
+	if _, err := c.Events("ns").Create(t.Context(), &corev1.Event{}, metav1.CreateOptions{}); !errors.Is(err, errSent) {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -85,8 +55,13 @@ func TestNewRefusesABadConfiguration(t *testing.T) {
 
 // A review, or a read of a pod, is sent once. The caller obeys the delay that the API server asks for.
 func TestSentOnce(t *testing.T) {
-	s := &server{err: apierrors.NewTooManyRequests("busy", 1)}
-	c := newClient(t, s, runtime.ContentTypeJSON)
+	sent := 0
+	c := newClient(t, runtime.ContentTypeJSON, func(*http.Request) (*http.Response, error) {
+		sent++
+		text, err := json.Marshal(apierrors.NewTooManyRequests("busy", 1).ErrStatus)
+		header := http.Header{"Content-Type": {runtime.ContentTypeJSON}, "Retry-After": {"1"}}
+		return &http.Response{StatusCode: http.StatusTooManyRequests, Header: header, Body: io.NopCloser(bytes.NewReader(text))}, err
+	})
 	_, aboutSelf := c.SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	_, about := c.SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{}, metav1.CreateOptions{})
 	_, own := c.SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{}, metav1.CreateOptions{})
@@ -96,7 +71,7 @@ func TestSentOnce(t *testing.T) {
 			t.Errorf("got %v, want an error that asks for a second", err)
 		}
 	}
-	if s.sent != 4 {
-		t.Errorf("%d requests, want four", s.sent)
+	if sent != 4 {
+		t.Errorf("%d requests, want four", sent)
 	}
 }

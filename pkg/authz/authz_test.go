@@ -4,15 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -96,7 +102,6 @@ func reviews() map[string]review {
 	}
 }
 
-// check asks whether shop/web may watch an object.
 func (r *review) check(t *testing.T, name string, ask Ask, ref volume.Ref) {
 	t.Helper()
 	got, err := ask(t.Context(), web.Account(), ref, "watch", volume.Token{})
@@ -112,10 +117,160 @@ func (r *review) check(t *testing.T, name string, ask Ask, ref volume.Ref) {
 // after waits on the bubble's clock.
 func after(d time.Duration) { <-time.After(d) }
 
-// must fails the test at once with an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func podOf(uid types.UID) volume.Pod {
+	return volume.Pod{Namespace: "shop", Name: string(uid), UID: uid, ServiceAccount: "web"}
+}
+
+func goodFor(secret string, d time.Duration) volume.Token {
+	return volume.NewToken(secret, time.Now().Add(d))
+}
+
+// wantTokens compares the tokens with which requests of shop/web are tried, in order.
+func wantTokens(t *testing.T, tokens *Tokens, want ...string) {
+	t.Helper()
+	got := tokens.take(web.Account())
+	if len(got) != len(want) {
+		t.Fatalf("%d tokens, want %q", len(got), want)
+	}
+	for i, token := range got {
+		if token.Reveal() != want[i] {
+			t.Errorf("token %d is %q, want %q", i, token.Reveal(), want[i])
+		}
+	}
+	if err := tokens.Ready(web.Account()); errors.Is(err, ErrNoToken) != (len(want) == 0) {
+		t.Errorf("Ready: %v with %d tokens", err, len(want))
+	}
+}
+
+// A pod's token is replaced by its next one, exists as long as one of its volumes, and is not used for another account.
+func TestTokens(t *testing.T) {
+	tokens := &Tokens{}
+	wantTokens(t, tokens)
+	tokens.Drop(podOf("a"), "v1")
+	if tokens.Put(podOf("z"), "v0", volume.Token{}) {
+		t.Error("a pod without a token has the first one")
+	}
+	tokens.Drop(podOf("z"), "v0")
+	if !tokens.Put(podOf("a"), "v1", goodFor("a1", time.Hour)) {
+		t.Error("the first token is not told to be")
+	}
+	if tokens.Put(podOf("a"), "v2", goodFor("a2", time.Hour)) || tokens.Put(podOf("b"), "v3", goodFor("b1", 2*time.Hour)) {
+		t.Error("another token is told to be the first")
+	}
+	wantTokens(t, tokens, "b1", "a2")
+	other := podOf("c")
+	other.ServiceAccount = "other"
+	if !tokens.Put(other, "v4", goodFor("c1", 3*time.Hour)) {
+		t.Error("the first token of another account is not told to be")
+	}
+	wantTokens(t, tokens, "b1", "a2")
+	tokens.Drop(podOf("a"), "v1")
+	tokens.Drop(podOf("a"), "none")
+	wantTokens(t, tokens, "b1", "a2")
+	tokens.Drop(podOf("a"), "v2")
+	tokens.Drop(podOf("a"), "v2")
+	wantTokens(t, tokens, "b1")
+	tokens.Drop(podOf("b"), "v3")
+	wantTokens(t, tokens)
+	tokens.Drop(other, "v4")
+	if len(tokens.accounts) > 0 {
+		t.Errorf("%d accounts are left", len(tokens.accounts))
+	}
+}
+
+// A rejected token is tried last, until its pod has a new one.
+func TestRejectedTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tokens := &Tokens{}
+		a, b := goodFor("a1", 3*time.Hour), goodFor("b1", 2*time.Hour)
+		tokens.Put(podOf("a"), "v", a)
+		tokens.Put(podOf("b"), "v", b)
+		wantTokens(t, tokens, "a1", "b1")
+		tokens.reject(web.Account(), a)
+		wantTokens(t, tokens, "b1", "a1")
+		after(time.Second)
+		tokens.reject(web.Account(), b)
+		wantTokens(t, tokens, "a1", "b1")
+		tokens.Put(podOf("a"), "v", a) // the same again
+		tokens.Put(podOf("b"), "v", goodFor("b2", time.Hour))
+		wantTokens(t, tokens, "b2", "a1")
+		tokens.reject(web.Account(), b) // its pod has another one now
+		wantTokens(t, tokens, "b2", "a1")
+		tokens.reject(volume.ServiceAccount{Namespace: "shop", Name: "none"}, b)
+	})
+}
+
+// An expired token is tried after all others that were not rejected, and is useless once it is rejected. The node's clock may be ahead, so
+// it is tried once.
+func TestTokensExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tokens := &Tokens{}
+		a := goodFor("a1", time.Hour)
+		tokens.Put(podOf("a"), "v", a)
+		after(time.Hour)
+		wantTokens(t, tokens, "a1")
+		b := goodFor("b1", -2*time.Second)
+		if tokens.Put(podOf("b"), "v", b) {
+			t.Error("another token is told to be the first")
+		}
+		wantTokens(t, tokens, "a1", "b1")
+		tokens.reject(web.Account(), a)
+		wantTokens(t, tokens, "b1")
+		tokens.reject(web.Account(), b)
+		wantTokens(t, tokens)
+		if !tokens.Put(podOf("a"), "v", goodFor("a2", time.Hour)) {
+			t.Error("the first token after all have expired is not told to be")
+		}
+		wantTokens(t, tokens, "a2")
+		if tokens.Put(podOf("b"), "v", b) { // the same again
+			t.Error("a token that is of no use is told to be the first")
+		}
+		wantTokens(t, tokens, "a2")
+	})
+}
+
+// TestNoTokenFollowsARedirect: the API server redirects each request to another server, which must never get a pod's token.
+func TestNoTokenFollowsARedirect(t *testing.T) {
+	for _, code := range []int{http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		t.Run(http.StatusText(code), func(t *testing.T) {
+			var stolen, asked atomic.Int32
+			thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if strings.Contains(r.Header.Get("Authorization"), "a1") {
+					stolen.Add(1)
+				}
+			}))
+			defer thief.Close()
+			api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				asked.Add(1)
+				http.Redirect(w, r, thief.URL+r.URL.Path, code)
+			}))
+			defer api.Close()
+			tokens, transport := &Tokens{}, &http.Transport{}
+			defer transport.CloseIdleConnections()
+			tokens.Put(podOf("a"), "v", goodFor("a1", time.Hour))
+			wrapped := tokens.Wrap(transport)
+			client, err := authorizationclient.NewForConfig(&rest.Config{Host: api.URL, QPS: -1, Transport: wrapped})
+			must(t, err)
+			if allowed, err := AskWith(client.SelfSubjectAccessReviews(), tokens)(t.Context(), web.Account(), ref("db"), "watch", volume.Token{}); allowed || err == nil {
+				t.Errorf("a review: allowed %t, %v", allowed, err)
+			}
+			get, err := http.NewRequestWithContext(As(t.Context(), web.Account()), http.MethodGet, api.URL+"/api/v1/namespaces/shop/secrets/db", http.NoBody)
+			must(t, err)
+			answer, err := (&http.Client{Transport: wrapped}).Do(get)
+			if err == nil {
+				_ = answer.Body.Close()
+				t.Errorf("a get: %s", answer.Status)
+			}
+			if stolen.Load() > 0 || asked.Load() != 2 {
+				t.Errorf("%d of %d requests took the token to another server", stolen.Load(), asked.Load())
+			}
+		})
 	}
 }

@@ -71,19 +71,20 @@ func (b *tracked) Close() error {
 	return nil
 }
 
-// overWire returns the client config for an API server that is reached through the tokens' transport.
-func overWire(tokens *Tokens, w *wire) *rest.Config {
-	return &rest.Config{
+// reviewsOver returns a client of the reviews of an API server that is reached through the tokens' transport.
+func reviewsOver(t *testing.T, tokens *Tokens, w *wire) authorizationclient.SelfSubjectAccessReviewInterface {
+	t.Helper()
+	client, err := authorizationclient.NewForConfig(&rest.Config{
 		Host: "http://api", QPS: -1, Transport: tokens.Wrap(w),
 		ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"},
-	}
+	})
+	must(t, err)
+	return client.SelfSubjectAccessReviews()
 }
 
 func askOver(t *testing.T, tokens *Tokens, w *wire) (bool, error) {
 	t.Helper()
-	client, err := authorizationclient.NewForConfig(overWire(tokens, w))
-	must(t, err)
-	allowed, err := AskWith(client.SelfSubjectAccessReviews(), tokens)(t.Context(), web.Account(), ref("db"), "watch", volume.Token{})
+	allowed, err := AskWith(reviewsOver(t, tokens, w), tokens)(t.Context(), web.Account(), ref("db"), "watch", volume.Token{})
 	if w.open != 0 {
 		t.Errorf("%d answers are not closed", w.open)
 	}
@@ -171,9 +172,7 @@ func TestNothingIsSentWithoutAToken(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	putThree(tokens)
-	client, err := authorizationclient.NewForConfig(overWire(tokens, w))
-	must(t, err)
-	if _, err := client.SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{}, metav1.CreateOptions{}); !errors.Is(err, errNobody) {
+	if _, err := reviewsOver(t, tokens, w).Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{}, metav1.CreateOptions{}); !errors.Is(err, errNobody) {
 		t.Errorf("got %v", err)
 	}
 	if len(w.tried) > 0 {
@@ -198,9 +197,7 @@ func TestAQuestionWithAToken(t *testing.T) {
 	} {
 		tokens, w := &Tokens{}, &wire{accepts: []string{"x1", "a1"}}
 		putThree(tokens)
-		client, err := authorizationclient.NewForConfig(overWire(tokens, w))
-		must(t, err)
-		_, err = AskWith(client.SelfSubjectAccessReviews(), tokens)(t.Context(), web.Account(), ref("db"), "get", goodFor(token, time.Hour))
+		_, err := AskWith(reviewsOver(t, tokens, w), tokens)(t.Context(), web.Account(), ref("db"), "get", goodFor(token, time.Hour))
 		if !is(err) || !slices.Equal(w.tried, []string{token}) {
 			t.Errorf("%q came: %v", w.tried, err)
 		}
@@ -266,9 +263,7 @@ func TestTokensAreNotLogged(t *testing.T) {
 		if name == "accepted" {
 			w.accepts = []string{token.Reveal()}
 		}
-		access, err := authorizationclient.NewForConfig(overWire(tokens, w))
-		must(t, err)
-		ask := AskWith(access.SelfSubjectAccessReviews(), tokens)
+		ask := AskWith(reviewsOver(t, tokens, w), tokens)
 		_, askErr := ask(ctx, web.Account(), ref("db"), "watch", volume.Token{})
 		_, proveErr := ask(ctx, web.Account(), ref("db"), "watch", token)
 		checkErr := tokens.Check(podOf("a"), token)

@@ -29,7 +29,6 @@ type testLog struct {
 	taken int
 }
 
-// take returns the lines since the last call.
 func (l *testLog) take() []string {
 	text := l.String()[l.taken:]
 	l.taken += len(text)

@@ -21,7 +21,6 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// newTest returns metrics of a state.
 func newTest(t *testing.T, volumes []publisher.VolumeStatus, objects iter.Seq[manager.ObjectStatus]) *Metrics {
 	t.Helper()
 	m := New(apiversion.Info{GitVersion: "v1.2.3", GitCommit: "abc", GoVersion: "go1"})
@@ -35,7 +34,6 @@ func newTest(t *testing.T, volumes []publisher.VolumeStatus, objects iter.Seq[ma
 	return m
 }
 
-// wantLines scrapes, and expects each of the lines.
 func (m *Metrics) wantLines(t *testing.T, lines ...string) {
 	t.Helper()
 	answer := httptest.NewRecorder()

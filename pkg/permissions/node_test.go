@@ -110,7 +110,6 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// wantProblem checks how the error of Ready begins, "" for none.
 func wantProblem(t *testing.T, c *Checker, want string) {
 	t.Helper()
 	if err := c.Ready(); (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {

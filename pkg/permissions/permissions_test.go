@@ -99,7 +99,6 @@ const (
 	lacks = "the plugin's account lacks rights in all namespaces that --identity=plugin needs: watch of secrets: grant them, or choose another identity"
 )
 
-// wantReady checks the error of Ready, "" for none, and the missing rights.
 func wantReady(t *testing.T, c *Checker, want string, missing ...string) {
 	t.Helper()
 	got := ""

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,19 +39,14 @@ func (s *podServer) get(ctx context.Context, pod volume.Pod) (*Spec, error) {
 		takes = 24 * time.Hour
 	}
 	s.mu.Unlock()
-	var err error
 	select {
 	case <-time.After(takes):
 	case <-ctx.Done():
-		err = ctx.Err()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inFlight--
-	if err == nil {
-		err = s.err
-	}
-	if err != nil {
+	if err := cmp.Or(ctx.Err(), s.err); err != nil {
 		return nil, err
 	}
 	return &Spec{Pod: pod}, nil
@@ -78,20 +74,25 @@ func (s *podServer) answer(err error, d time.Duration) {
 	<-time.After(d)
 }
 
-// run starts reads, and returns a function that ends them and waits for that.
-func run(t *testing.T, r *Reads) (end func()) {
+// withReads runs a test with fake time and a server, and starts reads with it. end ends them and waits for that; it may be called twice.
+func withReads(t *testing.T, s *podServer, test func(t *testing.T, r *Reads, end func())) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		r.Run(ctx)
-		close(done)
-	}()
-	synctest.Wait()
-	return func() {
-		cancel()
-		<-done
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := NewReads(s.get, s.note)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			r.Run(ctx)
+			close(done)
+		}()
+		synctest.Wait()
+		end := func() {
+			cancel()
+			<-done
+		}
+		defer end()
+		test(t, r, end)
+	})
 }
 
 // All volumes of a pod share one read of it, also if some of them don't know its account. A read is forgotten when all its volumes have the
@@ -109,7 +110,10 @@ func TestReadsAPodOnce(t *testing.T) {
 						t.Errorf("before Run: got %+v, %v", spec, err)
 					}
 				}
-				defer run(t, r)()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go r.Run(ctx)
+				synctest.Wait()
 				for i, pod := range []volume.Pod{testPod, without} {
 					if spec, err := r.Get(pod, fmt.Sprint(i), urgent); err != nil || spec == nil || spec.Name != testPod.Name {
 						t.Errorf("volume %d: got %+v, %v", i, spec, err)
@@ -143,10 +147,8 @@ func TestReadsRepeat(t *testing.T) {
 		"a proxy knows no URL": {false, proxy, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &podServer{err: test.err}
-				r := NewReads(s.get, s.note)
-				end := run(t, r)
+			s := &podServer{err: test.err}
+			withReads(t, s, func(t *testing.T, r *Reads, _ func()) {
 				_, _ = r.Get(testPod, "v", test.urgent)
 				<-time.After(10 * time.Minute)
 				if _, err := r.Get(testPod, "v", test.urgent); !errors.Is(err, test.err) {
@@ -168,7 +170,6 @@ func TestReadsRepeat(t *testing.T) {
 				if spec, err := r.Get(testPod, "v", test.urgent); err != nil || spec == nil {
 					t.Errorf("got %+v, %v", spec, err)
 				}
-				end()
 			})
 		})
 	}
@@ -185,10 +186,8 @@ func TestReadsWhenAPublishComes(t *testing.T) {
 		"busy":         {apierrors.NewTooManyRequests("later", 50), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &podServer{err: test.err}
-				r := NewReads(s.get, s.note)
-				defer run(t, r)()
+			s := &podServer{err: test.err}
+			withReads(t, s, func(t *testing.T, r *Reads, _ func()) {
 				_, _ = r.Get(testPod, "bound", false)
 				<-time.After(10 * time.Minute)
 				asked, _, _ := s.state()
@@ -216,10 +215,8 @@ func TestReadsWhenAPublishComes(t *testing.T) {
 
 // A pod that doesn't exist is an answer: its read is not repeated.
 func TestReadsOfNoPod(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &podServer{err: fmt.Errorf("read: %w", apierrors.NewNotFound(corev1.Resource("pods"), "web-0"))}
-		r := NewReads(s.get, s.note)
-		defer run(t, r)()
+	s := &podServer{err: fmt.Errorf("read: %w", apierrors.NewNotFound(corev1.Resource("pods"), "web-0"))}
+	withReads(t, s, func(t *testing.T, r *Reads, _ func()) {
 		_, _ = r.Get(testPod, "v", true)
 		<-time.After(time.Hour)
 		if asked, _, ended := s.state(); asked != 1 || ended != 1 {
@@ -238,9 +235,7 @@ func TestReadsForget(t *testing.T) {
 		"in a pause": {err: errors.New("connection refused")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := NewReads(s.get, s.note)
-				defer run(t, r)()
+			withReads(t, s, func(t *testing.T, r *Reads, _ func()) {
 				_, _ = r.Get(testPod, "a", false)
 				_, _ = r.Get(testPod, "b", false)
 				r.Forget("a")
@@ -263,10 +258,8 @@ func TestReadsForget(t *testing.T) {
 
 // Many pods are not read at the same time, because each may need megabytes; yet a publish of another pod waits for none of them. None is read after Run.
 func TestReadsAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &podServer{takes: time.Hour}
-		r := NewReads(s.get, s.note)
-		end := run(t, r)
+	s := &podServer{takes: time.Hour}
+	withReads(t, s, func(t *testing.T, r *Reads, end func()) {
 		get := func(from, n int, urgent bool) (inFlight int) {
 			for i := range n {
 				pod := volume.Pod{Namespace: "ns", Name: fmt.Sprint(from + i), UID: types.UID(fmt.Sprint(from + i))}

@@ -3,6 +3,8 @@ package pod
 import (
 	"encoding/json"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +15,6 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// parseSpec parses a pod's spec in YAML.
 func parseSpec(t *testing.T, text string) *corev1.PodSpec {
 	t.Helper()
 	var spec corev1.PodSpec
@@ -85,29 +86,17 @@ func TestVisit(t *testing.T) {
 	}
 	var got []Reference
 	VisitObjectRefs(parseSpec(t, everySort), field.NewPath("spec"), func(r Reference) { got = append(got, r) })
-	for i := range max(len(got), len(want)) {
-		switch {
-		case i >= len(got):
-			t.Errorf("not visited: %+v", want[i])
-		case i >= len(want):
-			t.Errorf("visited: %+v", got[i])
-		case !reflect.DeepEqual(got[i], want[i]):
-			t.Errorf("visit %d:\ngot  %+v\nwant %+v", i, got[i], want[i])
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("visited\n%+v\nwant\n%+v", got, want)
+	}
+	var refs []volume.Ref // each once
+	for _, r := range want {
+		if ref := (volume.Ref{Kind: r.Kind, Namespace: "ns", Name: r.Name}); !slices.Contains(refs, ref) {
+			refs = append(refs, ref)
 		}
 	}
-}
-
-func TestRefs(t *testing.T) {
-	ref := func(kind volume.Kind, name string) volume.Ref {
-		return volume.Ref{Kind: kind, Namespace: "ns", Name: name}
-	}
-	want := []volume.Ref{
-		ref(volume.Secret, "registry"), ref(volume.Secret, "init"), ref(volume.ConfigMap, "app"), ref(volume.Secret, "db"),
-		ref(volume.Secret, "both"), ref(volume.Secret, "debug"), ref(volume.ConfigMap, "p"), ref(volume.Secret, "p"),
-		ref(volume.Secret, "share"), ref(volume.Secret, "chap"), ref(volume.Secret, "csi"),
-	}
-	if got := Refs(parseSpec(t, everySort), "ns"); !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %v\nwant %v", got, want)
+	if got := Refs(parseSpec(t, everySort), "ns"); !slices.Equal(got, refs) {
+		t.Errorf("got  %v\nwant %v", got, refs)
 	}
 	if got := Refs(&corev1.PodSpec{}, "ns"); len(got) != 0 {
 		t.Errorf("an empty spec references %v", got)
@@ -119,7 +108,6 @@ func indent(text string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(text, "\n"), "\n", "\n  ")
 }
 
-// describe prints a value, including what its pointers point to.
 func describe(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -128,10 +116,117 @@ func describe(v any) string {
 	return string(text)
 }
 
-// must fails the test at once with an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// leaf is one string that a pod's spec can hold.
+type leaf struct {
+	path string
+	// owner is the struct that declares it.
+	owner reflect.Type
+	// set puts a string there into a spec that has nothing else, and whatever must be above it.
+	set func(spec *corev1.PodSpec, value string)
+}
+
+// leaves returns every string below a type. reach returns the value of that type in a spec, and creates it if necessary.
+func leaves(t reflect.Type, owner reflect.Type, at *field.Path, reach func(reflect.Value) reflect.Value) []leaf {
+	switch t.Kind() {
+	case reflect.String:
+		return []leaf{{at.String(), owner, func(spec *corev1.PodSpec, value string) {
+			reach(reflect.ValueOf(spec).Elem()).SetString(value)
+		}}}
+	case reflect.Pointer:
+		return leaves(t.Elem(), owner, at, func(root reflect.Value) reflect.Value {
+			v := reach(root)
+			if v.IsNil() {
+				v.Set(reflect.New(t.Elem()))
+			}
+			return v.Elem()
+		})
+	case reflect.Slice:
+		return leaves(t.Elem(), owner, at.Index(0), func(root reflect.Value) reflect.Value {
+			v := reach(root)
+			v.Set(reflect.MakeSlice(t, 1, 1))
+			return v.Index(0)
+		})
+	case reflect.Struct:
+		var all []leaf
+		for i := range t.NumField() {
+			f := t.Field(i)
+			if !f.IsExported() {
+				continue
+			}
+			at := at
+			if name, options, _ := strings.Cut(f.Tag.Get("json"), ","); !strings.Contains(options, "inline") && name != "" {
+				at = at.Child(name)
+			}
+			all = append(all, leaves(f.Type, t, at, func(root reflect.Value) reflect.Value { return reach(root).Field(i) })...)
+		}
+		return all
+	}
+	return nil // no map of a pod's spec names an object
+}
+
+// exceptions returns the strings that look to isSuspicious like the name of a Secret or a ConfigMap, but are not.
+func exceptions() []string {
+	const claim = "spec.volumes[0].ephemeral.volumeClaimTemplate.spec."
+	return []string{
+		"spec.volumes[0].cephfs.secretFile", // a file of the node
+		// the source from which a volume of the claim is filled
+		claim + "dataSource.name", claim + "dataSource.kind", claim + "dataSource.apiGroup",
+		claim + "dataSourceRef.name", claim + "dataSourceRef.kind", claim + "dataSourceRef.apiGroup", claim + "dataSourceRef.namespace",
+	}
+}
+
+// isSuspicious reports whether a string may be the name of a Secret or a ConfigMap, by its own name, the fields above it, or its type.
+func isSuspicious(l leaf) bool {
+	ownType := regexp.MustCompile(`Secret|ConfigMap|ObjectReference`).MatchString(l.owner.Name())
+	inPath := regexp.MustCompile(`(?i)secret|config_?map`).MatchString(l.path)
+	// Other fields of a reference.
+	beside := regexp.MustCompile(`(\.key|\.items\[0\]\.(key|path))$`).MatchString(l.path)
+	return (ownType || inPath) && !beside && !slices.Contains(exceptions(), l.path)
+}
+
+// Every field of the API that can name a Secret or a ConfigMap is visited, and nothing else is. This test fails when a new version of
+// Kubernetes has a new field.
+func TestVisitIsComplete(t *testing.T) {
+	all := leaves(reflect.TypeFor[corev1.PodSpec](), nil, field.NewPath("spec"), func(root reflect.Value) reflect.Value { return root })
+	found := 0
+	for _, l := range all {
+		var spec corev1.PodSpec
+		l.set(&spec, "object")
+		var got []Reference
+		VisitObjectRefs(&spec, field.NewPath("spec"), func(r Reference) { got = append(got, r) })
+		switch {
+		case !isSuspicious(l):
+			if len(got) != 0 {
+				t.Errorf("%s names no object; got %+v", l.path, got)
+			}
+		case len(got) != 1 || got[0].Field != l.path || got[0].Name != "object":
+			t.Errorf("%s may name an object; got %+v, want one reference at that path (or make it an exception)", l.path, got)
+		default:
+			found++
+			wantKind := "Secret"
+			if strings.Contains(strings.ToLower(l.path), "configmap") {
+				wantKind = "ConfigMap"
+			}
+			if string(got[0].Kind) != wantKind {
+				t.Errorf("%s: got a %s", l.path, got[0].Kind)
+			}
+		}
+	}
+	// The walk itself must have found the known fields: a pull secret, four fields of each sort of container, four of volumes that show
+	// files, nine of storage.
+	if want := 1 + 3*4 + 4 + 9; found != want {
+		t.Errorf("%d of %d strings name an object, want %d", found, len(all), want)
+	}
+	for _, path := range exceptions() {
+		if !slices.ContainsFunc(all, func(l leaf) bool { return l.path == path }) {
+			t.Errorf("%s is an exception, and does not exist", path)
+		}
 	}
 }

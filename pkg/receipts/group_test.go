@@ -61,7 +61,6 @@ func TestAnOverflowIsTold(t *testing.T) {
 	}
 }
 
-// numbered creates a directory with so many files.
 func (v *volume) numbered(files int) {
 	v.Helper()
 	dir := v.dir("1")
@@ -72,7 +71,6 @@ func (v *volume) numbered(files int) {
 	}
 }
 
-// runs runs the group until the test ends.
 func (v *volume) runs() {
 	v.Helper()
 	ctx, cancel := context.WithCancel(v.Context())
@@ -114,19 +112,6 @@ func waitFor(t *testing.T, done func() bool) {
 		if time.Since(from) > 30*time.Second {
 			t.Fatal("nothing came in 30 s")
 		}
-	}
-}
-
-// TestRunEndsWithItsContext: also when there is nothing to read.
-func TestRunEndsWithItsContext(t *testing.T) {
-	v := newVolume(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { v.group.Run(ctx); close(done) }()
-	cancel()
-	<-done
-	if v.overflows > 0 {
-		t.Error("overflow was called")
 	}
 }
 
@@ -212,21 +197,37 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// TestAReadThatFails ends all watches, and the next watch uses another group.
-func TestAReadThatFails(t *testing.T) {
-	v := newVolume(t)
-	v.dir("1", "key")
-	_, r := v.watch()
-	v.group.mu.Lock()
-	unix.Close(v.group.fd)
-	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	v.group.fd = null
-	v.group.mu.Unlock()
-	v.must(err)
-	if err := v.group.Drain(drainTime); err == nil || r.end() == nil {
-		t.Errorf("got %v, and the watch was ended: %v", err, r.end())
+// TestAGroupThatEnds: its watches end, and there is nothing to do until the next watch, which uses another group.
+func TestAGroupThatEnds(t *testing.T) {
+	for name, end := range map[string]func(v *volume) error{
+		"a read fails": func(v *volume) error {
+			v.group.mu.Lock()
+			unix.Close(v.group.fd)
+			null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			v.group.fd = null
+			v.group.mu.Unlock()
+			v.must(err)
+			return v.group.Drain(drainTime)
+		},
+		"the queue is too long": func(v *volume) error {
+			v.group.reading <- struct{}{}
+			defer func() { <-v.group.reading }()
+			return v.group.discard(errTooMany)
+		},
+	} {
+		v := newVolume(t)
+		v.dir("1", "key")
+		_, r := v.watch()
+		if err := end(v); err == nil || r.end() == nil || errors.Is(r.end(), ErrNoisy) {
+			t.Errorf("%s: got %v, and the watch was ended: %v", name, err, r.end())
+		}
+		if n := len(v.group.watches); n > 0 {
+			t.Errorf("%s: %d watches are left", name, n)
+		}
+		file := int(v.open("1/key").Fd())
+		v.must(errors.Join(v.group.Drain(drainTime), v.ignore(file), v.group.Listen(file)))
+		_, r = v.watch()
+		v.cat("1/key")
+		v.want(r, "1/key")
 	}
-	_, r = v.watch()
-	v.cat("1/key")
-	v.want(r, "1/key")
 }

@@ -23,7 +23,6 @@ import (
 // drainTime is longer than a drain takes.
 const drainTime = time.Minute
 
-// jobVariable makes this program do the work of another process instead of testing.
 const jobVariable = "REFVOL_RECEIPTS_JOB"
 
 func TestMain(m *testing.M) {
@@ -40,27 +39,15 @@ func TestMain(m *testing.M) {
 func do(job string, args []string) error {
 	switch job {
 	case "O_PATH":
-		return openOnce(unix.AT_FDCWD, args[0], unix.O_PATH)
+		return openOnce(args[0], unix.O_PATH)
 	case "open for writing":
-		return openOnce(unix.AT_FDCWD, args[0], unix.O_WRONLY)
-	case "openat":
-		dir, err := unix.Open(args[0], unix.O_PATH, 0)
-		if err != nil {
-			return err
-		}
-		return openOnce(dir, args[1], unix.O_RDONLY)
+		return openOnce(args[0], unix.O_WRONLY)
 	case "open an O_PATH":
 		fd, err := unix.Open(args[0], unix.O_PATH, 0)
 		if err != nil {
 			return err
 		}
-		return openOnce(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY)
-	case "map stdin":
-		content, err := unix.Mmap(0, 0, 4, unix.PROT_READ, unix.MAP_SHARED)
-		if err == nil && string(content) != "text" {
-			err = fmt.Errorf("mapped %q", content)
-		}
-		return err
+		return openOnce(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY)
 	case "burst":
 		return burst(args[0], args[1])
 	case "storm":
@@ -75,19 +62,18 @@ func do(job string, args []string) error {
 	return errors.ErrUnsupported
 }
 
-func openOnce(at int, path string, flags int) error {
-	fd, err := unix.Openat(at, path, flags|unix.O_CLOEXEC, 0)
+func openOnce(path string, flags int) error {
+	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", path, err)
 	}
 	return unix.Close(fd)
 }
 
-// burst opens so many files of a directory.
 func burst(dir, files string) error {
 	n, err := strconv.Atoi(files)
 	for i := 0; i < n && err == nil; i++ {
-		err = openOnce(unix.AT_FDCWD, filepath.Join(dir, strconv.Itoa(i)), unix.O_RDONLY)
+		err = openOnce(filepath.Join(dir, strconv.Itoa(i)), unix.O_RDONLY)
 	}
 	return err
 }
@@ -115,13 +101,12 @@ func storm(dir string) error {
 			return nil
 		default:
 		}
-		if err := openOnce(unix.AT_FDCWD, held[n%len(held)], unix.O_RDONLY); err != nil {
+		if err := openOnce(held[n%len(held)], unix.O_RDONLY); err != nil {
 			return err
 		}
 	}
 }
 
-// job returns a command that runs do.
 func job(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	// With the race detector, each process would otherwise stay for another second.
@@ -165,6 +150,13 @@ type recorder struct {
 	ended error
 }
 
+func (r *recorder) opened(files []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.files = append(r.files, files...)
+	r.calls++
+}
+
 func (r *recorder) lost(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,13 +167,6 @@ func (r *recorder) end() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ended
-}
-
-func (r *recorder) opened(files []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.files = append(r.files, files...)
-	r.calls++
 }
 
 // take returns what was reported since the last call.
@@ -226,7 +211,6 @@ func mountTmpfs(t testing.TB) string {
 	return path
 }
 
-// dir creates a directory with files, and returns its descriptor.
 func (v *volume) dir(path string, files ...string) *os.File {
 	v.Helper()
 	v.must(os.MkdirAll(filepath.Join(v.path, path), 0o755))
@@ -236,7 +220,6 @@ func (v *volume) dir(path string, files ...string) *os.File {
 	return v.open(path)
 }
 
-// open returns a descriptor that is valid until the test ends.
 func (v *volume) open(path string) *os.File {
 	v.Helper()
 	f, err := os.Open(filepath.Join(v.path, path))
@@ -245,7 +228,6 @@ func (v *volume) open(path string) *os.File {
 	return f
 }
 
-// watch watches the volume.
 func (v *volume) watch() (stop func(), r *recorder) {
 	v.Helper()
 	r = &recorder{}
@@ -257,10 +239,8 @@ func (v *volume) watch() (stop func(), r *recorder) {
 	return stop, r
 }
 
-// beside returns another volume of the same group.
 func (v *volume) beside() *volume { return &volume{TB: v.TB, path: mountTmpfs(v.TB), group: v.group} }
 
-// id returns the ID of an existing file.
 func (v *volume) id(path string) string {
 	v.Helper()
 	id, err := v.group.ID(unix.AT_FDCWD, filepath.Join(v.path, path))
@@ -275,13 +255,28 @@ func (v *volume) must(err error) {
 	}
 }
 
+// reportsLate watches a directory with the files key and other. The first report closes taken, and ends when report is closed.
+func (v *volume) reportsLate() (taken, report chan struct{}, reported *[]string) {
+	v.Helper()
+	dir := v.dir("1", "key", "other")
+	taken, report, reported = make(chan struct{}), make(chan struct{}), &[]string{}
+	_, err := v.group.Watch(int(dir.Fd()), "", func(files []string) {
+		if len(*reported) == 0 {
+			close(taken)
+			<-report
+		}
+		*reported = append(*reported, files...)
+	}, func(error) {})
+	v.must(err)
+	return taken, report, reported
+}
+
 // ignore is Ignore for a test that needs no position.
 func (v *volume) ignore(file int) error {
 	_, err := v.group.Ignore(file)
 	return err
 }
 
-// cat opens files of the volume in another process.
 func (v *volume) cat(paths ...string) {
 	v.Helper()
 	cmd := exec.Command("cat", paths...)
@@ -305,7 +300,6 @@ func (v *volume) want(r *recorder, paths ...string) {
 	}
 }
 
-// marks returns the number of the group's marks.
 func (v *volume) marks() int {
 	v.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", v.group.fd))

@@ -3,6 +3,7 @@ package receipts
 import (
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -65,42 +66,41 @@ func (v *volume) opensBeside(owner string, files int) *recorder {
 	return r
 }
 
-// TestManyQuietWatchesOfAnOwner: they count together. So some of them are ended, and not the noisiest watch, whose owner has fewer events.
-func TestManyQuietWatchesOfAnOwner(t *testing.T) {
-	v := newVolume(t)
-	v.group.most = 100
-	victim := v.opensBeside("victim", 10)
-	var attackers []*recorder
-	for range 12 {
-		attackers = append(attackers, v.opensBeside("attacker", 9))
+// TestTheNoisiestAreEnded: the watches of an owner count together, and those of the noisiest owner end, the noisiest first and as few as leave
+// the limit. All others report their opens, also one that is noisier than each watch of an attacker.
+func TestTheNoisiestAreEnded(t *testing.T) {
+	type watches struct {
+		owner string
+		files []int
+		ended int
 	}
-	v.must(v.group.Drain(drainTime))
-	ended := 0
-	for _, r := range attackers {
-		if errors.Is(r.end(), ErrNoisy) {
-			ended++
+	for most, owners := range map[int][]watches{
+		100: {{"victim", []int{10}, 0}, {"attacker", slices.Repeat([]int{9}, 12), 2}},
+		12:  {{"a", []int{3, 12, 2}, 1}, {"b", []int{10}, 1}, {"c", []int{1}, 0}},
+	} {
+		v := newVolume(t)
+		v.group.most = most
+		recorders := map[string][]*recorder{}
+		for _, o := range owners {
+			for _, n := range o.files {
+				recorders[o.owner] = append(recorders[o.owner], v.opensBeside(o.owner, n))
+			}
 		}
-	}
-	files, _ := victim.take()
-	t.Logf("%d of the attacker's watches were ended; the victim's was ended: %v, and has reported %d files", ended, victim.end(), len(files))
-	if victim.end() != nil || len(files) != 10 {
-		t.Error("want the victim's watch to report 10 files")
-	}
-	if ended != 2 {
-		t.Error("want 2 of the attacker's watches to end, as few as leave 100 events")
-	}
-}
-
-// TestTheNoisiestOfAnOwnerIsEnded first. Its events don't count for the owner's other watches afterwards. The others report theirs.
-func TestTheNoisiestOfAnOwnerIsEnded(t *testing.T) {
-	v := newVolume(t)
-	v.group.most = 12
-	watches := []*recorder{v.opensBeside("a", 3), v.opensBeside("a", 12), v.opensBeside("a", 2), v.opensBeside("b", 10), v.opensBeside("c", 1)}
-	v.must(v.group.Drain(drainTime))
-	for i, reports := range []int{3, 0, 2, 0, 1} {
-		got := watches[i].end()
-		if files, _ := watches[i].take(); len(files) != reports || (reports == 0) != errors.Is(got, ErrNoisy) || reports > 0 && got != nil {
-			t.Errorf("watch %d was ended: %v, and has reported %d files, want %d", i, got, len(files), reports)
+		v.must(v.group.Drain(drainTime))
+		for _, o := range owners {
+			ended := 0
+			for i, r := range recorders[o.owner] {
+				files, _ := r.take()
+				switch err := r.end(); {
+				case errors.Is(err, ErrNoisy) && o.files[i] == slices.Max(o.files):
+					ended++
+				case err != nil || len(files) != o.files[i]:
+					t.Errorf("watch %d of %s was ended: %v, and has reported %d files, want %d", i, o.owner, err, len(files), o.files[i])
+				}
+			}
+			if ended != o.ended {
+				t.Errorf("%d watches of %s were ended, want %d", ended, o.owner, o.ended)
+			}
 		}
 	}
 }
@@ -149,29 +149,6 @@ func TestAMarkThatStays(t *testing.T) {
 	}
 }
 
-// TestALongQueueIsThrownAway with the group, and the next watch gets a new group.
-func TestALongQueueIsThrownAway(t *testing.T) {
-	v := newVolume(t)
-	v.dir("1", "key")
-	_, r := v.watch()
-	v.group.reading <- struct{}{}
-	if err := v.group.discard(errTooMany); !errors.Is(err, errTooMany) {
-		t.Error(err)
-	}
-	<-v.group.reading
-	if r.end() == nil || errors.Is(r.end(), ErrNoisy) {
-		t.Errorf("the watch was ended: %v", r.end())
-	}
-	if n := len(v.group.watches); n > 0 {
-		t.Errorf("%d watches are left", n)
-	}
-	file := int(v.open("1/key").Fd())
-	v.must(errors.Join(v.group.Drain(drainTime), v.ignore(file), v.group.Listen(file))) // there is nothing to do
-	_, r = v.watch()
-	v.cat("1/key")
-	v.want(r, "1/key")
-}
-
 // TestADrainIsBounded: a rewrite doesn't wait for what other processes have queued.
 func TestADrainIsBounded(t *testing.T) {
 	v := newVolume(t)
@@ -202,24 +179,14 @@ func TestADrainIsBounded(t *testing.T) {
 // for the new content after a rewrite.
 func TestADrainWaitsForReports(t *testing.T) {
 	v := newVolume(t)
-	v.dir("1", "key")
-	dir := v.open("1")
-	taken, report := make(chan struct{}), make(chan struct{})
-	reported := false
-	_, err := v.group.Watch(int(dir.Fd()), "", func([]string) {
-		close(taken)
-		<-report
-		reported = true
-	}, func(error) {})
-	v.must(err)
+	taken, report, reported := v.reportsLate()
 	v.cat("1/key")
-	first := make(chan error)
+	first, second := make(chan error), make(chan error)
 	go func() { first <- v.group.Drain(drainTime) }()
 	<-taken
-	second := make(chan error)
 	go func() {
 		err := v.group.Drain(drainTime)
-		if !reported {
+		if len(*reported) == 0 {
 			err = errors.Join(err, errors.New("it returned before the open was reported"))
 		}
 		second <- err

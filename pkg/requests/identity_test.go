@@ -1,17 +1,26 @@
 package requests
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -77,7 +86,6 @@ func TestADialOfOneClientHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// neverConnects is a base transport that looks for a connection until its request ends.
 type neverConnects struct{}
 
 func (neverConnects) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -112,3 +120,111 @@ func TestAGateThatIsRenewedOpens(t *testing.T) {
 }
 
 var errNoToken = errors.New("no token")
+
+// TestChangesAreLogged: the log says whose requests wait, and that they go on. It doesn't say so again if they waited in the minute before,
+// nor of a request that nobody waits with.
+func TestChangesAreLogged(t *testing.T) {
+	t.Cleanup(klog.CaptureState().Restore)
+	var log bytes.Buffer
+	klog.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log))))
+	const wait, goOn = `"Requests to the API server wait" err="the API server answered 401 Unauthorized" for="ns/a"`,
+		`"Requests to the API server go on" after="the API server answered 401 Unauthorized" waited=`
+	inBubble(t, nil, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
+		waitOnce := func(m Meta) {
+			for _, code := range []int{http.StatusUnauthorized, http.StatusOK} {
+				a.set(status(code))
+				_ = get(t.Context(), client, m)
+			}
+		}
+		var began time.Time
+		for _, step := range []struct {
+			after time.Duration // since the step before began
+			meta  Meta
+			want  int
+		}{
+			{0, Meta{Account: account("a"), Alone: true}, 0},
+			{0, ordinary, 1},
+			{quietTime, ordinary, 0},
+			{quietTime + time.Nanosecond, ordinary, 1},
+		} {
+			<-time.After(time.Until(began.Add(step.after)))
+			log.Reset()
+			began = time.Now()
+			waitOnce(step.meta)
+			text := log.String()
+			if strings.Count(text, wait) != step.want || strings.Count(text, goOn) != step.want || strings.Count(text, "\n") != 2*step.want {
+				t.Errorf("%v after the step before, want each %d times:\n%s", step.after, step.want, text)
+			}
+		}
+	})
+}
+
+// other is in the text of each answer. The API server may name the object of another tenant there.
+const other = "secrets/of-another-tenant"
+
+func answerOf(code int, reason metav1.StatusReason, details *metav1.StatusDetails) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: other, Details: details,
+	}}
+}
+
+// TestRedact: authors of pods see what is wrong with an object, and not what an API server that is not well says of others.
+func TestRedact(t *testing.T) {
+	tooLarge := &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}}
+	later := &metav1.StatusDetails{Name: other, RetryAfterSeconds: 7, Causes: []metav1.StatusCause{{Message: other, Field: other}}}
+	for name, test := range map[string]struct {
+		err   error
+		shown bool
+		want  string // if the text is not shown
+	}{
+		"forbidden":           {err: answerOf(http.StatusForbidden, metav1.StatusReasonForbidden, nil), shown: true},
+		"a version too large": {err: answerOf(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, tooLarge), shown: true},
+		"unauthorized":        {err: answerOf(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, nil), want: "the API server answered 401 Unauthorized"},
+		"too many requests":   {err: answerOf(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, later), want: "answered 429 TooManyRequests"},
+		"an internal error":   {err: answerOf(http.StatusInternalServerError, metav1.StatusReasonInternalError, nil), want: "answered 500 InternalError"},
+		"not ready":           {err: answerOf(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, later), want: "answered 503 ServiceUnavailable"},
+		"no connection":       {err: &url.Error{Op: "Get", URL: other, Err: &net.OpError{Op: "dial", Err: errors.New("connection refused")}}, want: "connection refused"},
+		"an end":              {err: &url.Error{Op: "Get", URL: other, Err: io.EOF}, want: "EOF"},
+		"another answer":      {err: &url.Error{Op: "Get", URL: other, Err: errors.New("malformed HTTP status " + other)}, want: "no readable answer"},
+		"no token":            {err: &url.Error{Op: "Get", URL: other, Err: &CredentialError{errors.New("no token")}}, want: "no token"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Redact(test.err)
+			if test.shown != errors.Is(got, test.err) || !test.shown && strings.Contains(got.Error(), other) {
+				t.Errorf("got %v, want the error itself: %t", got, test.shown)
+			}
+			if !strings.Contains(got.Error(), test.want) {
+				t.Errorf("got %v, want %q", got, test.want)
+			}
+			if !test.shown && RetryAfter(got) != RetryAfter(test.err) {
+				t.Errorf("Retry-After %s became %s", RetryAfter(test.err), RetryAfter(got))
+			}
+		})
+	}
+}
+
+// TestIdentitiesAreNamed: the log says whose requests wait.
+func TestIdentitiesAreNamed(t *testing.T) {
+	for want, who := range map[string]identity{
+		"the node":                 {node: true},
+		"the plugin's own account": {},
+		"shop/web":                 {account: volume.ServiceAccount{Namespace: "shop", Name: "web"}},
+	} {
+		if got := who.String(); got != want {
+			t.Errorf("%+v is %q, want %q", who, got, want)
+		}
+	}
+}
+
+// TestDocumentedPauses: docs/reliability.md has the right pauses.
+func TestDocumentedPauses(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reliability.md")
+	must(t, err)
+	want := fmt.Sprintf("up to %v s apart while it can't be reached, up to %v s after a 401 or 503", maxWayPause.Seconds(), maxPause.Seconds())
+	limit := fmt.Sprintf("`Retry-After`, up to %v s", maxRetryAfter.Seconds())
+	for _, want := range []string{want, limit} {
+		if !strings.Contains(strings.Join(strings.Fields(string(text)), " "), want) {
+			t.Errorf("docs/reliability.md doesn't say %q", want)
+		}
+	}
+}

@@ -179,24 +179,6 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// When a pause ends, one of all the requests that wait is sent.
-func TestOneProbes(t *testing.T) {
-	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
-		_ = get(t.Context(), client, ordinary)
-		a.set(silent)
-		ctx, cancel := context.WithCancel(t.Context())
-		for range 10 {
-			go func() { _ = get(ctx, client, ordinary) }()
-		}
-		after(firstPause)
-		if n := a.count(); n != 1 {
-			t.Errorf("%d requests were sent when the pause ended", n)
-		}
-		cancel()
-		synctest.Wait()
-	})
-}
-
 type silentKey struct{}
 
 // silently gives no answer to requests whose context says so.
@@ -207,6 +189,33 @@ func silently(give answer) answer {
 		}
 		return give(r)
 	}
+}
+
+// When a pause ends, one of all the requests that wait is sent. If it is cancelled, the next one is sent at once.
+func TestOneProbes(t *testing.T) {
+	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
+		_ = get(t.Context(), client, ordinary)
+		a.set(silently(status(http.StatusOK)))
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 10 {
+			go func() { _ = get(context.WithValue(ctx, silentKey{}, true), client, ordinary) }()
+		}
+		after(firstPause)
+		if n := a.count(); n != 1 {
+			t.Errorf("%d requests were sent when the pause ended", n)
+		}
+		ended := make(chan time.Time, 1)
+		go func() {
+			_ = get(t.Context(), client, ordinary)
+			ended <- time.Now()
+		}()
+		after(time.Millisecond)
+		cancelled := time.Now()
+		cancel()
+		if took := (<-ended).Sub(cancelled); took > 0 {
+			t.Errorf("the next one waits for %s", took)
+		}
+	})
 }
 
 // The request that probes may get no answer. It does not delay the others for long.
@@ -322,35 +331,30 @@ func TestRenewed(t *testing.T) {
 	})
 }
 
-// Two requests are under way when the credential is replaced. The refusal of the second one says nothing about the new credential.
+// Two requests of an account are under way when its credential is replaced. The refusal of the first one has all wait, also if another account
+// has come meanwhile. That of the second one says nothing about the new credential.
 func TestRenewedBetweenTwoRefusals(t *testing.T) {
 	inBubble(t, slowly(status(http.StatusUnauthorized)), func(t *testing.T, _ *answers, r *Requests, client http.RoundTripper) {
-		go func() { _ = get(t.Context(), client, ordinary) }()
-		after(slotTimeout / 4)
-		go func() { _ = get(t.Context(), client, ordinary) }()
-		after(slotTimeout / 4)
-		if _, err := r.Err(ordinary.Account); err == nil {
-			t.Error("the first refusal has nobody wait")
-		}
-		r.OnNewCredential(ordinary.Account)
-		after(slotTimeout / 4)
-		if _, err := r.Err(ordinary.Account); err != nil {
-			t.Errorf("the second one has others wait: %v", err)
-		}
-	})
-}
-
-// A failure concerns the account's requests also if another account has come meanwhile.
-func TestAnotherAccountWhileARequestIsUnderWay(t *testing.T) {
-	inBubble(t, slowly(status(http.StatusUnauthorized)), func(t *testing.T, _ *answers, r *Requests, client http.RoundTripper) {
-		for _, name := range []string{"a", "b"} {
-			go func() { _ = get(t.Context(), client, Meta{Account: account(name)}) }()
+		send := func(names ...string) {
+			for _, name := range names {
+				go func() { _ = get(t.Context(), client, Meta{Account: account(name)}) }()
+			}
 			after(slotTimeout / 4)
 		}
-		after(slotTimeout / 4)
-		if _, err := r.Err(account("a")); err == nil {
-			t.Error("its refusal has nobody wait")
+		wantWaits := func(name string, want bool) {
+			t.Helper()
+			if _, err := r.Err(account(name)); (err != nil) != want {
+				t.Errorf("requests of %s wait for %v, want that they wait: %t", name, err, want)
+			}
 		}
+		send("a")
+		send("a", "b")
+		wantWaits("a", true)
+		wantWaits("b", false)
+		r.OnNewCredential(account("a"))
+		after(slotTimeout / 4)
+		wantWaits("a", false)
+		wantWaits("b", true)
 	})
 }
 
@@ -378,7 +382,6 @@ func TestAGateThatClosesWhileARequestWaitsForItsSlot(t *testing.T) {
 	})
 }
 
-// closing is a body that notices its end.
 type closing struct {
 	io.Reader
 	closed bool
@@ -405,28 +408,6 @@ func TestWaitsEnd(t *testing.T) {
 		}
 		if !errors.Is(err, context.DeadlineExceeded) || !body.closed || a.count() > 0 {
 			t.Errorf("%v after %d requests, closed: %t", err, a.count(), body.closed)
-		}
-	})
-}
-
-// If the request that probes is cancelled, the next one probes at once.
-func TestACancelledProbe(t *testing.T) {
-	inBubble(t, away, func(t *testing.T, a *answers, _ *Requests, client http.RoundTripper) {
-		_ = get(t.Context(), client, ordinary)
-		a.set(silently(status(http.StatusOK)))
-		ctx, cancel := context.WithCancel(t.Context())
-		go func() { _ = get(context.WithValue(ctx, silentKey{}, true), client, ordinary) }()
-		after(firstPause) // it probes
-		ended := make(chan time.Time, 1)
-		go func() {
-			_ = get(t.Context(), client, ordinary)
-			ended <- time.Now()
-		}()
-		after(time.Millisecond)
-		cancelled := time.Now()
-		cancel()
-		if took := (<-ended).Sub(cancelled); took > 0 {
-			t.Errorf("the next one waits for %s", took)
 		}
 	})
 }
@@ -497,7 +478,6 @@ func TestGatesOfAccountsThatAreGone(t *testing.T) {
 	})
 }
 
-// must fails the test at once with an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

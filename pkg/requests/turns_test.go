@@ -2,15 +2,24 @@ package requests
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/test/bufconn"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
 // order records the names of the accounts whose requests are sent, in order. Each request takes a millisecond.
@@ -164,6 +173,124 @@ func TestWaitingRequestsThatEnd(t *testing.T) {
 		running.Wait()
 		if s.free != 1 || s.ordinary != 1 || len(s.lines) != 0 {
 			t.Errorf("%d slots are free, %d for ordinary requests, %d lines are left", s.free, s.ordinary, len(s.lines))
+		}
+	})
+}
+
+// TestHandshakes: without OneAtATime, net/http makes a handshake for each request that finds no free stream. An HTTP/2 connection has 100, as
+// to the API server. Client and server talk in memory, so that a bubble's fake time passes only while both wait.
+func TestHandshakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		listener := bufconn.Listen(1 << 16)
+		watch := func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}
+		server := &httptest.Server{Listener: listener, EnableHTTP2: true, Config: &http.Server{
+			Handler: http.HandlerFunc(watch), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 100},
+		}}
+		server.StartTLS()
+		var dials, failed atomic.Int64
+		base := utilnet.SetTransportDefaults(&http.Transport{
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+			DialContext: OneAtATime(func(ctx context.Context, _, _ string) (net.Conn, error) {
+				dials.Add(1)
+				return listener.DialContext(ctx)
+			}),
+		})
+		client := New().Wrap(base, true)
+		ctx, cancel := context.WithCancel(With(t.Context(), ordinary))
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, http.NoBody)
+		must(t, err)
+		var opened, all sync.WaitGroup
+		for range 500 {
+			opened.Add(1)
+			all.Go(func() {
+				resp, err := client.RoundTrip(req.Clone(ctx))
+				opened.Done()
+				if err != nil {
+					failed.Add(1)
+					return
+				}
+				defer resp.Body.Close()
+				_, _ = io.Copy(io.Discard, resp.Body)
+			})
+		}
+		opened.Wait()
+		if n := dials.Load(); n > 6 || failed.Load() > 0 {
+			t.Errorf("%d handshakes for 500 watches, %d failed", n, failed.Load())
+		}
+		cancel()
+		all.Wait()
+		base.CloseIdleConnections()
+		server.CloseClientConnections()
+		server.Close()
+		after(time.Minute) // net/http's dials outlive their requests
+	})
+}
+
+// TestOneAtATime: a request dials when the one before has its connection, has failed, or has tried for some seconds, as with a server that
+// accepts connections and stalls. One that finds another connection meanwhile, because a stream of it is free, does not dial. One whose
+// connection has ended, because the server has said that it goes away, waits for its turn too.
+func TestOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dials atomic.Int64
+		dial := OneAtATime(func(ctx context.Context, _, _ string) (net.Conn, error) {
+			dials.Add(1)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		// start begins a dial for a request. It has a connection once found is called, or had one before if it is sent again.
+		start := func(isSentAgain bool) (found, fail func(), result chan error) {
+			ctx, cancel := context.WithCancel(t.Context())
+			ctx, _, _ = traceConnection(ctx)
+			found = func() { httptrace.ContextClientTrace(ctx).GotConn(httptrace.GotConnInfo{}) }
+			if isSentAgain {
+				found()
+			}
+			result = make(chan error, 1)
+			go func() {
+				_, err := dial(ctx, "", "")
+				result <- err
+			}()
+			synctest.Wait()
+			return found, cancel, result
+		}
+		want := func(when string, n int64) {
+			t.Helper()
+			synctest.Wait()
+			if got := dials.Load(); got != n {
+				t.Errorf("%s: %d dials, want %d", when, got, n)
+			}
+		}
+		_, failFirst, _ := start(false)
+		defer failFirst()
+		foundSecond, failSecond, _ := start(false)
+		defer failSecond()
+		foundThird, failThird, third := start(false)
+		defer failThird()
+		after(dialTimeout - time.Nanosecond)
+		want("before the first has tried for long", 1)
+		foundThird()
+		if err := <-third; !errors.Is(err, errNotNeeded) {
+			t.Errorf("a request that has found a connection: %v", err)
+		}
+		after(time.Nanosecond)
+		want("when the first has tried for long", 2)
+		_, failFourth, fourth := start(false)
+		foundSecond()
+		after(settleTime - time.Nanosecond)
+		want("just after the second has its connection", 2)
+		after(time.Nanosecond)
+		want("when others have had the time to use it", 3)
+		_, failLast, _ := start(true)
+		defer failLast()
+		want("for a request that is sent again", 3)
+		failFourth()
+		want("when the fourth has failed", 4)
+		if err := <-fourth; !errors.Is(err, context.Canceled) {
+			t.Errorf("a dial that fails: %v", err)
 		}
 	})
 }

@@ -35,14 +35,12 @@ type fakeNodes struct {
 	patches  []string
 }
 
-// answerIn sets how long each read takes.
 func (f *fakeNodes) answerIn(takes time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.takes = takes
 }
 
-// wait waits until the answer to a read is there.
 func (f *fakeNodes) wait(ctx context.Context) error {
 	f.mu.Lock()
 	answered := time.After(f.takes)
@@ -92,12 +90,10 @@ func (f *fakeNodes) Patch(_ context.Context, name string, form types.PatchType, 
 	return &corev1.Node{}, nil
 }
 
-// tainted returns a Node with the taint that the tests remove.
 func tainted() *fakeNodes {
 	return &fakeNodes{taints: []corev1.Taint{{Key: testKey, Effect: corev1.TaintEffectNoSchedule}}}
 }
 
-// add adds the taint now.
 func (f *fakeNodes) add() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,8 +106,8 @@ func (f *fakeNodes) tainted() bool {
 	return len(f.taints) > 0
 }
 
-// run runs a Remover in the test's bubble until the test ends, and returns its log.
-func run(t *testing.T, nodes Nodes) (*Remover, *bytes.Buffer) {
+// run runs a Remover in the test's bubble until the context or the test ends, and returns its log.
+func run(ctx context.Context, t *testing.T, nodes Nodes) (*Remover, *bytes.Buffer) {
 	t.Helper()
 	r, err := NewRemover(nodes, "node-1", testKey)
 	if err != nil {
@@ -119,7 +115,7 @@ func run(t *testing.T, nodes Nodes) (*Remover, *bytes.Buffer) {
 	}
 	log := &bytes.Buffer{}
 	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(log), textlogger.Verbosity(10)))
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logger))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -163,7 +159,7 @@ func TestTriesUntilItSucceeds(t *testing.T) {
 		failure := errors.New("no such luck")
 		nodes.getFails = slices.Repeat([]error{failure}, 10)
 		nodes.fails = slices.Repeat([]error{failure}, 10)
-		r, log := run(t, nodes)
+		r, log := run(t.Context(), t, nodes)
 		r.SetRegistered(true)
 		pass(30 * time.Minute)
 		if len(nodes.requests) < 21 || len(nodes.patches) != 11 || len(nodes.taints) > 0 {
@@ -181,7 +177,7 @@ func TestSlowAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := tainted()
 		nodes.answerIn(24 * time.Hour)
-		r, log := run(t, nodes)
+		r, log := run(t.Context(), t, nodes)
 		r.SetRegistered(true)
 		pass(5 * time.Minute)
 		if !nodes.tainted() {
@@ -203,7 +199,7 @@ func TestTaintAfterTheRegistration(t *testing.T) {
 		t.Run(late.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				nodes := &fakeNodes{}
-				r, log := run(t, nodes)
+				r, log := run(t.Context(), t, nodes)
 				r.SetRegistered(true)
 				pass(late)
 				nodes.add()
@@ -225,7 +221,7 @@ func TestTaintAfterTheRegistration(t *testing.T) {
 func TestLooksEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := &fakeNodes{}
-		r, _ := run(t, nodes)
+		r, _ := run(t.Context(), t, nodes)
 		for range 3 {
 			nodes.requests = nil
 			began := time.Now()
@@ -258,13 +254,9 @@ func TestStopsTrying(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				nodes := tainted()
 				nodes.fails = slices.Repeat([]error{errors.New("no such luck")}, 1000)
-				r, err := NewRemover(nodes, "node-1", testKey)
-				if err != nil {
-					t.Fatal(err)
-				}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				go r.Run(ctx)
+				r, _ := run(ctx, t, nodes)
 				r.SetRegistered(true)
 				pass(5 * time.Minute)
 				tries := len(nodes.patches)
@@ -290,7 +282,7 @@ func TestPatch(t *testing.T) {
 			{Key: "b", Effect: corev1.TaintEffectNoSchedule},
 			{Key: testKey, Effect: corev1.TaintEffectNoExecute},
 		}}
-		r, _ := run(t, nodes)
+		r, _ := run(t.Context(), t, nodes)
 		r.SetRegistered(true)
 		synctest.Wait()
 		want := `[{"op":"test","path":"/metadata/resourceVersion","value":"7"},{"op":"replace","path":"/spec/taints","value":[{"key":"a","value":"1","effect":"NoExecute"},{"key":"b","effect":"NoSchedule"}]}]`
