@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -21,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/refvol/refvol/internal/apitest"
 	"github.com/refvol/refvol/internal/history"
-	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -37,12 +35,13 @@ type apiServer struct {
 	http     *httptest.Server
 	listener *bufconn.Listener
 
-	mu      sync.Mutex
-	rv      int
+	mu sync.Mutex
+	apitest.Objects
 	wroteAt map[int]time.Duration // when each resourceVersion was given
-	changes map[volume.Ref][]change
 	pods    map[string]*corev1.Pod
 	granted map[right]bool
+	// immutable are the names of objects whose newest version is immutable.
+	immutable map[string]bool
 	// wake is closed at each change. cuts counts the times at which all streams were cut, and open the open streams.
 	wake       chan struct{}
 	cuts, open int
@@ -58,13 +57,6 @@ type apiServer struct {
 	underWay map[string]int
 }
 
-// change is a version of an object, or its end.
-type change struct {
-	rv   int
-	kind watch.EventType
-	obj  metav1.Object
-}
-
 type right struct {
 	account string
 	ref     volume.Ref
@@ -75,7 +67,7 @@ func newAPIServer(w *world) *apiServer {
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, authorizationv1.AddToScheme, authenticationv1.AddToScheme} {
 		must(add(scheme))
 	}
-	return &apiServer{w: w, scheme: scheme, rv: 1000, wroteAt: map[int]time.Duration{}, changes: map[volume.Ref][]change{}, pods: map[string]*corev1.Pod{}, granted: map[right]bool{}, underWay: map[string]int{}, wake: make(chan struct{})}
+	return &apiServer{w: w, scheme: scheme, Objects: apitest.Objects{RV: 1000, Changes: map[volume.Ref][]apitest.Change{}}, wroteAt: map[int]time.Duration{}, pods: map[string]*corev1.Pod{}, granted: map[right]bool{}, immutable: map[string]bool{}, underWay: map[string]int{}, wake: make(chan struct{})}
 }
 
 func (s *apiServer) set(change func()) {
@@ -84,7 +76,6 @@ func (s *apiServer) set(change func()) {
 	change()
 }
 
-// write is what an author writes.
 type write struct {
 	// rollout is the annotation of a staged change, or "".
 	rollout string
@@ -100,12 +91,12 @@ func (s *apiServer) put(name string, what write) {
 	ref := s.w.objects[name]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.at(ref, s.rv)
-	if old != nil && isImmutable(old) {
+	old := s.At(ref, s.RV)
+	if old != nil && s.immutable[name] {
 		s.removeLocked(name, old)
 		old = nil
 	}
-	meta := metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(fmt.Sprintf("uid-%09d", s.rv+1)), Generation: 1}
+	meta := metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(fmt.Sprintf("uid-%09d", s.RV+1)), Generation: 1}
 	kind := watch.Added
 	if old != nil {
 		kind, meta.UID, meta.Generation = watch.Modified, old.GetUID(), old.GetGeneration()+1
@@ -133,6 +124,7 @@ func (s *apiServer) put(name string, what write) {
 			share, _ = volume.ParseShare(what.canary)
 		}
 	}
+	s.immutable[name] = what.immutable
 	version := history.Version{UID: string(meta.UID), N: int(meta.Generation)}
 	data := dataOf(name, version, what.size)
 	var obj metav1.Object
@@ -149,20 +141,10 @@ func (s *apiServer) put(name string, what write) {
 	s.record(ref, kind, obj)
 }
 
-func isImmutable(obj metav1.Object) bool {
-	switch o := obj.(type) {
-	case *corev1.ConfigMap:
-		return *o.Immutable
-	case *corev1.Secret:
-		return *o.Immutable
-	}
-	return false
-}
-
 func (s *apiServer) remove(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if obj := s.at(s.w.objects[name], s.rv); obj != nil {
+	if obj := s.At(s.w.objects[name], s.RV); obj != nil {
 		s.removeLocked(name, obj)
 	}
 }
@@ -173,10 +155,8 @@ func (s *apiServer) removeLocked(name string, obj metav1.Object) {
 }
 
 func (s *apiServer) record(ref volume.Ref, kind watch.EventType, obj metav1.Object) {
-	s.rv++
-	s.wroteAt[s.rv] = s.w.Now()
-	obj.SetResourceVersion(strconv.Itoa(s.rv))
-	s.changes[ref] = append(s.changes[ref], change{s.rv, kind, obj})
+	s.Add(ref, kind, obj)
+	s.wroteAt[s.RV] = s.w.Now()
 	s.wakeLocked()
 }
 
@@ -185,49 +165,34 @@ func (s *apiServer) wakeLocked() {
 	s.wake = make(chan struct{})
 }
 
-// at returns an object at a resourceVersion, or nil.
-func (s *apiServer) at(ref volume.Ref, rv int) (obj metav1.Object) {
-	for _, c := range s.changes[ref] {
-		if c.rv > rv {
-			break
-		}
-		if obj = c.obj; c.kind == watch.Deleted {
-			obj = nil
-		}
-	}
-	return obj
-}
-
-// now returns the newest version of an object, or nil.
 func (s *apiServer) now(name string) metav1.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.at(s.w.objects[name], s.rv)
+	return s.At(s.w.objects[name], s.RV)
 }
 
 // versionAt returns the version that an object got with a resourceVersion.
 func (s *apiServer) versionAt(ref volume.Ref, rv string) history.Version {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.changes[ref] {
-		if c.obj.GetResourceVersion() == rv {
-			return history.Version{UID: string(c.obj.GetUID()), N: int(c.obj.GetGeneration())}
+	for _, c := range s.Changes[ref] {
+		if c.Object.GetResourceVersion() == rv {
+			return history.Version{UID: string(c.Object.GetUID()), N: int(c.Object.GetGeneration())}
 		}
 	}
 	return history.Version{}
 }
 
-// cut ends all streams.
 func (s *apiServer) cut() { s.set(func() { s.cuts++; s.wakeLocked() }) }
 
 // compact ends all streams, and none can continue where it was.
-func (s *apiServer) compact() { s.set(func() { s.compacted = s.rv; s.cuts++; s.wakeLocked() }) }
+func (s *apiServer) compact() { s.set(func() { s.compacted = s.RV; s.cuts++; s.wakeLocked() }) }
 
 // restart cuts all streams and comes back with a cache that is older by some changes, and without roles. It catches up with heal.
 func (s *apiServer) restart(older int) {
 	s.set(func() {
 		s.cuts++
-		s.behind = max(s.rv-older, 1000)
+		s.behind = max(s.RV-older, 1000)
 		s.w.Add(history.Event{Kind: history.Lagging, Begin: s.wroteAt[s.behind] - 1}) // other changes may have the same time
 		s.startingUntil = time.Now().Add(startTime)
 		s.w.Add(history.Event{Kind: history.Suspended, End: s.w.Now() + startTime})
@@ -255,12 +220,11 @@ func (s *apiServer) failAt(name string) {
 	s.w.Add(history.Event{Kind: history.Faulty})
 }
 
-// cacheLocked returns the version of its cache.
 func (s *apiServer) cacheLocked() int {
 	if s.behind > 0 {
 		return s.behind
 	}
-	return s.rv
+	return s.RV
 }
 
 // grant gives an account of the namespace a right to an object, or takes it.
@@ -277,7 +241,6 @@ func (s *apiServer) grant(account, name string, yes bool) {
 	})
 }
 
-// mayRead reports whether an account may read an object now.
 func (s *apiServer) mayRead(account string, ref volume.Ref) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -288,7 +251,6 @@ func (s *apiServer) mayRead(account string, ref volume.Ref) bool {
 	return s.granted[right{account, ref}]
 }
 
-// takeSeen returns the requests since the last call.
 func (s *apiServer) takeSeen() (seen []string) {
 	s.set(func() { seen, s.seen = s.seen, nil })
 	return seen
@@ -352,28 +314,4 @@ func (s *apiServer) accountOf(token string) string {
 		}
 	}
 	return ""
-}
-
-// readsAs reports whether objects are read with pods' tokens.
-func (s *apiServer) readsAsPods() bool { return s.w.mode.identity == authz.IdentityPod }
-
-// streams returns the number of open streams.
-func (s *apiServer) streams() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.open
-}
-
-// sortedCounts lists what was seen, each once, with its number.
-func sortedCounts(seen []string) (out []string) {
-	slices.Sort(seen)
-	for len(seen) > 0 {
-		n := 1
-		for n < len(seen) && seen[n] == seen[0] {
-			n++
-		}
-		out = append(out, fmt.Sprintf("%d x %s", n, seen[0]))
-		seen = seen[n:]
-	}
-	return out
 }

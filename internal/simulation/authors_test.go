@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -9,23 +10,13 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 )
 
-// names returns the names of the objects, sorted.
-func (w *world) names() []string {
-	var all []string
-	for name := range w.objects {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
-}
+func (w *world) names() []string { return slices.Sorted(maps.Keys(w.objects)) }
 
-// size returns a random size of an object's large value.
 func (w *world) size() int { return w.roll("size", 6000) }
 
 // pair are two objects that belong together.
 var pair = []string{"c4", "s2"}
 
-// put changes an object, or both of a pair.
 func (w *world) put(name string) {
 	if slices.Contains(pair, name) {
 		w.putPair(name)
@@ -50,7 +41,7 @@ func (w *world) putPair(name string) {
 	revision := fmt.Sprint("r-", int64(w.Now()))
 	w.server.put(name, write{revision: revision, size: w.size()})
 	after(time.Duration(w.roll("between", 1200)) * time.Millisecond)
-	if proc := w.process(); proc != nil && !w.calm() && w.roll("kill between", 8) == 0 {
+	if proc := w.process.Load(); proc != nil && !w.isCalm.Load() && w.roll("kill between", 8) == 0 {
 		w.Met("a kill in the middle of a pair")
 		proc.kill("between the changes of a pair", false)
 		after(time.Duration(w.roll("after the kill", 4000)) * time.Millisecond)
@@ -66,7 +57,6 @@ var places = []string{
 	"empty a file", "empty a file", "renew the record", "rewrite a file",
 }
 
-// step does one thing to the world.
 func (w *world) step() {
 	names := w.names()
 	name := names[w.roll("object", len(names))]
@@ -87,19 +77,19 @@ func (w *world) step() {
 	case 8:
 		w.server.put(name, write{size: mebibyte})
 	case 9, 10, 11:
-		v.want(!v.wants())
+		v.isWanted.Store(!v.wants())
 	case 12, 13:
 		w.server.grant(account, name, w.roll("consent", 3) > 0)
 	case 14, 15: // a consent ends just before a pod starts that needs it
 		w.endConsent()
 	case 16:
-		if proc := w.process(); proc != nil {
+		if proc := w.process.Load(); proc != nil {
 			proc.kill("any time", false)
 		}
 	case 17, 18, 19, 20:
 		w.planKill(places[w.roll("place", len(places))], w.roll("kill", 4)+1)
 	case 21:
-		if proc := w.process(); proc != nil {
+		if proc := w.process.Load(); proc != nil {
 			proc.terminate()
 		}
 	case 22:
@@ -115,7 +105,7 @@ func (w *world) step() {
 	case 30:
 		w.server.failAt(name)
 	case 31:
-		if p := v.mounted(); p != nil && w.mounts.lose(p.target) {
+		if p := v.running.Load(); p != nil && w.mounts.lose(p.target) {
 			w.Met("a lost mount")
 		}
 	case 32, 37:
@@ -137,14 +127,14 @@ func (w *world) endConsent() {
 	}
 	w.server.grant(v.account, "x1", false)
 	after(time.Duration(5000+w.roll("after consent", 8000)) * time.Millisecond)
-	v.want(true)
+	v.isWanted.Store(true)
 }
 
 // missMoment changes an object of a volume with spread, which can't be written at the pod's moment. A later change comes with the end of
 // that fault.
 func (w *world) missMoment() {
 	v := w.volumes[4]
-	p := v.mounted()
+	p := v.running.Load()
 	if p == nil {
 		return
 	}
@@ -161,7 +151,7 @@ func (w *world) missMoment() {
 // holdBroken makes a volume that holds a version one whose superseded generation can't be removed.
 func (w *world) holdBroken() {
 	v := w.volumes[[]int{0, 2, 7}[w.roll("broken", 3)]]
-	p := v.mounted()
+	p := v.running.Load()
 	if p == nil {
 		return
 	}
@@ -181,7 +171,7 @@ func (w *world) holdBroken() {
 
 // rewriteAtStart changes an object of an InPlace volume, whose files have all been opened, while the plugin is away.
 func (w *world) rewriteAtStart() {
-	p, proc := w.volumes[1].mounted(), w.process()
+	p, proc := w.volumes[1].running.Load(), w.process.Load()
 	if p == nil || proc == nil {
 		return
 	}
@@ -202,7 +192,7 @@ func (w *world) rewriteAtStart() {
 
 // lagAtStart starts the plugin while the API server still answers with an immutable object that has been replaced.
 func (w *world) lagAtStart() {
-	proc := w.process()
+	proc := w.process.Load()
 	if proc == nil {
 		return
 	}
@@ -217,27 +207,21 @@ func (w *world) lagAtStart() {
 	w.Met("a start while the API server lags")
 }
 
-// plan is when the process is killed: at the hook of this number, counted down, of a place.
-type plan struct {
-	place string
-	in    int
-}
-
 func (w *world) planKill(place string, in int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.plan = plan{place, in}
+	w.killAt, w.killIn = place, in
 }
 
 // killNow reports whether the process is to be killed at a hook.
 func (w *world) killNow(place string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.plan.in == 0 || w.plan.place != "" && w.plan.place != place {
+	if w.killIn == 0 || w.killAt != "" && w.killAt != place {
 		return false
 	}
-	w.plan.in--
-	return w.plan.in == 0
+	w.killIn--
+	return w.killIn == 0
 }
 
 // rest ends all faults, and checks what must be true then.
@@ -258,8 +242,8 @@ func (w *world) rest(number int) {
 		w.lookAll(false)
 	}
 	w.Add(history.Event{Kind: history.Healed})
-	w.setCalm(true)
-	defer w.setCalm(false)
+	w.isCalm.Store(true)
+	defer w.isCalm.Store(false)
 	after(time.Minute)
 	w.lookAll(true)
 	w.server.takeSeen()
@@ -278,7 +262,7 @@ func (w *world) changeAll() {
 		}
 	}
 	after(promptTime)
-	if w.mode.detection == manager.Watch && w.process() != nil {
+	if w.mode.detection == manager.Watch && w.process.Load() != nil {
 		w.Met("prompt")
 		w.lookAtAll(func(seen *history.Seen) { seen.IsPrompt = true })
 	}

@@ -1,14 +1,11 @@
 package simulation
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
-	"maps"
 	"net/http"
 	"net/http/httptrace"
 	"os"
@@ -22,13 +19,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 
+	"github.com/refvol/refvol/internal/apitest"
+	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 var errWire = errors.New("connection lost")
 
-// call is one request to the API server.
 type call struct {
 	ctx     context.Context
 	method  string
@@ -112,21 +110,20 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // faultOf returns the answer of a fault, or nothing.
 func (s *apiServer) faultOf(ctx context.Context, fault int) (*http.Response, error) {
-	met := func(what string, answer *http.Response) (*http.Response, error) {
-		s.w.Met(what)
-		return answer, nil
+	reasons := map[int]metav1.StatusReason{
+		http.StatusTooManyRequests: metav1.StatusReasonTooManyRequests, http.StatusInternalServerError: metav1.StatusReasonInternalError,
+		http.StatusServiceUnavailable: metav1.StatusReasonServiceUnavailable, http.StatusForbidden: metav1.StatusReasonForbidden,
+		http.StatusUnauthorized: metav1.StatusReasonUnauthorized,
 	}
 	switch fault {
-	case 0:
-		busy := failure(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)
-		busy.Header.Set("Retry-After", strconv.Itoa(1+s.w.roll("Retry-After", 30)))
-		return met("429", busy)
-	case 1:
-		return met("500", failure(http.StatusInternalServerError, metav1.StatusReasonInternalError))
-	case 2:
-		return met("503", failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable))
-	case 3:
-		return met("403", failure(http.StatusForbidden, metav1.StatusReasonForbidden))
+	case 0, 1, 2, 3, 6:
+		code := []int{429, 500, 503, 403, 0, 0, 401}[fault]
+		answer := failure(code, reasons[code])
+		if code == http.StatusTooManyRequests {
+			answer.Header.Set("Retry-After", strconv.Itoa(1+s.w.roll("Retry-After", 30)))
+		}
+		s.w.Met(strconv.Itoa(code))
+		return answer, nil
 	case 4:
 		s.w.Met("silence")
 		if err := pauseFor(ctx, requests.AnswerTimeout); err != nil {
@@ -136,13 +133,10 @@ func (s *apiServer) faultOf(ctx context.Context, fault int) (*http.Response, err
 	case 5:
 		s.w.Met("connection lost")
 		return nil, errWire
-	case 6:
-		return met("401", failure(http.StatusUnauthorized, metav1.StatusReasonUnauthorized))
 	}
 	return nil, nil
 }
 
-// serve answers a request that meets no fault.
 func (s *apiServer) serve(c *call) (*http.Response, error) {
 	if ref, is := c.ref(); is {
 		return s.serveObject(c, ref)
@@ -156,20 +150,20 @@ func (s *apiServer) serve(c *call) (*http.Response, error) {
 		review.Status.UserInfo.Extra = map[string]authenticationv1.ExtraValue{
 			"authentication.kubernetes.io/pod-name": {"plugin"}, "authentication.kubernetes.io/node-name": {nodeName},
 		}
-		return success(http.StatusCreated, review), nil
+		return apitest.Answer(http.StatusCreated, review), nil
 	case len(c.part) == 6 && c.part[4] == "pods":
 		return s.getPod(c.part[3] + "/" + c.name)
 	case len(c.part) >= 5 && c.part[4] == "events":
 		s.w.Met("an event")
-		return success(http.StatusCreated, &corev1.Event{TypeMeta: metav1.TypeMeta{Kind: "Event", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "e"}}), nil
+		return apitest.Answer(http.StatusCreated, &corev1.Event{TypeMeta: metav1.TypeMeta{Kind: "Event", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "e"}}), nil
 	case len(c.part) == 4 && c.part[2] == "nodes":
-		return success(http.StatusOK, &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: nodeName}}), nil
+		return apitest.Answer(http.StatusOK, &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: nodeName}}), nil
 	}
 	panic("unexpected request " + c.key)
 }
 
 func (s *apiServer) serveObject(c *call, ref volume.Ref) (*http.Response, error) {
-	if s.readsAsPods() && !s.mayRead(c.account, ref) {
+	if s.w.mode.identity == authz.IdentityPod && !s.mayRead(c.account, ref) {
 		s.w.Met("a pod may not read")
 		return failure(http.StatusForbidden, metav1.StatusReasonForbidden), nil
 	}
@@ -188,10 +182,8 @@ func (s *apiServer) serveObject(c *call, ref volume.Ref) (*http.Response, error)
 }
 
 func pauseFor(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -208,11 +200,11 @@ func (s *apiServer) review(c *call) (*http.Response, error) {
 		account := strings.TrimPrefix(review.Spec.User, accountPrefix)
 		review.Status.Allowed = s.mayRead(account, refOf(review.Spec.ResourceAttributes))
 		review.TypeMeta = metav1.TypeMeta{Kind: "SubjectAccessReview", APIVersion: "authorization.k8s.io/v1"}
-		return success(http.StatusCreated, review), nil
+		return apitest.Answer(http.StatusCreated, review), nil
 	case *authorizationv1.SelfSubjectAccessReview:
 		review.Status.Allowed = c.account == "" || s.mayRead(c.account, refOf(review.Spec.ResourceAttributes))
 		review.TypeMeta = metav1.TypeMeta{Kind: "SelfSubjectAccessReview", APIVersion: "authorization.k8s.io/v1"}
-		return success(http.StatusCreated, review), nil
+		return apitest.Answer(http.StatusCreated, review), nil
 	}
 	panic(fmt.Sprintf("unexpected review %T", obj))
 }
@@ -234,10 +226,10 @@ func (s *apiServer) list(c *call, ref volume.Ref) (*http.Response, error) {
 		return tooLarge(), nil
 	}
 	items := []any{}
-	if obj := s.at(ref, s.cacheLocked()); obj != nil {
+	if obj := s.At(ref, s.cacheLocked()); obj != nil {
 		items = append(items, obj)
 	}
-	return success(http.StatusOK, map[string]any{
+	return apitest.Answer(http.StatusOK, map[string]any{
 		"kind": string(ref.Kind) + "List", "apiVersion": "v1", "items": items, "metadata": map[string]string{"resourceVersion": strconv.Itoa(s.cacheLocked())},
 	}), nil
 }
@@ -246,8 +238,8 @@ func (s *apiServer) get(ref volume.Ref) (*http.Response, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.w.Met("a get")
-	if obj := s.at(ref, s.cacheLocked()); obj != nil {
-		return success(http.StatusOK, obj), nil
+	if obj := s.At(ref, s.cacheLocked()); obj != nil {
+		return apitest.Answer(http.StatusOK, obj), nil
 	}
 	return failure(http.StatusNotFound, metav1.StatusReasonNotFound), nil
 }
@@ -257,7 +249,7 @@ func (s *apiServer) getPod(name string) (*http.Response, error) {
 	defer s.mu.Unlock()
 	if p := s.pods[name]; p != nil {
 		s.w.Met("a pod is read")
-		return success(http.StatusOK, p), nil
+		return apitest.Answer(http.StatusOK, p), nil
 	}
 	return failure(http.StatusNotFound, metav1.StatusReasonNotFound), nil
 }
@@ -267,44 +259,8 @@ func tooLarge() *http.Response {
 }
 
 func failure(code int, reason metav1.StatusReason, causes ...metav1.StatusCause) *http.Response {
-	return success(code, metav1.Status{
+	return apitest.Answer(code, metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(code),
 		Details: &metav1.StatusDetails{Causes: causes},
 	})
-}
-
-func success(code int, body any) *http.Response {
-	text, err := json.Marshal(body)
-	must(err)
-	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(text))}
-}
-
-// ServeHTTP serves a request that came over HTTP/2.
-func (s *apiServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	resp, err := s.RoundTrip(req)
-	if err != nil {
-		panic(http.ErrAbortHandler)
-	}
-	defer resp.Body.Close()
-	maps.Copy(w.Header(), resp.Header)
-	w.WriteHeader(resp.StatusCode)
-	flush := http.NewResponseController(w)
-	_ = flush.Flush()
-	buffer := make([]byte, 32<<10)
-	stop := context.AfterFunc(req.Context(), func() { resp.Body.Close() })
-	defer stop()
-	for {
-		n, err := resp.Body.Read(buffer)
-		if n > 0 {
-			if _, err := w.Write(buffer[:n]); err != nil || flush.Flush() != nil {
-				return
-			}
-		}
-		switch {
-		case errors.Is(err, io.EOF):
-			return
-		case err != nil:
-			panic(http.ErrAbortHandler)
-		}
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -21,7 +22,7 @@ import (
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// simVolume is the volume of one pod after another. The fields below isWanted belong to world.mu.
+// simVolume is the volume of one pod after another.
 type simVolume struct {
 	w                  *world
 	name, account      string
@@ -34,9 +35,9 @@ type simVolume struct {
 	// lives is how long a pod of it runs; 0 means until an author changes its mind.
 	lives time.Duration
 
-	isWanted bool
+	isWanted atomic.Bool
 	// running is the pod whose volume is published, or nil.
-	running *simPod
+	running atomic.Pointer[simPod]
 }
 
 // simPod is one pod and its volume's request.
@@ -53,7 +54,6 @@ type simPod struct {
 	attributes map[string]string
 }
 
-// newVolumes returns the volumes of a run.
 func newVolumes(w *world) []*simVolume {
 	all := []*simVolume{
 		{account: "a", required: []string{"c1"}, optional: []string{"c2"}},
@@ -97,48 +97,25 @@ func newVolumes(w *world) []*simVolume {
 
 func (v *simVolume) refs() []string { return slices.Concat(v.required, v.optional, v.canaries) }
 
-func (v *simVolume) wants() bool {
-	v.w.mu.Lock()
-	defer v.w.mu.Unlock()
-	return v.isWanted && !v.w.isEnding
-}
-
-func (v *simVolume) want(is bool) {
-	v.w.mu.Lock()
-	defer v.w.mu.Unlock()
-	v.isWanted = is
-}
-
-// mounted returns the running pod if its volume was published, or nil.
-func (v *simVolume) mounted() *simPod {
-	v.w.mu.Lock()
-	defer v.w.mu.Unlock()
-	return v.running
-}
-
-func (v *simVolume) setMounted(p *simPod) {
-	v.w.mu.Lock()
-	defer v.w.mu.Unlock()
-	v.running = p
-}
+func (v *simVolume) wants() bool { return v.isWanted.Load() && !v.w.isEnding.Load() }
 
 // live is the kubelet: it publishes until that succeeds, publishes again, and unpublishes until that succeeds.
 func (v *simVolume) live() {
-	for pods := 0; !v.w.ending(); {
+	for pods := 0; !v.w.isEnding.Load(); {
 		if v.lives > 0 {
-			v.want(true)
+			v.isWanted.Store(true)
 		}
-		if !v.wants() || v.w.calm() {
+		if !v.wants() || v.w.isCalm.Load() {
 			after(time.Second)
 			continue
 		}
 		pods++
 		p := v.newPod(pods)
 		began := time.Now()
-		for v.wants() && (v.lives == 0 || v.w.calm() || time.Since(began) < v.lives) {
+		for v.wants() && (v.lives == 0 || v.w.isCalm.Load() || time.Since(began) < v.lives) {
 			v.publish(p)
 		}
-		v.setMounted(nil)
+		v.running.Store(nil)
 		for !v.unpublish(p) {
 			after(time.Second)
 		}
@@ -189,7 +166,6 @@ func (v *simVolume) lastMoment(p *simPod) func(at time.Duration) time.Duration {
 	}
 }
 
-// podObject returns a pod as the API server has it.
 func (v *simVolume) podObject(p *simPod) *corev1.Pod {
 	yes := true
 	spec := corev1.PodSpec{ServiceAccountName: v.account, Volumes: []corev1.Volume{{Name: "settings", VolumeSource: corev1.VolumeSource{
@@ -213,7 +189,6 @@ func (v *simVolume) podObject(p *simPod) *corev1.Pod {
 	}
 }
 
-// request returns a publish request as the kubelet makes it.
 func (v *simVolume) request(p *simPod) *csipb.NodePublishVolumeRequest {
 	volumeContext := map[string]string{
 		"csi.storage.k8s.io/pod.namespace": namespace, "csi.storage.k8s.io/pod.name": p.name, "csi.storage.k8s.io/pod.uid": string(p.uid),
@@ -232,7 +207,7 @@ func (v *simVolume) request(p *simPod) *csipb.NodePublishVolumeRequest {
 
 // publish makes one call, and waits until the next one.
 func (v *simVolume) publish(p *simPod) {
-	proc := v.w.process()
+	proc := v.w.process.Load()
 	if proc == nil {
 		after(500 * time.Millisecond)
 		return
@@ -267,17 +242,17 @@ func (v *simVolume) publish(p *simPod) {
 	}
 	v.w.Add(history.Event{Kind: history.Published, Volume: p.volumeID, Begin: begin})
 	p.isMounted = true
-	v.setMounted(p)
+	v.running.Store(p)
 	for next := time.Now().Add(time.Duration(60+v.w.roll(v.name+" republish", 30)) * time.Second); v.wants() && time.Now().Before(next); {
 		after(time.Second)
-		if v.lives > 0 && time.Since(p.startedAt) > v.lives && !v.w.calm() {
+		if v.lives > 0 && time.Since(p.startedAt) > v.lives && !v.w.isCalm.Load() {
 			return
 		}
 	}
 }
 
 func (v *simVolume) unpublish(p *simPod) bool {
-	proc := v.w.process()
+	proc := v.w.process.Load()
 	if proc == nil {
 		return false
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing/synctest"
 	"time"
@@ -13,12 +14,12 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // settleTime is how long after the end of all faults every volume must be current.
 const settleTime = 3 * time.Minute
 
-// volumeAt returns the volume whose target a path is.
 func (w *world) volumeAt(target string) *simVolume {
 	i := slices.IndexFunc(w.volumes, func(v *simVolume) bool { return strings.Contains(target, "/uid-"+v.name+"-") })
 	return w.volumes[i]
@@ -30,7 +31,7 @@ const promptTime = 5 * time.Second
 // lookAll looks at all mounted volumes while nothing else runs, lets a container open some files, and notes what the plugin says.
 func (w *world) lookAll(settled bool) {
 	w.lookAtAll(func(seen *history.Seen) { seen.IsSettled = settled })
-	if proc := w.process(); proc != nil {
+	if proc := w.process.Load(); proc != nil {
 		w.noteStatus(proc)
 		w.noteAnswers(proc)
 	}
@@ -38,7 +39,7 @@ func (w *world) lookAll(settled bool) {
 		return
 	}
 	for _, v := range w.volumes {
-		if p := v.mounted(); p != nil && p.failures == 0 && w.mounts.Directory(p.target) == "" {
+		if p := v.running.Load(); p != nil && p.failures == 0 && w.mounts.Directory(p.target) == "" {
 			w.Errorf("%s is published and not mounted", p.volumeID)
 		}
 	}
@@ -110,11 +111,7 @@ func (w *world) lookLater(dir string) {
 
 // noteStatus notes what the plugin says of its volumes.
 func (w *world) noteStatus(proc *process) {
-	var all []publisher.VolumeStatus
-	for s := range proc.node.Volumes.Volumes {
-		all = append(all, s)
-	}
-	slices.SortFunc(all, func(a, b publisher.VolumeStatus) int { return strings.Compare(a.VolumeID, b.VolumeID) })
+	all := slices.SortedFunc(proc.node.Volumes.Volumes, func(a, b publisher.VolumeStatus) int { return strings.Compare(a.VolumeID, b.VolumeID) })
 	for i := range all {
 		s := &all[i]
 		w.Met("condition " + string(s.Condition))
@@ -150,20 +147,22 @@ func (w *world) noteAnswers(proc *process) {
 // noteRequests notes what was requested in a time in which nothing happened.
 func (w *world) noteRequests() {
 	seen := w.server.takeSeen()
-	waits := func(v *simVolume) bool { return v.wants() && (v.mounted() == nil || v.mounted().failures > 0) }
+	waits := func(v *simVolume) bool {
+		return v.wants() && (v.running.Load() == nil || v.running.Load().failures > 0)
+	}
 	if w.mode.detection != manager.Watch || w.server.now("c2") == nil || slices.ContainsFunc(w.volumes, waits) {
 		return // a publish that waits begins again and again
 	}
 	w.Met("quiet")
-	for _, line := range sortedCounts(seen) {
-		isExpected := strings.Contains(line, "reviews ") || strings.Contains(line, "/events") || strings.Contains(line, "/pods/")
+	slices.Sort(seen)
+	for _, key := range slices.Compact(seen) {
+		isExpected := strings.Contains(key, "reviews ") || strings.Contains(key, "/events") || strings.Contains(key, "/pods/")
 		if !isExpected {
-			w.Add(history.Event{Kind: history.Requested, Text: line})
+			w.Add(history.Event{Kind: history.Requested, Text: key})
 		}
 	}
 }
 
-// checkStopped checks a process that has ended.
 func (w *world) checkStopped(proc *process) {
 	if s := proc.requests.State(); s.UnderWay+s.Waiting > 1 { // an event may still be sent: only its timeout ends that
 		w.Errorf("a stopped process has requests: %+v", s)
@@ -175,13 +174,11 @@ func (w *world) checkStopped(proc *process) {
 
 // finish ends all pods, and notes what is left of them.
 func (w *world) finish() {
-	w.mu.Lock()
-	w.isEnding = true
-	w.mu.Unlock()
+	w.isEnding.Store(true)
 	w.kubelets.Wait()
 	synctest.Wait()
 	left := func(text string) { w.Add(history.Event{Kind: history.Left, Text: text}) }
-	proc := w.process()
+	proc := w.process.Load()
 	for s := range proc.node.Volumes.Volumes {
 		left("volume " + s.VolumeID)
 	}
@@ -194,9 +191,11 @@ func (w *world) finish() {
 	for _, key := range w.server.unanswered() {
 		left("request " + key)
 	}
-	if w.server.streams() > 0 {
-		left("streams")
-	}
+	w.server.set(func() {
+		if w.server.open > 0 {
+			left("streams")
+		}
+	})
 	for _, what := range slices.Concat(w.mounts.Targets(), w.mounts.Leftovers()) {
 		left(what)
 	}
@@ -208,4 +207,127 @@ func (w *world) finish() {
 	if s := proc.requests.State(); len(s.Closed) > 0 {
 		left(fmt.Sprintf("requests: %+v", s))
 	}
+}
+
+// An object's values tell of which version they are. Of an object NAME at the version UID/N there are these keys:
+//
+//	NAME-a        UID/N
+//	NAME-b        UID/N $(S1_A) xxx...
+//	NAME-t0 or t1 UID/N, by turns
+func dataOf(name string, version history.Version, size int) map[string]string {
+	text := fmt.Sprint(version.UID, "/", version.N)
+	return map[string]string{
+		name + "-a": text, name + "-b": text + " $(S1_A) " + strings.Repeat("x", size), fmt.Sprint(name, "-t", version.N%2): text,
+	}
+}
+
+func parseVersion(text string) (v history.Version, ok bool) {
+	word, _, _ := strings.Cut(text, " ")
+	uid, n, ok := strings.Cut(word, "/")
+	v.UID = uid
+	number, err := strconv.Atoi(n)
+	v.N = number
+	return v, ok && err == nil && uid != ""
+}
+
+// look reads what a directory of a volume shows, through the links that users see.
+func (v *simVolume) look(dir string) *history.Seen {
+	seen := &history.Seen{Shown: map[string]history.Version{}, Left: []string{}}
+	wrong := func(format string, args ...any) { seen.Wrong = append(seen.Wrong, fmt.Sprintf(format, args...)) }
+	generation, err := os.Readlink(filepath.Join(dir, "..data"))
+	if err != nil {
+		wrong("it is empty: %v", err)
+		return seen
+	}
+	seen.Generation = generation
+	top, err := os.ReadDir(dir)
+	must(err)
+	for _, e := range top {
+		if e.IsDir() {
+			seen.Left = append(seen.Left, e.Name())
+		}
+	}
+	files := map[string]string{}
+	entries, err := os.ReadDir(filepath.Join(dir, generation))
+	if err != nil {
+		wrong("the generation: %v", err)
+	}
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(dir, generation, e.Name()))
+		if err != nil {
+			wrong("%v", err)
+		}
+		if len(text) > 0 || !v.inPlace { // an emptied file of InPlace is no file
+			files[e.Name()] = string(text)
+		}
+	}
+	for name, found := range v.versionsIn(files, wrong) {
+		seen.Shown[name] = found[0]
+		if slices.ContainsFunc(found, func(other history.Version) bool { return other != found[0] }) {
+			wrong("%s has several versions: %v", name, found)
+		}
+	}
+	return seen
+}
+
+// versionsIn returns the versions of each object that the files of one generation show. It calls wrong for a file that has none, or a key
+// that is missing.
+func (v *simVolume) versionsIn(files map[string]string, wrong func(string, ...any)) map[string][]history.Version {
+	found := map[string][]history.Version{}
+	add := func(path, name, text string) {
+		version, ok := parseVersion(text)
+		if !ok {
+			wrong("%s: %.60q", path, text)
+		}
+		found[name] = append(found[name], version)
+	}
+	for path, text := range files {
+		switch name, key, _ := strings.Cut(path, "-"); {
+		case path == "app.env":
+			for line := range strings.Lines(text) {
+				variable, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+				name, _, _ := strings.Cut(strings.ToLower(variable), "_")
+				add(path, name, strings.Trim(value, `"'`))
+			}
+		case path == "expanded":
+			first, rest, _ := strings.Cut(text, " ")
+			add(path, "c1", first)
+			add(path, "s1", rest)
+		default:
+			add(path, name, text)
+			version, _ := parseVersion(text)
+			if strings.HasPrefix(key, "t") && key != fmt.Sprint("t", version.N%2) {
+				wrong("%s belongs to another version than %v", path, version)
+			}
+			for _, other := range []string{"-a", "-b", fmt.Sprint("-t", version.N%2)} {
+				if _, is := files[name+other]; !is {
+					wrong("%s%s is missing beside %s", name, other, path)
+				}
+			}
+		}
+	}
+	return found
+}
+
+// sources returns the sources attribute of a volume that shows whole objects.
+func sources(w *world, required, optional, canaries []string) string {
+	var all []string
+	for i, name := range slices.Concat(required, optional, canaries) {
+		ref := w.objects[name]
+		kind, more := "configMap", ""
+		if ref.Kind == volume.Secret {
+			kind = "secret"
+		}
+		if ref.Namespace != namespace {
+			more = ", namespace: " + ref.Namespace
+		}
+		switch {
+		case i >= len(required)+len(optional):
+			more += ", canary: true"
+		case i >= len(required):
+			more += ", optional: true"
+		}
+		all = append(all, fmt.Sprintf("{%s: {name: %s%s}}", kind, name, more))
+	}
+	return "[" + strings.Join(all, ", ") + "]"
 }

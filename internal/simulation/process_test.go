@@ -3,7 +3,6 @@ package simulation
 import (
 	"context"
 	"crypto/tls"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/internal/apitest"
 	"github.com/refvol/refvol/internal/history"
 	"github.com/refvol/refvol/pkg/apiclient"
 	"github.com/refvol/refvol/pkg/authz"
@@ -47,7 +47,6 @@ type process struct {
 	old  []string // directories that only this process sees
 }
 
-// newProcess starts a process.
 func (w *world) newProcess() (*process, error) {
 	ctx := klog.NewContext(context.Background(), w.logger)
 	proc := &process{w: w, died: make(chan struct{}), requests: requests.New()}
@@ -139,13 +138,13 @@ func (w *world) supervise() {
 			after(time.Second)
 			continue
 		}
-		w.setProcess(proc)
+		w.process.Store(proc)
 		select {
 		case <-proc.died:
 		case <-w.end:
 			proc.once.Do(func() { close(proc.died) })
 		}
-		w.setProcess(nil)
+		w.process.Store(nil)
 		proc.stop()
 		select {
 		case <-w.end:
@@ -219,18 +218,6 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel()
 		return nil, err
 	}
-	resp.Body = wireBody{resp.Body, func() { stop(); cancel() }}
+	resp.Body = apitest.Body{ReadCloser: resp.Body, End: func() { stop(); cancel() }}
 	return resp, nil
-}
-
-type wireBody struct {
-	io.ReadCloser
-	end func()
-}
-
-// Close ends the answer.
-func (b wireBody) Close() error {
-	err := b.ReadCloser.Close()
-	b.end()
-	return err
 }

@@ -1,23 +1,21 @@
 package simulation
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"net/http"
 	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/refvol/refvol/internal/apitest"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
-// stream is one open watch.
 type stream struct {
 	ref  volume.Ref
 	from int // what it has sent
@@ -45,16 +43,16 @@ func (s *apiServer) watch(c *call, ref volume.Ref) (*http.Response, error) {
 		}
 		gone := &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: http.StatusGone}
 		gone.SetGroupVersionKind(metav1.Unversioned.WithKind("Status"))
-		first = append(first, eventOf(watch.Error, gone), nil)
+		first = append(first, apitest.Event(watch.Error, gone), nil)
 	case c.initial:
 		from = s.cacheLocked()
 		if s.behind > 0 && c.version == "" {
 			s.w.Met("a stale state")
 		}
-		if obj := s.at(ref, from); obj != nil {
-			first = append(first, eventOf(watch.Added, obj.(runtime.Object)))
+		if obj := s.At(ref, from); obj != nil {
+			first = append(first, apitest.Event(watch.Added, obj.(runtime.Object)))
 		}
-		first = append(first, bookmark(ref, from, true))
+		first = append(first, apitest.Bookmark(ref, from, true))
 	}
 	body, to := io.Pipe()
 	ctx, hangUp := context.WithCancel(c.ctx)
@@ -62,35 +60,8 @@ func (s *apiServer) watch(c *call, ref volume.Ref) (*http.Response, error) {
 	s.open++
 	isTorn := s.faulty && s.w.oneIn(c.key+" torn", 3)
 	go s.send(ctx, &stream{ref, from, to, s.cuts, isTorn, time.Duration(seconds) * time.Second}, first)
-	return &http.Response{
-		StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/vnd.kubernetes.protobuf;stream=watch"}}, Body: streamBody{body, hangUp},
-	}, nil
-}
-
-type streamBody struct {
-	*io.PipeReader
-	hangUp context.CancelFunc
-}
-
-// Close hangs up.
-func (b streamBody) Close() error {
-	b.hangUp()
-	return b.PipeReader.Close()
-}
-
-func eventOf(kind watch.EventType, obj runtime.Object) *metav1.WatchEvent {
-	return &metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Object: obj}}
-}
-
-func bookmark(ref volume.Ref, rv int, isInitial bool) *metav1.WatchEvent {
-	meta := metav1.ObjectMeta{ResourceVersion: strconv.Itoa(rv)}
-	if isInitial {
-		meta.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
-	}
-	if ref.Kind == volume.ConfigMap {
-		return eventOf(watch.Bookmark, &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, ObjectMeta: meta})
-	}
-	return eventOf(watch.Bookmark, &corev1.Secret{TypeMeta: metav1.TypeMeta{Kind: "Secret", APIVersion: "v1"}, ObjectMeta: meta})
+	header := http.Header{"Content-Type": {"application/vnd.kubernetes.protobuf;stream=watch"}}
+	return &http.Response{StatusCode: http.StatusOK, Header: header, Body: apitest.Body{ReadCloser: body, End: hangUp}}, nil
 }
 
 // send sends events until the client, the timeout or a cut ends the stream. A nil event ends it too.
@@ -110,7 +81,7 @@ func (s *apiServer) send(ctx context.Context, to *stream, events []*metav1.Watch
 			if e == nil {
 				return
 			}
-			if _, err := frames.Write(s.frame(e)); err != nil {
+			if _, err := frames.Write(apitest.Frame(e)); err != nil {
 				return
 			}
 		}
@@ -119,7 +90,7 @@ func (s *apiServer) send(ctx context.Context, to *stream, events []*metav1.Watch
 		events, wake, isCut = s.next(to)
 		if isCut {
 			if ending = io.ErrUnexpectedEOF; to.isTorn && len(events) > 0 {
-				frame := s.frame(events[0])
+				frame := apitest.Frame(events[0])
 				_, _ = to.to.Write(append([]byte{0, 0, 0, byte(min(len(frame), 255))}, frame[:len(frame)/2]...))
 				s.w.Met("half a frame")
 			}
@@ -139,7 +110,7 @@ func (s *apiServer) send(ctx context.Context, to *stream, events []*metav1.Watch
 		case <-time.After(time.Minute):
 			s.set(func() {
 				if rv := s.cacheLocked(); rv >= to.from {
-					events, to.from = append(events, bookmark(to.ref, rv, false)), rv
+					events, to.from = append(events, apitest.Bookmark(to.ref, rv, false)), rv
 					s.w.Met("a bookmark")
 				}
 			})
@@ -151,20 +122,6 @@ func (s *apiServer) send(ctx context.Context, to *stream, events []*metav1.Watch
 func (s *apiServer) next(to *stream) (events []*metav1.WatchEvent, wake chan struct{}, isCut bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.changes[to.ref] {
-		if c.rv > to.from && c.rv <= s.cacheLocked() {
-			events = append(events, eventOf(c.kind, c.obj.(runtime.Object)))
-			to.from = c.rv
-		}
-	}
+	events, to.from = s.Between(to.ref, to.from, s.cacheLocked())
 	return events, s.wake, s.cuts != to.cuts
-}
-
-func (s *apiServer) frame(e *metav1.WatchEvent) []byte {
-	var object, frame bytes.Buffer
-	must(protobuf.NewSerializer(s.scheme, s.scheme).Encode(e.Object.Object, &object))
-	encoded := *e
-	encoded.Object = runtime.RawExtension{Raw: object.Bytes()}
-	must(protobuf.NewRawSerializer(s.scheme, s.scheme).Encode(&encoded, &frame))
-	return frame.Bytes()
 }

@@ -44,7 +44,6 @@ type dice struct {
 	rolled map[string]uint64
 }
 
-// roll returns a number below n.
 func (d *dice) roll(key string, n int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -58,10 +57,9 @@ func (d *dice) roll(key string, n int) int {
 	return int(x % uint64(n))
 }
 
-// oneIn reports true once in n rolls.
 func (d *dice) oneIn(key string, n int) bool { return d.roll(key, n) == 0 }
 
-// world is one run. Its fields down to end are constant.
+// world is one run. Its fields down to end are constant, and mu guards those below it.
 type world struct {
 	*testing.T
 	*dice
@@ -80,15 +78,18 @@ type world struct {
 	// stalled is the file before whose next Ignore the process stalls.
 	stalled atomic.Value
 
-	mu       sync.Mutex
-	proc     *process
-	plan     plan
-	isEnding bool
+	// process is the running one, or nil.
+	process  atomic.Pointer[process]
+	isEnding atomic.Bool
 	// isCalm means that no pod starts or ends.
-	isCalm bool
+	isCalm atomic.Bool
+
+	mu sync.Mutex
+	// killAt and killIn say when the process is killed: at the hook of this number, counted down, of a place.
+	killAt string
+	killIn int
 }
 
-// mode is how a run's plugin reads.
 type mode struct {
 	identity  string
 	detection manager.ChangeDetection
@@ -96,26 +97,10 @@ type mode struct {
 	overWire bool
 }
 
-func (m mode) String() string {
-	return fmt.Sprintf("identity %s, %s, over a wire %t", m.identity, m.detection, m.overWire)
-}
-
-// modeOf returns the mode of a seed.
 func modeOf(seed uint64) mode {
-	m := mode{identity: authz.IdentityPlugin, detection: manager.Watch, overWire: seed%4 == 3}
-	switch seed % 5 {
-	case 0, 3:
-		m.identity = authz.IdentityPod
-	case 1:
-		m.identity = authz.IdentityNode
-	}
-	switch seed % 7 {
-	case 5:
-		m.detection = manager.Cache
-	case 6:
-		m.detection = manager.Get
-	}
-	return m
+	identities := []string{authz.IdentityPod, authz.IdentityNode, authz.IdentityPlugin, authz.IdentityPod, authz.IdentityPlugin}
+	detections := []manager.ChangeDetection{manager.Watch, manager.Watch, manager.Watch, manager.Watch, manager.Watch, manager.Cache, manager.Get}
+	return mode{identities[seed%5], detections[seed%7], seed%4 == 3}
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -149,41 +134,9 @@ func (w *world) needsConsent(ref volume.Ref) bool {
 	return w.mode.identity == authz.IdentityPod || ref.Namespace != namespace
 }
 
-// process returns the running process, or nil.
-func (w *world) process() *process {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.proc
-}
-
-func (w *world) setProcess(proc *process) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.proc = proc
-}
-
-func (w *world) setCalm(is bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.isCalm = is
-}
-
-func (w *world) calm() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.isCalm
-}
-
-func (w *world) ending() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.isEnding
-}
-
 // after waits on the bubble's clock.
 func after(d time.Duration) { <-time.After(d) }
 
-// must ends the process at an error of the simulation's own files.
 func must(err error) {
 	if err != nil {
 		panic(err)
