@@ -180,23 +180,16 @@ test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and 
 	$(MAKE) e2e K8S=1.35
 
 # go fuzzes one target of one package at a time. Unless it is told otherwise, it spends
-# most of its time on making each interesting input a little smaller. Of the e2e module
-# only the package that fuzzes is asked for its targets: the others would start what their
-# tests need.
+# most of its time on making each interesting input a little smaller.
 FUZZTIME ?= 2m
-FUZZ ?= . e2e
 .PHONY: test-fuzz
-test-fuzz: ## Run each fuzz target for FUZZTIME; FUZZ=e2e picks a module
-	@fuzz() { \
-		targets=$$($(GO) -C "$$1" test -list '^Fuzz' "$$2") && echo "$$targets" | \
-			awk '/^Fuzz/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print names[i], $$2; n = 0 }' | \
-			while read -r name package; do \
-				echo "$$package $$name"; \
-				SANDBOX_KEEP=$$($(GO) -C "$$1" list -f '{{.Dir}}' "$$package")/testdata $(GO) -C "$$1" test $(SANDBOX) -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" || exit; \
-			done; \
-	}; for module in $(FUZZ); do \
-		if [ "$$module" = e2e ]; then fuzz e2e ./suites/fuzz; else fuzz "$$module" ./...; fi || exit; \
-	done
+test-fuzz: ## Run each fuzz target for FUZZTIME
+	@targets=$$($(GO) test -list '^Fuzz' ./...) && echo "$$targets" | \
+		awk '/^Fuzz/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print names[i], $$2; n = 0 }' | \
+		while read -r name package; do \
+			echo "$$package $$name"; \
+			SANDBOX_KEEP=$$($(GO) list -f '{{.Dir}}' "$$package")/testdata $(GO) test $(SANDBOX) -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" || exit; \
+		done
 
 # What is too long for each change; CONTRIBUTING.md says what each part is for.
 .PHONY: nightly

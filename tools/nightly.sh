@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
 packages=(access authz apiclient binding check clientlog csi envfile events failure fleet health loglimit manager metrics mount opened payload permissions pod publisher-a publisher-b question receipts record refvol-notify refvol-plugin report requests room stage status taint volume writer-a writer-b)
-parts=(unit random simulation integration integration-alone integration-faults suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz-root fuzz-e2e)
+parts=(unit random simulation integration integration-alone integration-faults suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
 # Unit tests of another architecture need a processor of that kind, or QEMU in user mode.
@@ -113,8 +113,7 @@ run() {
   kind-*) make e2e K8S="${1#kind-}" ;;
   release) go -C tools/release test -trimpath -buildvcs=false -count=1 -timeout 55m -v . ;;
   arm64) arm64 ;;
-  fuzz-root) make test-fuzz FUZZ=. FUZZTIME=1m ;;
-  fuzz-e2e) make test-fuzz FUZZ=e2e FUZZTIME=5m ;;
+  fuzz) make test-fuzz FUZZTIME=1m ;;
   mutants-*) mutants "${1#mutants-}" ;;
   *)
     echo "nightly.sh: no part $1; the parts: ${parts[*]}" >&2
