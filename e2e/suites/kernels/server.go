@@ -42,7 +42,7 @@ func (r *runner) startServer(ctx context.Context, a *initramfs) (_ *controlplane
 	} {
 		err = errors.Join(err, a.addFile(name, source))
 	}
-	port, etcdErr := c.ServeEtcd(ctx)
+	port, etcdErr := c.ServeEtcd()
 	if err := errors.Join(err, etcdErr); err != nil {
 		return nil, "", errors.Join(err, c.Stop())
 	}

@@ -3,11 +3,9 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +18,7 @@ const passed = "passed"
 type session struct {
 	parts    []part
 	outcomes []outcome
-	// failures gets what the tests that fail have said.
+	// failures gets what the parts that fail have said.
 	failures io.Writer
 	// ended says that the machine came to its end.
 	ended bool
@@ -34,7 +32,7 @@ type session struct {
 	output bytes.Buffer
 }
 
-// keptLines are as many as help where a machine ends too early, or a test fails.
+// keptLines are as many as help where a machine ends too early.
 const keptLines = 40
 
 func (s *session) read(console io.Reader) error {
@@ -50,13 +48,11 @@ func (s *session) read(console io.Reader) error {
 			return err
 		}
 	}
-	err := lines.Err()
 	if s.current != nil {
-		_, judgeErr := s.judge("unknown")
-		err = errors.Join(err, judgeErr)
+		fmt.Fprint(s.failures, s.output.String())
 		s.note("FAILED (it did not end)")
 	}
-	return err
+	return lines.Err()
 }
 
 func (s *session) line(line string) error {
@@ -82,11 +78,7 @@ func (s *session) line(line string) error {
 		if s.current == nil {
 			return fmt.Errorf("the console says %q", line)
 		}
-		result, err := s.judge(words[1])
-		if err != nil {
-			return err
-		}
-		s.note(result)
+		s.note(s.judge(words[1]))
 	case "off":
 		s.ended = true
 	}
@@ -101,69 +93,33 @@ func (s *session) note(result string) {
 	s.current = nil
 }
 
-// judge says what became of the current part, whose program ended with a status.
-func (s *session) judge(status string) (string, error) {
-	results, err := s.results(status)
-	if err != nil {
-		return "", err
-	}
-	count := map[string]int{}
+// ended is the line of a test that has ended; the lines of subtests are indented.
+var ended = regexp.MustCompile(`(?m)^--- (PASS|FAIL|SKIP): (\S+) `)
+
+// judge says what became of the current part, whose program ended with a status. It prints what a part that failed has said.
+func (s *session) judge(status string) string {
+	results, count := map[string]string{}, map[string]int{}
 	var names []string
-	for name, result := range results {
-		if name != "" && !strings.Contains(name, "/") {
-			count[result]++
-			if result == "fail" {
-				names = append(names, name)
-			}
+	for _, match := range ended.FindAllStringSubmatch(s.output.String(), -1) {
+		result, name := match[1], match[2]
+		results[name] = result
+		count[result]++
+		if result == "FAIL" {
+			names = append(names, name)
 		}
 	}
 	for _, name := range s.current.tests {
-		if results[name] == "" || results[name] == "skip" {
+		if results[name] == "" || results[name] == "SKIP" {
 			names = append(names, name+" did not run")
 		}
 	}
 	slices.Sort(names)
-	if status != "0" || len(names) > 0 || count["pass"] == 0 {
-		return fmt.Sprintf("FAILED (status %s): %s", status, strings.Join(names, ", ")), nil
+	if status != "0" || len(names) > 0 || count["PASS"] == 0 {
+		fmt.Fprint(s.failures, s.output.String())
+		return fmt.Sprintf("FAILED (status %s): %s", status, strings.Join(names, ", "))
 	}
-	if count["skip"] > 0 {
-		return fmt.Sprintf("%s %d tests, %d skipped", passed, count["pass"], count["skip"]), nil
+	if count["SKIP"] > 0 {
+		return fmt.Sprintf("%s %d tests, %d skipped", passed, count["PASS"], count["SKIP"])
 	}
-	return fmt.Sprintf("%s %d tests", passed, count["pass"]), nil
-}
-
-// results returns pass, fail or skip of each test of the current part that has ended. It prints the output of the others and of those that
-// failed, and what a program that failed has said outside of tests, whose name is "".
-func (s *session) results(status string) (map[string]string, error) {
-	cmd := exec.Command("go", "tool", "test2json")
-	cmd.Stdin = bytes.NewReader(s.output.Bytes())
-	text, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", cmd, err)
-	}
-	results, said := map[string]string{}, map[string][]string{}
-	var tests []string
-	for events := json.NewDecoder(bytes.NewReader(text)); ; {
-		var e struct{ Action, Test, Output string }
-		if err := events.Decode(&e); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return nil, fmt.Errorf("%s: %w", cmd, err)
-		}
-		switch e.Action {
-		case "output":
-			if said[e.Test] == nil {
-				tests = append(tests, e.Test)
-			}
-			said[e.Test] = append(said[e.Test], e.Output)
-		case "pass", "fail", "skip":
-			results[e.Test] = e.Action
-		}
-	}
-	for _, test := range tests {
-		if result := results[test]; result == "fail" || result == "" || test == "" && status != "0" {
-			fmt.Fprint(s.failures, strings.Join(said[test][max(0, len(said[test])-keptLines):], ""))
-		}
-	}
-	return results, nil
+	return fmt.Sprintf("%s %d tests", passed, count["PASS"])
 }

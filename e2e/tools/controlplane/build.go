@@ -27,14 +27,12 @@ type Binaries struct {
 	APIServer string
 }
 
-// BuildOptions says what to build from and where to keep it.
+// BuildOptions says what to build from. All fields are required.
 type BuildOptions struct {
 	// ModuleDir is the directory of the Go module that requires k8s.io/kubernetes
-	// and holds the etcd command. Required.
+	// and holds the etcd command.
 	ModuleDir string
-	// CacheDir keeps the binaries between runs. Required.
-	CacheDir string
-	// Progress gets a line for each step that takes long; nil discards them.
+	// Progress gets a line for each step that takes long.
 	Progress io.Writer
 }
 
@@ -80,21 +78,22 @@ func BuildKubectl(ctx context.Context, o BuildOptions) (string, error) {
 
 // build returns the directory that holds the programs.
 func build(ctx context.Context, o BuildOptions, p programs) (string, error) {
-	if o.Progress == nil {
-		o.Progress = io.Discard
+	cache, err := gobuild.CacheDir()
+	if err != nil {
+		return "", err
 	}
 	key, err := cacheKey(ctx, o.ModuleDir, append([]string{"go.mod", "go.sum"}, p.sources...)...)
 	if err != nil {
 		return "", fmt.Errorf("key of the cache of %s: %w", p.what, err)
 	}
-	dir := filepath.Join(o.CacheDir, p.dir, key)
+	dir := filepath.Join(cache, p.dir, key)
 	if isBuilt(dir) {
 		return dir, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", fmt.Errorf("create the cache of %s: %w", p.what, err)
 	}
-	unlock, err := gobuild.Lock(ctx, filepath.Join(o.CacheDir, p.dir+".lock"), o.Progress)
+	unlock, err := gobuild.Lock(ctx, filepath.Join(cache, p.dir+".lock"), o.Progress)
 	if err != nil {
 		return "", err
 	}

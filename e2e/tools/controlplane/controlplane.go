@@ -5,8 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"sync"
@@ -50,9 +50,9 @@ type ControlPlane struct {
 
 	mu   sync.Mutex
 	etcd *process.Process
-	// etcdListener is that of ServeEtcd.
-	etcdListener net.Listener
-	apiServer    *process.Process
+	// etcdServer is that of ServeEtcd.
+	etcdServer *httptest.Server
+	apiServer  *process.Process
 }
 
 // Start returns a control plane that is ready to serve. ctx bounds the start only;
@@ -152,9 +152,9 @@ func (c *ControlPlane) Stop() error {
 	err := c.StopAPIServer()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.etcdListener != nil {
-		err = errors.Join(err, c.etcdListener.Close())
-		c.etcdListener = nil
+	if c.etcdServer != nil {
+		c.etcdServer.Close()
+		c.etcdServer = nil
 	}
 	if c.etcd != nil {
 		err = errors.Join(err, c.etcd.Kill())

@@ -8,6 +8,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -104,46 +108,16 @@ func (c *ControlPlane) newEtcdClient() *http.Client {
 	}}
 }
 
-// ServeEtcd forwards connections to etcd from a port of this machine's loopback until Stop, for
+// ServeEtcd passes requests to etcd on from a port of this machine's loopback until Stop, for
 // tests that are attached to the control plane from a virtual machine. It returns the port.
-func (c *ControlPlane) ServeEtcd(ctx context.Context) (port int, err error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("serve etcd: %w", err)
-	}
+func (c *ControlPlane) ServeEtcd() (port uint16, err error) {
+	server := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "etcd"}) },
+		Transport: c.etcdClient.Transport,
+	})
 	c.mu.Lock()
-	c.etcdListener = listener
-	c.mu.Unlock()
-	go func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return // it was closed
-			}
-			go c.forward(client)
-		}
-	}()
-	address, ok := listener.Addr().(*net.TCPAddr)
-	if !ok {
-		return 0, fmt.Errorf("serve etcd: no port: %s", listener.Addr())
-	}
-	return address.Port, nil
-}
-
-// forward copies between a client and etcd until one of them ends.
-func (c *ControlPlane) forward(client net.Conn) {
-	defer client.Close()
-	server, err := net.Dial("unix", c.path("etcd.sock"))
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	done := make(chan struct{}, 2)
-	for _, pair := range [][2]net.Conn{{client, server}, {server, client}} {
-		go func() {
-			_, _ = io.Copy(pair[0], pair[1])
-			done <- struct{}{}
-		}()
-	}
-	<-done
+	defer c.mu.Unlock()
+	c.etcdServer = server
+	address, err := netip.ParseAddrPort(server.Listener.Addr().String())
+	return address.Port(), err
 }

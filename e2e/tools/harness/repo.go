@@ -57,15 +57,7 @@ func BuildKubectl(ctx context.Context, progress io.Writer) (string, error) {
 // kubernetesBuild says what programs of Kubernetes are built from.
 func kubernetesBuild(progress io.Writer) (controlplane.BuildOptions, error) {
 	repo, err := Repository()
-	if err != nil {
-		return controlplane.BuildOptions{}, err
-	}
-	cache, err := gobuild.CacheDir()
-	return controlplane.BuildOptions{
-		ModuleDir: filepath.Join(repo, "e2e", "node-image", "kubernetes"),
-		CacheDir:  cache,
-		Progress:  progress,
-	}, err
+	return controlplane.BuildOptions{ModuleDir: filepath.Join(repo, "e2e", "node-image", "kubernetes"), Progress: progress}, err
 }
 
 // On a machine without the go tool, these name what StartControlPlane attaches to, and what BuildPlugin copies.
