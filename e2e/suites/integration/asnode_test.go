@@ -50,6 +50,16 @@ func readsOf(namespace, name string) []request {
 	}
 }
 
+// scheduleOf makes a pod on a node whose spec names the ConfigMap and the Secret of a name, which nobody mounts.
+func scheduleOf(t *testing.T, namespace, name, nodeName string) *corev1.Pod {
+	t.Helper()
+	ref := corev1.LocalObjectReference{Name: name}
+	both := corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: ref}}, {Secret: &corev1.SecretProjection{LocalObjectReference: ref}},
+	}}}
+	return schedule(t, namespace, corev1.PodSpec{NodeName: nodeName, Volumes: []corev1.Volume{{Name: "native", VolumeSource: both}}})
+}
+
 // TestRightsAsNode sends, with the token of a plugin's pod, what the plugin sends and what it must
 // not get, to a real API server.
 func TestRightsAsNode(t *testing.T) {
@@ -65,10 +75,7 @@ func TestRightsAsNode(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	here := schedule(t, ns, nativeBoth("here", "here"))
-	spec := nativeBoth("there", "there")
-	spec.NodeName = otherNode
-	there := schedule(t, ns, spec)
+	here, there := scheduleOf(t, ns, "here", harness.NodeName), scheduleOf(t, ns, "there", otherNode)
 
 	n1, n2 := nodeUser(harness.NodeName), nodeUser(otherNode)
 	all, node := request{"list", "secrets", ns, ""}, request{"get", "nodes", "", harness.NodeName}
@@ -99,7 +106,7 @@ func TestRightsAsNode(t *testing.T) {
 	}
 
 	// The token of a deleted plugin pod is worth nothing.
-	if err := deletePod(t.Context(), own); err != nil {
+	if err := shared.DeletePod(t.Context(), own.Namespace, own.Name); err != nil {
 		t.Fatal(err)
 	}
 	for _, user := range []string{n1, ""} {
@@ -119,9 +126,10 @@ func TestRightsAsNode(t *testing.T) {
 // refuses if it names Secrets. Until then its authorizer answers 403, as for a pod of another node, and no 404.
 func TestAsNodeWithoutMirrorPod(t *testing.T) {
 	t.Parallel()
-	n := newAsNode(t, "--publish-wait=1s")
+	_, kubeconfig := pluginPod(t, harness.NodeName)
+	n := newNodeAs(t, kubeconfig, "--identity=node", "--publish-wait=1s")
 	n.secret("db", map[string]string{"password": n.canary()})
-	static := n.volume(directly("secret", "db"))
+	static := n.volume(map[string]string{"secret": "db"})
 	static.Unknown = true
 	for range 2 {
 		wantStatus(t, n.finalAnswer(static), codes.PermissionDenied, "read pod "+n.namespace+"/"+static.Pod+": ", "no relationship found between node")

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/leak"
 )
 
 // TestChurnEndsWhereItBegan publishes, updates and unpublishes volumes for a long time, of both
@@ -100,10 +100,10 @@ func (n *node) churn(seed uint64, cycles int) {
 // fill client-go's caches, which keep thousands.
 func (n *node) cycle(ctx context.Context, name string, deletes, inPlace, again bool) error {
 	set := func(value string) error {
-		_, err := n.tryConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"key": value}})
+		_, err := n.tryPut("configMap", name, map[string]string{"key": value})
 		return err
 	}
-	before, after := harness.NewCanary(), harness.NewCanary()
+	before, after := leak.NewValue(), leak.NewValue()
 	v := harness.NewVolume(n.namespace, "pod", map[string]string{
 		"sources": fmt.Sprintf("- configMap: {name: %s}\n- secret: {name: %s, optional: true}\n", name, name),
 	})

@@ -31,7 +31,7 @@ func grants(namespace, elsewhere string) []grant {
 	byName, getAlone, withoutGet := readers("secret", "there", "absent"), rule("secret", "get"), rule("secret", "list")
 	withoutGet.Verbs = []string{"list", "watch", "update", "delete", "create"}
 	return []grant{
-		{name: "none", rule: readers("configmap"), to: web},
+		{name: "none", rule: readers("configMap"), to: web},
 		{name: "another account", rule: read, to: account(namespace, "other")},
 		{name: "account of this name elsewhere", rule: read, to: account(elsewhere, "web")},
 		{name: "group of another namespace", rule: read, to: group("system:serviceaccounts:" + elsewhere)},

@@ -72,17 +72,6 @@ func (n *node) arrives(v *harness.Volume, path, want string, within time.Duratio
 	return time.Since(begin)
 }
 
-// vanishes waits until a file is gone.
-func (n *node) vanishes(v *harness.Volume, path string, within time.Duration) {
-	n.t.Helper()
-	harness.Eventually(n.t, within, func() error {
-		if _, err := os.Lstat(filepath.Join(n.Target(v), path)); !os.IsNotExist(err) {
-			return fmt.Errorf("%s is still there: %v", path, err)
-		}
-		return nil
-	})
-}
-
 func (n *node) wantMounts(want int) {
 	n.t.Helper()
 	mounts, err := n.VolumeMounts()
@@ -239,14 +228,8 @@ func (n *node) showsJust(v *harness.Volume, data map[string]string) error {
 	return nil
 }
 
-// pruned returns nil once the volume holds no generation but the present one.
-func (n *node) pruned(v *harness.Volume) error {
-	generations, err := filepath.Glob(filepath.Join(n.Target(v), "..2*"))
-	if err == nil && len(generations) != 1 {
-		err = fmt.Errorf("generations %v are there, want one", generations)
-	}
-	return err
-}
+// pruned returns nil once the volume holds nothing but its files and the present generation.
+func (n *node) pruned(v *harness.Volume) error { return harness.Pruned(n.Target(v)) }
 
 // each waits until f returns nil for the number of each volume.
 func (n *node) each(volumes []*harness.Volume, f func(i int) error) {

@@ -1,10 +1,12 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
-	"maps"
+	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,32 +16,11 @@ import (
 // they belong. With each generation one key comes, one goes, one changes, and one stays.
 type object struct {
 	kind, name string
-	// mapped says that the volume has items for the keys; these then go to directories,
-	// and the same two keys come and go by turns.
-	mapped bool
 	// padding makes each value longer and has the canary in it.
 	padding string
 }
 
 func (o *object) key(name string) string { return o.name + "." + name }
-
-// passing is the key that only this generation has.
-func (o *object) passing(generation int) string {
-	if o.mapped {
-		return o.key([]string{"even", "odd"}[generation%2])
-	}
-	return o.key(fmt.Sprint("only-", generation))
-}
-
-// since returns the generation from which on the object has had the key as it has it at
-// the given one, for each of its keys but the manifest.
-func (o *object) since(generation int) map[string]int {
-	return map[string]int{
-		o.key("stays"):        0,
-		o.key("changes"):      generation,
-		o.passing(generation): generation,
-	}
-}
 
 func (o *object) value(key string, since int) string {
 	return fmt.Sprintf("%s %d\n%s\nend\n", key, since, o.padding)
@@ -48,32 +29,10 @@ func (o *object) value(key string, since int) string {
 // data returns what the object holds at a generation.
 func (o *object) data(generation int) map[string]string {
 	data := map[string]string{o.key("manifest"): fmt.Sprintf("%d\n", generation)}
-	for key, since := range o.since(generation) {
-		data[key] = o.value(key, since)
+	for key, since := range map[string]int{"stays": 0, "changes": generation, fmt.Sprint("only-", generation): generation} {
+		data[o.key(key)] = o.value(o.key(key), since)
 	}
 	return data
-}
-
-// path returns where the volume shows a key.
-func (o *object) path(key string) string {
-	if !o.mapped {
-		return key
-	}
-	_, name, _ := strings.Cut(key, ".")
-	return filepath.Join(o.name+".d", name+".d", key)
-}
-
-// source returns the object as an entry of the volume's sources.
-func (o *object) source() string {
-	if !o.mapped {
-		return fmt.Sprintf("- %s: {name: %s}\n", o.kind, o.name)
-	}
-	var items []string
-	for _, name := range []string{"manifest", "stays", "changes", "even", "odd"} {
-		items = append(items, fmt.Sprintf("{key: %s, path: %s}", o.key(name), o.path(o.key(name))))
-	}
-	// Optional, as it never has all of the keys.
-	return fmt.Sprintf("- %s: {name: %s, optional: true, items: [%s]}\n", o.kind, o.name, strings.Join(items, ", "))
 }
 
 // shape is what a volume is made of.
@@ -86,7 +45,7 @@ type shape struct {
 func (s *shape) attributes() map[string]string {
 	var sources strings.Builder
 	for _, o := range s.objects {
-		sources.WriteString(o.source())
+		fmt.Fprintf(&sources, "- %s: {name: %s}\n", o.kind, o.name)
 	}
 	return map[string]string{"sources": sources.String(), "defaultMode": "0440", "writeStrategy": s.strategy}
 }
@@ -95,11 +54,10 @@ const shapeMode = 0o440
 
 // read checks that the directory, a generation of a volume of this shape, holds all of
 // one generation of each object and nothing else, and returns which.
-func (s *shape) read(dir int) ([]int, error) {
-	names := map[string]bool{}
-	generations := make([]int, len(s.objects))
+func (s *shape) read(dir string) ([]int, error) {
+	generations, count := make([]int, len(s.objects)), 0
 	for i, o := range s.objects {
-		text, err := readAt(dir, o.path(o.key("manifest")))
+		text, err := readFile(filepath.Join(dir, o.key("manifest")))
 		if err != nil {
 			return nil, err
 		}
@@ -107,76 +65,46 @@ func (s *shape) read(dir int) ([]int, error) {
 			return nil, fmt.Errorf("manifest of %s is torn: %q", o.name, text)
 		}
 		for key, want := range o.data(generations[i]) {
-			path := o.path(key)
-			names[path[:strings.IndexByte(path+"/", '/')]] = true
-			if got, err := readAt(dir, path); err != nil {
+			count++
+			if got, err := readFile(filepath.Join(dir, key)); err != nil {
 				return nil, fmt.Errorf("generation %d: %w", generations[i], err)
 			} else if got != want {
-				return nil, fmt.Errorf("%s holds %q, of generation %d it has to be %q", path, got, generations[i], want)
+				return nil, fmt.Errorf("%s holds %q, of generation %d it has to be %q", key, got, generations[i], want)
 			}
 		}
 	}
-	return generations, s.onlyThese(dir, names)
+	names, err := os.ReadDir(dir)
+	if err == nil && len(names) != count {
+		err = fmt.Errorf("a generation holds %v, and has to hold %d files: %w", names, count, errGone)
+	}
+	return generations, gone(err)
 }
 
-// onlyThese checks that nothing but these names is in a generation.
-func (s *shape) onlyThese(dir int, names map[string]bool) error {
-	got, err := namesAt(dir)
+// readFile reads a file, which must have its final mode.
+func readFile(path string) (string, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return err
+		return "", gone(err)
 	}
-	slices.Sort(got)
-	if want := slices.Sorted(maps.Keys(names)); !slices.Equal(got, want) {
-		return fmt.Errorf("a generation holds %v, and has to hold %v: %w", got, want, errGone)
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && info.Mode() != shapeMode {
+		err = fmt.Errorf("%s has mode %v, want %04o", path, info.Mode(), shapeMode)
 	}
-	return nil
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(f)
+	return string(text), err
 }
 
-// namesAt lists a directory.
-func namesAt(dir int) ([]string, error) {
-	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, gone("open the directory", err)
-	}
-	defer unix.Close(fd)
-	var names []string
-	buf := make([]byte, 8<<10)
-	for {
-		n, err := unix.Getdents(fd, buf)
-		if err != nil {
-			return nil, gone("list the directory", err)
-		}
-		if n == 0 {
-			return names, nil
-		}
-		_, _, names = unix.ParseDirent(buf[:n], -1, names)
-	}
-}
+// errGone is why something can't be read that should be there.
+var errGone = errors.New("not there")
 
-// readAt reads a file, which must have its final mode, by its path below a directory.
-func readAt(dir int, path string) (string, error) {
-	fd, err := unix.Openat(dir, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", gone("open "+path, err)
+// gone adds errGone to an error that says that something is not there.
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESTALE) {
+		return fmt.Errorf("%w (%w)", errGone, err)
 	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return "", fmt.Errorf("stat %s: %w", path, err)
-	}
-	if mode := st.Mode & 0o7777; mode != shapeMode {
-		return "", fmt.Errorf("%s has mode %04o, want %04o", path, mode, shapeMode)
-	}
-	var text []byte
-	buf := make([]byte, 16<<10)
-	for {
-		n, err := unix.Read(fd, buf)
-		if err != nil {
-			return "", fmt.Errorf("read %s: %w", path, err)
-		}
-		if n == 0 {
-			return string(text), nil
-		}
-		text = append(text, buf[:n]...)
-	}
+	return err
 }

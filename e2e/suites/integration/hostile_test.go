@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -112,8 +111,8 @@ func (n *node) mostResident() int64 {
 		n.t.Fatal(err)
 	}
 	_, most, _ := strings.Cut(string(text), "\nVmHWM:")
-	kibibytes, err := strconv.ParseInt(strings.Fields(most)[0], 10, 64)
-	if err != nil {
+	var kibibytes int64
+	if _, err := fmt.Sscan(most, &kibibytes); err != nil {
 		n.t.Fatal(err)
 	}
 	return kibibytes << 10

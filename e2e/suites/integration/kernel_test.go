@@ -67,8 +67,7 @@ func TestKernelWithoutNoswap(t *testing.T) {
 	if has := strings.Contains(","+mounts[0].SuperOptions+",", ",noswap,"); has != noswap {
 		t.Errorf("the options are %s, want noswap: %t", mounts[0].SuperOptions, noswap)
 	}
-	n.mustKill()
-	n.mustStart()
+	n.crash()
 	value := n.value("app")
 	n.arrives(v, "key", value, soon)
 	n.mustUnpublish(v)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,16 +34,12 @@ type tally struct {
 	// reads counts those that found all that there has to be.
 	reads atomic.Int64
 
-	mu    sync.Mutex
-	kills int
-	// points counts the kills by operation, shape and the call, with how many calls of
-	// the name came before it.
-	points map[string]int
-	// names counts them by operation and name.
+	mu sync.Mutex
+	// names counts the kills by operation and name of the call.
 	names map[string]int
 }
 
-func newTally() *tally { return &tally{points: map[string]int{}, names: map[string]int{}} }
+func newTally() *tally { return &tally{names: map[string]int{}} }
 
 // has says whether a call was the last one of some process.
 func (sum *tally) has(name string) bool {
@@ -53,28 +48,11 @@ func (sum *tally) has(name string) bool {
 	return sum.names[name] > 0
 }
 
-// report prints what was done, and fails the test where the readers saw too little.
-func (sum *tally) report(t *testing.T) {
-	t.Helper()
-	t.Logf("%d kills at %d distinct points, %d reads; by call: %v", sum.kills, len(sum.points), sum.reads.Load(), sum.names)
-	if sum.reads.Load() == 0 {
-		t.Error("the readers saw nothing")
-	}
-}
-
 func (k *killing) killed(operation string, calls []supervise.Call) {
 	k.t.Helper()
 	at := calls[len(calls)-1]
-	before := 0
-	for _, c := range calls[:len(calls)-1] {
-		if c.Name == at.Name {
-			before++
-		}
-	}
 	k.tally.mu.Lock()
 	defer k.tally.mu.Unlock()
-	k.tally.kills++
-	k.tally.points[fmt.Sprintf("%s of %s at %s %d", operation, k.shape.name, at.Name, before+1)]++
 	k.tally.names[operation+" "+at.Name]++
 	k.t.Logf("%s of %s killed at call %d: %s", operation, k.shape.name, len(calls), at)
 }
@@ -82,7 +60,7 @@ func (k *killing) killed(operation string, calls []supervise.Call) {
 // newKilling starts a node and makes the shape's objects.
 func newKilling(t *testing.T, s *shape, sum *tally) *killing {
 	t.Helper()
-	k := &killing{supervisedNode: newSupervisedNode(t, nil), shape: s, tally: sum}
+	k := &killing{supervisedNode: newSupervisedNode(t), shape: s, tally: sum}
 	for _, o := range s.objects {
 		o.padding = k.canary()
 	}
@@ -127,11 +105,10 @@ func (k *killing) current(v *harness.Volume) error {
 	}
 	for _, o := range k.shape.objects {
 		for key, want := range o.data(k.generation) {
-			path := o.path(key)
-			if got := files[path]; got != want {
-				return fmt.Errorf("%s holds %q, want %q", path, got, want)
+			if got := files[key]; got != want {
+				return fmt.Errorf("%s holds %q, want %q", key, got, want)
 			}
-			delete(files, path)
+			delete(files, key)
 		}
 	}
 	for path, file := range files {
@@ -140,19 +117,6 @@ func (k *killing) current(v *harness.Volume) error {
 		}
 	}
 	return nil
-}
-
-// becomesTidy waits until nothing but the present generation is left, neither of
-// interrupted writes nor of what was kept for readers.
-func (k *killing) becomesTidy(v *harness.Volume) {
-	k.t.Helper()
-	harness.Eventually(k.t, afterRestart+pruning, func() error {
-		names, err := filepath.Glob(filepath.Join(k.Target(v), "..*"))
-		if err == nil && (len(names) != 2 || !strings.HasPrefix(filepath.Base(names[0]), "..2") || filepath.Base(names[1]) != "..data") {
-			err = fmt.Errorf("%q are there beside the links", names)
-		}
-		return err
-	})
 }
 
 func (k *killing) becomesCurrent(v *harness.Volume) {
@@ -185,10 +149,11 @@ func (k *killing) watch(v *harness.Volume, mayVanish bool) (finish func()) {
 	if k.shape.strategy == "InPlace" {
 		return func() {}
 	}
-	r := startReading(k.t, harness.Scaled(5*time.Millisecond, time.Millisecond), newWitness(k.shape, k.Target(v), mayVanish, &k.tally.reads))
+	w := startWitness(k.t, harness.Scaled(5*time.Millisecond, time.Millisecond),
+		&witness{shape: k.shape, target: k.Target(v), mayVanish: mayVanish, reads: &k.tally.reads})
 	return func() {
 		k.t.Helper()
-		if err := r.finish(); err != nil {
+		if err := w.finish(); err != nil {
 			k.t.Errorf("a reader saw: %v", err)
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/leak"
 )
 
 // leakyNode is a plugin to which everything happens that brings it near to writing down a
@@ -32,8 +32,8 @@ func TestNothingLeaks(t *testing.T) {
 	for format, inSecrets := range map[string]bool{"text": false, "json": true} {
 		t.Run(fmt.Sprintf("%s, tokens in secrets %t", format, inSecrets), func(t *testing.T) {
 			t.Parallel()
-			n := &leakyNode{inSecrets: inSecrets, node: newAcrossNode(t, "-v=20", "--logging-format="+format,
-				"--publish-wait=1s", "--max-volume-size=64Ki", "--http-address=127.0.0.1:0")}
+			n := &leakyNode{inSecrets: inSecrets, node: newNode(t, "-v=20", "--logging-format="+format,
+				"--publish-wait=1s", "--max-volume-size=64Ki", anyPort)}
 			n.secret("db", map[string]string{"password": n.canary(), "a.b": n.canary()})
 			n.configMap("own", map[string]string{"own": n.canary()})
 			v := n.tokened(n.volume(map[string]string{"sources": n.sources()}))
@@ -42,7 +42,6 @@ func TestNothingLeaks(t *testing.T) {
 			n.publishes(p, soon)
 			n.changes(v, p)
 			n.refusals(v)
-			n.forbidden()
 			n.restarts(v, p)
 			n.restartWith("--publish-wait=100s") // so that a publish waits until it is dumped
 			n.dumps(v)
@@ -55,7 +54,7 @@ func TestNothingLeaks(t *testing.T) {
 
 // tokened gives the volume a new token.
 func (n *leakyNode) tokened(v *harness.Volume) *harness.Volume {
-	v.Token, v.TokenInSecrets = harness.NewToken(), n.inSecrets
+	v.Token, v.TokenInSecrets = leak.NewToken(), n.inSecrets
 	return v
 }
 
@@ -64,7 +63,6 @@ func (n *leakyNode) sources() string {
 	return `
 - configMap: {name: own}
 - secret: {name: db}
-- secret: {name: fixed, optional: true}
 - env:
     path: app.env
     envFrom: [{secretRef: {name: db}}]
@@ -91,17 +89,6 @@ func (n *leakyNode) podWithEnv() *harness.Volume {
 	return n.tokened(v)
 }
 
-// immutable creates the Secret "fixed", which can't be changed.
-func (n *leakyNode) immutable() string {
-	n.t.Helper()
-	value := n.canary()
-	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "fixed"}, StringData: map[string]string{"fixed": value}, Immutable: new(true)}
-	if _, err := shared.Client().CoreV1().Secrets(n.namespace).Create(n.t.Context(), s, metav1.CreateOptions{}); err != nil {
-		n.t.Fatal(err)
-	}
-	return value
-}
-
 // changes has the volumes follow their objects and their pods' tokens, also to where they
 // can't.
 func (n *leakyNode) changes(v, pod *harness.Volume) {
@@ -109,13 +96,6 @@ func (n *leakyNode) changes(v, pod *harness.Volume) {
 	value := n.canary()
 	n.secret("db", map[string]string{"password": value})
 	n.arrives(v, "password", value, soon)
-	n.arrives(v, "fixed", n.immutable(), soon)
-	n.removeObject("secret", "fixed")
-	recreated := n.immutable()
-	next := n.tokened(n.volume(map[string]string{"secret": "fixed"}))
-	n.publishes(next, soon) // which is what makes the plugin look again
-	n.arrives(v, "fixed", recreated, soon)
-	n.mustUnpublish(next)
 	for _, republished := range []*harness.Volume{v, pod} {
 		n.mustPublish(n.tokened(republished))
 	}
@@ -188,38 +168,13 @@ func without(key string) func(*csi.NodePublishVolumeRequest) {
 // tokens is where pods' tokens come in a request, in one map or the other.
 const tokens = "csi.storage.k8s.io/serviceAccount.tokens"
 
-// forbidden has the API server refuse an object of another namespace, allow it, and refuse
-// it again under a mounted volume.
-func (n *leakyNode) forbidden() {
-	n.t.Helper()
-	first := n.canary()
-	n.put("secret", "theirs", first)
-	v := n.tokened(n.across("secret", "theirs"))
-	refused := n.tokened(n.across("secret", "theirs"))
-	wantStatus(n.t, n.finalAnswer(refused), codes.PermissionDenied)
-	n.hasEvent(refused, "RefForbidden", "may not get Secret")
-	revoke := allow(n.t, n.source, rule("secret", "get", "theirs"), account(n.namespace, v.ServiceAccount))
-	n.publishes(v, soon)
-	n.wantContent(v, "across", first)
-	revoke()
-	n.vanishes(v, "across", 2*soon)
-	n.hasCondition(v, "Forbidden")
-	n.mustUnpublish(v)
-}
-
-// restarts has the plugin crash, start with a damaged attribute, and end as it should.
+// restarts has the plugin crash, and end as it should.
 func (n *leakyNode) restarts(v, pod *harness.Volume) {
 	n.t.Helper()
-	n.mustKill()
-	n.setAttribute(v, ".", "pod", "no pod's name")
-	n.mustStart()
+	n.crash()
 	n.mustPublish(v)
 	n.mustPublish(pod)
-	n.setAttribute(v, ".", "pod", n.namespace+"/"+v.Pod)
-	if err := n.Terminate(n.t.Context()); err != nil {
-		n.t.Fatal(err)
-	}
-	n.mustStart()
+	n.restartWith()
 	value := n.canary()
 	n.secret("db", map[string]string{"password": value})
 	n.arrives(v, "password", value, afterRestart)
@@ -249,8 +204,7 @@ func (n *leakyNode) dumps(v *harness.Volume) {
 				n.t.Errorf("on %s the plugin dumped no stack with %s:\n%s", signal, want, dump)
 			}
 		}
-		n.mustKill() // which closes the connection
-		n.mustStart()
+		n.crash()
 		n.mustUnpublish(waits)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"testing"
 
@@ -30,8 +29,6 @@ type suite struct {
 	// plugin is the program under test, kubeconfig has the rights that deploy/base
 	// gives it.
 	plugin, kubeconfig string
-	// powerless is a kubeconfig of a service account without any right.
-	powerless string
 	// rules are what rulesOf has returned.
 	rules sync.Map
 	// plain builds the plugin without the race detector, once: in a virtual machine there is no compiler.
@@ -43,25 +40,10 @@ type suite struct {
 // shared is set by TestMain before any test runs, and constant from then on.
 var shared *suite
 
-// atOnce and atOnceLong are how many parallel tests run at the same time, unless -parallel says
-// otherwise: they mostly wait. In their long forms many work all the time, and 20 of these would
-// run into each other's time limits.
-const atOnce, atOnceLong = 20, 4
-
-// parallel has that many tests run at once.
-func parallel() error {
-	flag.Parse()
-	const name = "test.parallel"
-	chosen := false
-	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == name })
-	if chosen {
-		return nil
-	}
-	return flag.Set(name, strconv.Itoa(harness.Scaled(atOnce, atOnceLong)))
-}
-
 func TestMain(m *testing.M) {
-	if err := parallel(); err != nil {
+	// Parallel tests mostly wait. In their long forms many work all the time, and 20 of these would run into each other's time
+	// limits. -parallel beats it.
+	if err := flag.Set("test.parallel", harness.Scaled("20", "4")); err != nil {
 		panic(err)
 	}
 	os.Exit(harness.Main(m, func(ctx context.Context) (func() error, error) {
@@ -93,7 +75,9 @@ func newSuite(ctx context.Context) (_ *suite, err error) {
 	if s.plugin, err = harness.BuildPlugin(ctx, s.dir, true, os.Stderr); err != nil {
 		return s, err
 	}
-	return s, s.grant(ctx)
+	s.kubeconfig = filepath.Join(s.dir, "plugin.kubeconfig")
+	_, err = harness.GrantPlugin(ctx, s.ControlPlane, s.kubeconfig)
+	return s, err
 }
 
 func (s *suite) stop() error {
@@ -109,18 +93,5 @@ func (s *suite) stop() error {
 func (s *suite) searchEvents() error {
 	events, err := harness.EventLeaks(context.Background(), s.Client(), metav1.NamespaceAll)
 	fmt.Fprintf(os.Stderr, "searched %d events for values and tokens\n", events)
-	return err
-}
-
-// powerlessAccount has no right at all.
-const powerlessAccount = "powerless"
-
-func (s *suite) grant(ctx context.Context) error {
-	s.kubeconfig = filepath.Join(s.dir, "plugin.kubeconfig")
-	if _, err := harness.GrantPlugin(ctx, s.ControlPlane, s.kubeconfig); err != nil {
-		return err
-	}
-	s.powerless = filepath.Join(s.dir, "powerless.kubeconfig")
-	_, err := harness.MakeAccount(ctx, s.ControlPlane, powerlessAccount, s.powerless)
 	return err
 }

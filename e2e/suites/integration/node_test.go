@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/pkg/status"
 )
 
@@ -115,50 +116,43 @@ func (n *node) finish() {
 }
 
 // canary returns a new value that must not show anywhere but in files of volumes.
-func (n *node) canary() string { return harness.NewCanary() }
+func (n *node) canary() string { return leak.NewValue() }
 
-// configMap creates or replaces a ConfigMap in the node's namespace.
-func (n *node) configMap(name string, data map[string]string) *corev1.ConfigMap {
+func (n *node) configMap(name string, data map[string]string) {
 	n.t.Helper()
-	applied, err := n.tryConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return applied
+	n.putObject("configMap", name, data)
 }
 
-// tryConfigMap is configMap for any goroutine.
-func (n *node) tryConfigMap(cm *corev1.ConfigMap) (*corev1.ConfigMap, error) {
-	client := shared.Client().CoreV1().ConfigMaps(n.namespace)
-	applied, err := client.Update(n.t.Context(), cm, metav1.UpdateOptions{})
-	if err != nil {
-		applied, err = client.Create(n.t.Context(), cm, metav1.CreateOptions{})
-	}
-	return applied, err
-}
-
-// secret creates or replaces a Secret in the node's namespace.
-func (n *node) secret(name string, data map[string]string) *corev1.Secret {
+func (n *node) secret(name string, data map[string]string) {
 	n.t.Helper()
-	client := shared.Client().CoreV1().Secrets(n.namespace)
-	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: data}
-	applied, err := client.Update(n.t.Context(), s, metav1.UpdateOptions{})
-	if err != nil {
-		applied, err = client.Create(n.t.Context(), s, metav1.CreateOptions{})
-	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return applied
+	n.putObject("secret", name, data)
 }
 
-// putObject creates or replaces a Secret or a ConfigMap, by its kind.
+// putObject creates or replaces a Secret or a ConfigMap in the node's namespace, by its kind.
 func (n *node) putObject(kind, name string, data map[string]string) metav1.Object {
 	n.t.Helper()
-	if kind == "secret" {
-		return n.secret(name, data)
+	applied, err := n.tryPut(kind, name, data)
+	if err != nil {
+		n.t.Fatal(err)
 	}
-	return n.configMap(name, data)
+	return applied
+}
+
+// tryPut is putObject for any goroutine.
+func (n *node) tryPut(kind, name string, data map[string]string) (metav1.Object, error) {
+	ctx, core, meta := n.t.Context(), shared.Client().CoreV1(), metav1.ObjectMeta{Name: name}
+	if kind == "secret" {
+		s := &corev1.Secret{ObjectMeta: meta, StringData: data}
+		if applied, err := core.Secrets(n.namespace).Update(ctx, s, metav1.UpdateOptions{}); err == nil {
+			return applied, nil
+		}
+		return core.Secrets(n.namespace).Create(ctx, s, metav1.CreateOptions{})
+	}
+	cm := &corev1.ConfigMap{ObjectMeta: meta, Data: data}
+	if applied, err := core.ConfigMaps(n.namespace).Update(ctx, cm, metav1.UpdateOptions{}); err == nil {
+		return applied, nil
+	}
+	return core.ConfigMaps(n.namespace).Create(ctx, cm, metav1.CreateOptions{})
 }
 
 func (n *node) removeObject(kind, name string) {
@@ -220,6 +214,13 @@ func (n *node) mustKill() {
 	}
 }
 
+// crash kills the plugin, if it has not ended, and starts it again.
+func (n *node) crash() {
+	n.t.Helper()
+	n.mustKill() // ends the connection too
+	n.mustStart()
+}
+
 // publishing calls Publish in the background and returns where its answer comes.
 func (n *node) publishing(v *harness.Volume) <-chan error {
 	answer := make(chan error, 1)
@@ -273,16 +274,6 @@ func (n *node) value(name string) string {
 	value := n.canary()
 	n.configMap(name, map[string]string{"key": value})
 	return value
-}
-
-// ended tells whether the plugin's process has.
-func (n *node) ended() bool {
-	select {
-	case <-n.Process().Done():
-		return true
-	default:
-		return false
-	}
 }
 
 // publishes waits until a publish succeeds, as the kubelet does, which tries again.

@@ -52,7 +52,7 @@ func (o operation) run(k *killing, decide supervise.Decide) ([]supervise.Call, b
 		k.t.Fatalf("the plugin has not been killed, and said: %v", err)
 	}
 	if killed {
-		k.restart()
+		k.crash()
 	}
 	if o.stays {
 		if o.published {
@@ -79,7 +79,7 @@ func (k *killing) prove(v *harness.Volume) {
 	k.becomesCurrent(v)
 	k.change()
 	k.becomesCurrent(v)
-	k.becomesTidy(v)
+	harness.Eventually(k.t, afterRestart+pruning, func() error { return k.pruned(v) })
 	k.wantMounts(1)
 	k.wantBareDisk()
 }
@@ -93,7 +93,7 @@ func (k *killing) end(v *harness.Volume) {
 func (k *killing) untilSettledOrKilled(v *harness.Volume) {
 	k.t.Helper()
 	harness.Eventually(k.t, afterRestart+pruning, func() error {
-		if k.ended() {
+		if k.Process().Ended() {
 			return nil
 		}
 		return k.settled(v)

@@ -41,8 +41,7 @@ func newProxiedAs(t *testing.T, rights string, args ...string) *proxied {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token := config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo].Token
-	proxy, err := faultproxy.Start(faultproxy.Options{Target: shared.Config()})
+	proxy, err := faultproxy.Start(shared.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +51,10 @@ func newProxiedAs(t *testing.T, rights string, args ...string) *proxied {
 		}
 	})
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := proxy.WriteKubeconfig(kubeconfig, token); err != nil {
+	for name := range config.Clusters {
+		config.Clusters[name] = proxy.Cluster()
+	}
+	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
 	return &proxied{node: newNodeAs(t, kubeconfig, append([]string{"-v=4"}, args...)...), proxy: proxy}

@@ -3,10 +3,10 @@ package integration
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -14,10 +14,9 @@ import (
 )
 
 // readyNode starts a plugin that says on a port whether it is ready, without a kubelet that registers it.
-func readyNode(t *testing.T, o harness.PluginOptions) *node {
+func readyNode(t *testing.T, kubeconfig string, args ...string) *node {
 	t.Helper()
-	o.Args = slices.Concat([]string{"--identity=node", "--registration-dir=", anyPort}, o.Args)
-	return newNodeWith(t, o)
+	return newNodeAs(t, kubeconfig, append([]string{"--registration-dir=", anyPort}, args...)...)
 }
 
 // becomes waits until the plugin is ready, or not ready for the reasons.
@@ -46,6 +45,10 @@ func (n *node) becomes(reasons ...string) {
 func TestNeedsItsRights(t *testing.T) {
 	t.Parallel()
 	_, whole := pluginPod(t, harness.NodeName)
+	powerless := filepath.Join(t.TempDir(), "kubeconfig") // of an account without any right
+	if _, err := harness.MakeAccount(t.Context(), shared.ControlPlane, "powerless", powerless); err != nil {
+		t.Fatal(err)
+	}
 	const lacks = "[-]rights: the plugin's account lacks rights in all namespaces that "
 	for name, test := range map[string]struct {
 		kubeconfig string
@@ -57,17 +60,17 @@ func TestNeedsItsRights(t *testing.T) {
 		"node, another": {whole, []string{"--identity=node", "--node-name=" + otherNode}, []string{
 			`the plugin's token is that of a pod on node "node-1", and --node-name is "node-2": it may impersonate its own node only`,
 		}},
-		"node, not a pod's": {shared.powerless, []string{"--identity=node"}, []string{
+		"node, not a pod's": {powerless, []string{"--identity=node"}, []string{
 			`the plugin's credential, of "system:serviceaccount:refvol-system:powerless", is not bound to a pod`,
 		}},
-		"none": {shared.powerless, []string{"--identity=plugin"}, []string{
+		"none": {powerless, []string{"--identity=plugin"}, []string{
 			lacks + "--identity=plugin needs: list of configmaps, watch of configmaps, list of secrets, watch of secrets, get of pods: grant them, or choose another identity",
 		}},
 		"pod": {componentAccount(t, "pod-identity"), []string{"--identity=pod"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			readyNode(t, harness.PluginOptions{Kubeconfig: test.kubeconfig, Args: test.args}).becomes(test.reasons...)
+			readyNode(t, test.kubeconfig, test.args...).becomes(test.reasons...)
 		})
 	}
 }
@@ -94,7 +97,7 @@ func TestLostRights(t *testing.T) {
 	}
 	lost := []string{"list of configmaps", "watch of configmaps", "list of secrets", "watch of secrets", "get of pods", "create of events", "patch of events"}
 	account := uniqueName("plugin")
-	n := readyNode(t, harness.PluginOptions{Kubeconfig: newAccount(t, account, base), Args: []string{"--identity=plugin", "--publish-wait=1s"}})
+	n := readyNode(t, newAccount(t, account, base), "--identity=plugin", "--publish-wait=1s")
 	n.becomes()
 	value := n.value("app")
 	shows, ends := n.short("app"), n.short("app")
@@ -107,23 +110,19 @@ func TestLostRights(t *testing.T) {
 	if err := errors.Join(err, bindings.Delete(t.Context(), account, metav1.DeleteOptions{})); err != nil {
 		t.Fatal(err)
 	}
-	begin := time.Now()
 	var late *harness.Volume
-	tries := 0
 	harness.Eventually(t, soon, func() error { // the API server hears of the end by a watch
-		tries++
-		name := fmt.Sprint("late-", tries)
+		name := uniqueName("late")
 		n.value(name)
 		late = n.short(name)
-		published := n.Publish(t.Context(), late) == nil
-		if published {
+		isPublished := n.Publish(t.Context(), late) == nil
+		if isPublished {
 			n.mustUnpublish(late)
 			return fmt.Errorf("%s is published without rights", late.ID())
 		}
 		return nil
 	})
 	n.becomes("[-]rights: ", strings.TrimSuffix(strings.Join(lost, ", "), ", create of events, patch of events")+": grant them")
-	t.Logf("it says so %s after the end of the binding", time.Since(begin).Round(time.Millisecond))
 	n.lacks(lost...)
 	n.counts(map[series]float64{
 		`refvol_rights{right="create of events"}`: 0, "refvol_rights": 0, `refvol_ready{condition="rights"}`: 0,

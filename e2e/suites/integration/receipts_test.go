@@ -105,8 +105,7 @@ func TestReceipts(t *testing.T) {
 		_, err := unix.Getxattr(at("b"), "trusted.refvol.opened", nil)
 		return err
 	})
-	n.mustKill()
-	n.mustStart()
+	n.crash()
 	n.isOpened(v, "app", "unknown", "c")
 	n.isOpened(v, "db", "")
 	n.reads(at("a"), at("c"))

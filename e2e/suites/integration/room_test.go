@@ -115,14 +115,11 @@ func TestReadersDontExceedTheTotal(t *testing.T) {
 			t.Fatal(err)
 		}
 		volumes = append(volumes, v)
-		releases = append(releases, hold(t, n.Target(v)))
-		n.configMap(name, map[string]string{"key": "small"})
-		n.arrives(v, "key", "small", soon)
-		n.configMap(name, large(1))
-		n.arrives(v, "key", large(1)["key"], soon)
-		releases = append(releases, hold(t, n.Target(v)))
-		n.configMap(name, map[string]string{"key": "small"})
-		n.arrives(v, "key", "small", soon)
+		for _, next := range []map[string]string{{"key": "small"}, large(1), {"key": "small"}} {
+			releases = append(releases, hold(t, n.Target(v)))
+			n.configMap(name, next)
+			n.arrives(v, "key", next["key"], soon)
+		}
 		harness.Eventually(t, soon, func() error { return n.pruned(v) })
 	}
 	held := n.kernelCounts(volumes...)

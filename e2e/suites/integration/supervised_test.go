@@ -24,14 +24,13 @@ type supervisedNode struct {
 	disk string
 }
 
-// newSupervisedNode starts a plugin that can be stopped at the calls of some names, nil for all.
-func newSupervisedNode(t *testing.T, calls []string, args ...string) *supervisedNode {
+func newSupervisedNode(t *testing.T) *supervisedNode {
 	t.Helper()
 	binary, err := shared.plain()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := supervise.New(calls...)
+	s := supervise.New()
 	// The first to be registered is the last to run: once the plugin has ended.
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
@@ -41,7 +40,7 @@ func newSupervisedNode(t *testing.T, calls []string, args ...string) *supervised
 	n := newNodeWith(t, harness.PluginOptions{
 		Binary:     binary,
 		Kubeconfig: shared.kubeconfig,
-		Args:       append([]string{"-v=4"}, args...),
+		Args:       []string{"-v=4"},
 		BeforeFork: s.BeforeFork,
 	})
 	return &supervisedNode{node: n, Supervisor: s, disk: bareView(t, n.KubeletDir())}
@@ -79,11 +78,4 @@ func (n *supervisedNode) bareDisk() error {
 		}
 		return nil
 	})
-}
-
-// restart starts the plugin after it has been killed.
-func (n *supervisedNode) restart() {
-	n.t.Helper()
-	n.mustKill() // it has ended; this ends the connection
-	n.mustStart()
 }

@@ -10,15 +10,9 @@ import (
 	"github.com/refvol/refvol/e2e/tools/probe/events"
 )
 
-// watched is a volume, and what watches of its file a, of the directory of its files and of its own directory have seen.
-type watched struct {
-	*events.Watch
-	*harness.Volume
-	seen []string
-}
-
-// watchEvents watches a volume, until the end of the test.
-func (n *node) watchEvents(v *harness.Volume) *watched {
+// sees watches the file a of a volume, the directory of its files and its own directory, until the end of the test. It returns a function
+// whose error is nil if just these events were seen. Their order is not compared, because kernels list directories differently.
+func (n *node) sees(v *harness.Volume, want []string) func() error {
 	n.t.Helper()
 	w, err := events.New(n.Target(v), "a", "..data", ".")
 	if err != nil {
@@ -29,20 +23,18 @@ func (n *node) watchEvents(v *harness.Volume) *watched {
 			n.t.Error(err)
 		}
 	})
-	return &watched{Watch: w, Volume: v}
-}
-
-// saw returns nil if these events were seen, and no others. Their order is not compared, because kernels list directories differently.
-func (w *watched) saw(name string, want []string) error {
-	next, err := w.Next()
-	if err != nil {
-		return err
+	var seen []string
+	slices.Sort(want)
+	return func() error {
+		next, err := w.Next()
+		if err != nil {
+			return err
+		}
+		if seen = append(seen, next...); !slices.Equal(slices.Sorted(slices.Values(seen)), want) {
+			return fmt.Errorf("the watches of %v saw\n%s\nwant\n%s", v.Attributes, strings.Join(seen, "\n"), strings.Join(want, "\n"))
+		}
+		return nil
 	}
-	w.seen = append(w.seen, next...)
-	if !slices.Equal(slices.Sorted(slices.Values(w.seen)), slices.Sorted(slices.Values(want))) {
-		return fmt.Errorf("%s: watches saw\n%s\nwant\n%s", name, strings.Join(w.seen, "\n"), strings.Join(want, "\n"))
-	}
-	return nil
 }
 
 // watcherEvents are the events of each case.
@@ -67,10 +59,11 @@ func TestWatchers(t *testing.T) {
 	needsReceipts(t)
 	t.Parallel()
 	n := newAcrossNode(t)
-	all := map[string]*watched{}
+	want, all, volumes := watcherEvents(), []func() error{}, []*harness.Volume{}
 	for _, name := range []string{"open", "this", "other"} {
 		n.configMap(name, map[string]string{"a": "1", "b": "1"})
-		all[name] = n.watchEvents(n.published(name))
+		v := n.published(name)
+		all, volumes = append(all, n.sees(v, want[name])), append(volumes, v)
 	}
 	n.put("secret", "db", n.canary())
 	n.configMap("own", map[string]string{"b": "1"})
@@ -79,22 +72,18 @@ func TestWatchers(t *testing.T) {
 		"[{configMap: {name: own}}, {secret: {name: db, namespace: %s, items: [{key: key, path: a}]}}]", n.source)})
 	shown.ServiceAccount = "web"
 	n.publishes(shown, soon)
-	all["withdrawal"] = n.watchEvents(shown)
+	all, volumes = append(all, n.sees(shown, want["withdrawal"])), append(volumes, shown)
 
-	n.reads(n.Target(all["open"].Volume) + "/a")
+	n.reads(n.Target(volumes[0]) + "/a")
 	n.configMap("this", map[string]string{"a": "2", "b": "1"})
 	n.configMap("other", map[string]string{"a": "1", "b": "2"})
 	revoke()
 
-	want := watcherEvents()
 	// Twice, so that events that come late to one are seen, too: those of the others come meanwhile.
 	for range 2 {
-		for name, w := range all {
-			harness.Eventually(t, withdrawn, func() error { return w.saw(name, want[name]) })
+		for _, saw := range all {
+			harness.Eventually(t, withdrawn, saw)
 		}
 	}
-	for _, w := range all {
-		n.mustUnpublish(w.Volume)
-	}
-	n.wantNothingLeft()
+	n.unpublishAll(volumes)
 }

@@ -30,7 +30,7 @@ func TestRevokedWhileSecretsCannotBeRead(t *testing.T) {
 	n.secret("own", map[string]string{"key": own})
 	n.configMap("own", map[string]string{"key": plain})
 	n.put("secret", "across", revoked)
-	n.put("configmap", "across", n.canary())
+	n.put("configMap", "across", n.canary())
 	revoke := n.consent()
 	v := n.volume(map[string]string{"writeStrategy": "InPlace", "sources": fmt.Sprintf(`
 - secret: {name: own, items: [{key: key, path: own}]}
@@ -72,7 +72,7 @@ func TestRevokedWhileSecretsCannotBeRead(t *testing.T) {
 func (n *node) consent() (revoke func()) {
 	n.t.Helper()
 	var revokes []func()
-	for _, kind := range []string{"secret", "configmap"} {
+	for _, kind := range []string{"secret", "configMap"} {
 		revokes = append(revokes, allow(n.t, n.source, rule(kind, "get"), account(n.namespace, "web")))
 	}
 	return func() {

@@ -2,22 +2,9 @@ package faultproxy
 
 import (
 	"encoding/json"
-	"log"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 )
-
-// forward returns what passes requests and answers on, the events of a watch as they come.
-func forward(target *url.URL, transport http.RoundTripper, errorLog *log.Logger) *httputil.ReverseProxy {
-	return &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport:     transport,
-		FlushInterval: -1,
-		ErrorLog:      errorLog,
-	}
-}
 
 // ServeHTTP passes a request on, or answers it as the fault says.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {

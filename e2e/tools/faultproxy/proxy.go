@@ -20,19 +20,11 @@ import (
 	"sync"
 
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // maxStreams is how many requests at once the proxy allows on a connection, as an API server does.
 const maxStreams = 250
-
-// Options says what to stand before.
-type Options struct {
-	// Target is how the API server is reached; its credentials are not used: each request carries the client's own.
-	// Required.
-	Target *rest.Config
-}
 
 // Proxy is a running proxy. Its methods are safe for concurrent use; those that change the fault take turns.
 type Proxy struct {
@@ -59,13 +51,14 @@ type Proxy struct {
 // serverName is in the certificate of every httptest.Server.
 const serverName = "example.com"
 
-// Start returns a proxy that lets everything pass.
-func Start(o Options) (*Proxy, error) {
-	target, err := url.Parse(o.Target.Host)
+// Start returns a proxy that stands before an API server and lets everything pass. The credentials of target are not
+// used: each request carries the client's own.
+func Start(target *rest.Config) (*Proxy, error) {
+	host, err := url.Parse(target.Host)
 	if err != nil {
 		return nil, fmt.Errorf("start a proxy: %w", err)
 	}
-	upstream, err := rest.TLSConfigFor(o.Target)
+	upstream, err := rest.TLSConfigFor(target)
 	if err != nil {
 		return nil, fmt.Errorf("start a proxy: %w", err)
 	}
@@ -74,7 +67,10 @@ func Start(o Options) (*Proxy, error) {
 	errorLog := log.New(io.Discard, "", 0) // broken connections are its work
 	transport := &http.Transport{TLSClientConfig: upstream, ForceAttemptHTTP2: true, DisableCompression: true}
 	p := &Proxy{
-		forward:   forward(target, transport, errorLog),
+		forward: &httputil.ReverseProxy{
+			Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(host) }, Transport: transport, ErrorLog: errorLog,
+			FlushInterval: -1, // the events of a watch pass as they come
+		},
 		transport: transport,
 		begun:     map[string]int{},
 		ca:        pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certified.Certificate().Raw}),
@@ -98,20 +94,9 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// WriteKubeconfig writes a kubeconfig file, mode 0600, that leads to the proxy and carries token.
-func (p *Proxy) WriteKubeconfig(path, token string) error {
-	const name = "proxy"
-	config := clientcmdapi.NewConfig()
-	config.Clusters[name] = &clientcmdapi.Cluster{
-		Server: "https://" + p.network.address, CertificateAuthorityData: p.ca, TLSServerName: serverName,
-	}
-	config.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: token}
-	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
-	config.CurrentContext = name
-	if err := clientcmd.WriteToFile(*config, path); err != nil {
-		return fmt.Errorf("write the kubeconfig %s: %w", path, err)
-	}
-	return nil
+// Cluster is where clients find the proxy.
+func (p *Proxy) Cluster() *clientcmdapi.Cluster {
+	return &clientcmdapi.Cluster{Server: "https://" + p.network.address, CertificateAuthorityData: p.ca, TLSServerName: serverName}
 }
 
 // Inject replaces the faults that are on, if any, by f.

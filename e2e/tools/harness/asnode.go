@@ -7,7 +7,6 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
@@ -26,13 +25,7 @@ func GrantAsNode(ctx context.Context, c *controlplane.ControlPlane, kubeconfig s
 	if err != nil {
 		return err
 	}
-	meta := metav1.ObjectMeta{Name: asNodeAccount}
-	_, err = grant(ctx, c, asNodeAccount, kubeconfig, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: meta,
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: pluginNamespace, Name: asNodeAccount}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: asNodeAccount},
-	})
-	if err != nil {
+	if err := GrantRules(ctx, c, asNodeAccount, kubeconfig, rules); err != nil {
 		return err
 	}
 	pod := newPod(NodeName, pluginNamespace, asNodeAccount, uuid.NewUUID())

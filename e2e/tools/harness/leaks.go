@@ -26,9 +26,6 @@ import (
 // key's value or a file name.
 func NewCanary() string { return leak.NewValue() }
 
-// NewToken returns a new token that no server takes; it must show nowhere.
-func NewToken() string { return leak.NewToken() }
-
 // ShownLeaks searches for values and tokens in what the plugin has shown to who asked: its answers to calls, and
 // while the process runs, its arguments, its environment and what it serves over HTTP.
 func (p *Plugin) ShownLeaks(ctx context.Context) error {

@@ -17,8 +17,8 @@ import (
 // Tests is what Main needs of a *testing.M.
 type Tests interface{ Run() int }
 
-// Main is the body of a TestMain. In the sandbox it calls setUp, runs the tests and calls the function that setUp
-// returned, and then fails if goroutines, file descriptors or mounts are left that were not there before. With known
+// Main is the body of a TestMain. In the sandbox it calls setUp, if it is not nil, runs the tests and calls the function
+// that setUp returned, and then fails if goroutines, file descriptors or mounts are left that were not there before. With known
 // it overlooks goroutines that a library never ends. It returns the exit status. Outside it does nothing but to print
 // the names of the tests.
 func Main(m Tests, setUp func(context.Context) (tearDown func() error, err error), known ...goleak.Option) int {
@@ -40,6 +40,9 @@ func Main(m Tests, setUp func(context.Context) (tearDown func() error, err error
 }
 
 func runTests(m Tests, setUp func(context.Context) (func() error, error)) (status int, err error) {
+	if setUp == nil {
+		return m.Run(), nil
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	tearDown, err := setUp(ctx)

@@ -46,6 +46,17 @@ func GrantPlugin(ctx context.Context, c *controlplane.ControlPlane, kubeconfig s
 	return grant(ctx, c, pluginAccount, kubeconfig, &role, &binding)
 }
 
+// GrantRules makes a service account with rules of its own in all namespaces, and a kubeconfig file for it.
+func GrantRules(ctx context.Context, c *controlplane.ControlPlane, account, kubeconfig string, rules []rbacv1.PolicyRule) error {
+	meta := metav1.ObjectMeta{Name: account}
+	_, err := grant(ctx, c, account, kubeconfig, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta,
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: pluginNamespace, Name: account}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: account},
+	})
+	return err
+}
+
 // grant makes a service account, a role and its binding.
 func grant(ctx context.Context, c *controlplane.ControlPlane, account, kubeconfig string, role *rbacv1.ClusterRole, binding *rbacv1.ClusterRoleBinding) (token string, err error) {
 	client := c.Client()

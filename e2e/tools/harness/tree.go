@@ -1,10 +1,21 @@
 package harness
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 )
+
+// Pruned returns nil once a volume holds nothing but its files and the present generation: nothing of interrupted writes, nor what was kept
+// for readers.
+func Pruned(target string) error {
+	names, err := filepath.Glob(filepath.Join(target, "..*"))
+	if err == nil && (len(names) != 2 || filepath.Base(names[1]) != "..data") {
+		err = fmt.Errorf("%q are there beside the files, want one generation and ..data", names)
+	}
+	return err
+}
 
 // Files returns the contents of the regular files of a volume by path, as a container finds them: links are followed, and
 // the names that belong to the volume's own workings, which start with two dots, are left out.

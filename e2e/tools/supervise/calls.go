@@ -21,9 +21,6 @@ const none = -1
 // systemCalls are the calls by number. Go's own packages make none of those from before the ...at calls.
 func systemCalls() map[uint32]systemCall {
 	return map[uint32]systemCall{
-		unix.SYS_EXECVE:   {"execve", 0, none},
-		unix.SYS_EXECVEAT: {"execveat", 1, none},
-
 		unix.SYS_OPENAT:    {"openat", 1, none},
 		unix.SYS_OPENAT2:   {"openat2", 1, none},
 		unix.SYS_MKDIRAT:   {"mkdirat", 1, none},

@@ -12,10 +12,8 @@ package supervise
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -27,9 +25,6 @@ import (
 // from 1. True means that the process is to be killed there. It holds up all supervised calls of the process, and
 // must not call methods of the Supervisor.
 type Decide func(n int, c Call) (kill bool)
-
-// KillAt kills the process at its nth call.
-func KillAt(nth int) Decide { return func(n int, _ Call) bool { return n == nth } }
 
 // CountOnly lets every call go on.
 func CountOnly(int, Call) bool { return false }
@@ -48,20 +43,8 @@ type Supervisor struct {
 	err    error
 }
 
-// New returns a Supervisor that is not armed. With names it knows of the system calls of these names only, and all
-// others go on as fast as they would without it. It knows of execve and execveat with their names only. Then the
-// runtime needs a second processor, and must not collect garbage while it starts the process: the thread that forks
-// waits for the process, which waits for the Supervisor.
-func New(names ...string) *Supervisor {
-	calls := systemCalls()
-	if len(names) == 0 {
-		delete(calls, unix.SYS_EXECVE)
-		delete(calls, unix.SYS_EXECVEAT)
-	} else {
-		maps.DeleteFunc(calls, func(_ uint32, c systemCall) bool { return !slices.Contains(names, c.name) })
-	}
-	return &Supervisor{calls: calls}
-}
+// New returns a Supervisor that is not armed.
+func New() *Supervisor { return &Supervisor{calls: systemCalls()} }
 
 // Arm starts the count anew; decide is asked about every call from now on. It may be called before the process
 // starts.
