@@ -3,7 +3,6 @@ package envfile
 
 import (
 	"bytes"
-	"context"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -188,7 +187,5 @@ func TestSourcingDoesNoHarm(t *testing.T) {
 
 // Values that a shell takes for commands would run as whoever runs the tests.
 func TestMain(m *testing.M) {
-	os.Exit(harness.Main(m, func(context.Context) (func() error, error) {
-		return func() error { return nil }, nil
-	}))
+	os.Exit(harness.Main(m, nil))
 }

@@ -122,14 +122,15 @@ func TestNewOnLesserKernels(t *testing.T) {
 		t.Logf("the outer run covers this; %s is denied", call)
 		return
 	}
+	const tooOld = "the kernel is too old: Linux 5.12 or newer is needed"
 	for call, want := range map[string]string{
-		"openat2=ENOSYS":       "the kernel is too old: Linux 5.12 or newer is needed",
-		"fsopen=ENOSYS":        "the kernel is too old: Linux 5.12 or newer is needed",
-		"mount_setattr=ENOSYS": "the kernel is too old: Linux 5.12 or newer is needed",
-		"setxattr=EOPNOTSUPP":  "extended attributes on tmpfs are needed (a kernel with CONFIG_TMPFS_XATTR): set attribute trusted.refvol.volume: operation not supported",
-		"fsopen=EPERM":         "the capability CAP_SYS_ADMIN is needed",
+		denial(unix.SYS_OPENAT2, unix.ENOSYS):       tooOld,
+		denial(unix.SYS_FSOPEN, unix.ENOSYS):        tooOld,
+		denial(unix.SYS_MOUNT_SETATTR, unix.ENOSYS): tooOld,
+		denial(unix.SYS_SETXATTR, unix.EOPNOTSUPP):  "extended attributes on tmpfs are needed (a kernel with CONFIG_TMPFS_XATTR): set attribute trusted.refvol.volume: operation not supported",
+		denial(unix.SYS_FSOPEN, unix.EPERM):         "the capability CAP_SYS_ADMIN is needed",
 	} {
-		t.Run(call, func(t *testing.T) {
+		t.Run(want, func(t *testing.T) {
 			out, err := rerun(t, call, "-test.run=^TestList$")
 			if err == nil || !strings.Contains(out, want) {
 				t.Errorf("got %v, want %q in:\n%s", err, want, out)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/pkg/mount"
 )
 
@@ -18,13 +19,7 @@ func (n *node) attribute() string { return n.AttributePrefix() + "volume" }
 // tamper calls do with a writable path to the root of what is mounted at target, as somebody with CAP_SYS_ADMIN in a container has it.
 func (n *node) tamper(target string, do func(root string) error) {
 	n.Helper()
-	elsewhere := n.outside + "/tamper"
-	n.mkdir(elsewhere)
-	n.bind(target, elsewhere)
-	n.must(unix.Mount("", elsewhere, "", unix.MS_REMOUNT|unix.MS_BIND, ""))
-	n.must(do(elsewhere))
-	n.umount(elsewhere)
-	n.must(os.Remove(elsewhere))
+	n.must(harness.ChangeVolume(target, do))
 }
 
 // tampered are the ways in which the attribute of v1 can be wrong.
@@ -138,11 +133,9 @@ func TestMountTableIsNotRead(t *testing.T) {
 	n.wantGone(target)
 }
 
-// noAnswer plays a kernel that doesn't tell an attribute.
-const noAnswer = "getxattr=EIO"
-
 // Without an answer nothing is known of the mount: a volume is not given up for that, nor unmounted.
 func TestNoAnswerIsNoProof(t *testing.T) {
+	noAnswer := denial(unix.SYS_GETXATTR, unix.EIO) // plays a kernel that doesn't tell an attribute
 	if os.Getenv(denied) != noAnswer {
 		if out, err := rerun(t, noAnswer, "-test.v", "-test.run=^TestNoAnswerIsNoProof$"); err != nil || !strings.Contains(out, "--- PASS: TestNoAnswer") {
 			t.Errorf("%v:\n%s", err, out)

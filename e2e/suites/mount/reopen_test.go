@@ -37,8 +37,18 @@ func TestReopenOfWhatIsNotOurs(t *testing.T) {
 			n.mkdir(target)
 			n.must(unix.Mount(source("v1"), target, "ramfs", 0, ""))
 		}, errForeign},
-		"part of ours":          {func(n *node, target string) { n.bindPart(target) }, errForeign},
-		"file of ours":          {func(n *node, target string) { n.bindFile(target) }, errForeign},
+		"part of ours": {func(n *node, target string) {
+			v := n.create("v1")
+			n.must(v.Root().Mkdir("part", 0o755))
+			n.must(v.Attach(n.ctx(), n.target("2")))
+			n.mkdir(target)
+			n.bind(n.target("2")+"/part", target)
+		}, errForeign},
+		"file of ours": {func(n *node, target string) {
+			n.publish("v1", n.target("2"))
+			n.write(target, "")
+			n.bind(n.target("2")+"/version", target)
+		}, errForeign},
 		"directory of the node": {func(n *node, target string) { n.mkdir(target); n.bind(n.outside, target) }, errForeign},
 		"link to ours": {func(n *node, target string) {
 			n.publish("v1", n.target("2"))
@@ -79,23 +89,6 @@ func (n *node) wantNoLeak(target string) {
 		n.wantEmpty(target)
 	}
 	n.wantEmpty(n.outside)
-}
-
-// bindPart mounts a directory of the volume, not all of it.
-func (n *node) bindPart(target string) {
-	n.Helper()
-	v := n.create("v1")
-	n.must(v.Root().Mkdir("part", 0o755))
-	n.must(v.Attach(n.ctx(), n.target("2")))
-	n.mkdir(target)
-	n.bind(n.target("2")+"/part", target)
-}
-
-func (n *node) bindFile(target string) {
-	n.Helper()
-	n.publish("v1", n.target("2"))
-	n.write(target, "")
-	n.bind(n.target("2")+"/version", target)
 }
 
 // The target changes between ours, a foreign mount and a bare directory as fast as it can; a write must reach ours or nothing.

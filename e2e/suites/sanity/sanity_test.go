@@ -1,3 +1,12 @@
+// Package sanity runs csi-sanity, the conformance suite of the Kubernetes CSI
+// project, against the plugin's real binary on a real API server.
+//
+// It is a module of its own, so that what csi-sanity brings stays out of the other suites.
+// Nothing here may import a package of the plugin: the suite sees its sockets only.
+//
+// csi-sanity plays neither a kubelet nor a pod, and a volume of its own comes from
+// CreateVolume, which a driver of inline volumes lacks. The wrapper stands between it
+// and the plugin and adds just that.
 package sanity
 
 import (
@@ -18,7 +27,6 @@ import (
 
 	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/harness"
-	"github.com/refvol/refvol/internal/leak"
 )
 
 const (
@@ -93,7 +101,7 @@ func (d *driver) makeConfigMap(ctx context.Context) error {
 	if _, err := core.Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: configMap}, Data: map[string]string{"key": leak.NewValue()}}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: configMap}, Data: map[string]string{"key": "value"}}
 	_, err := core.ConfigMaps(namespace).Create(ctx, cm, metav1.CreateOptions{})
 	return err
 }
@@ -140,9 +148,6 @@ func TestSanity(t *testing.T) {
 
 	checkRun(t, reports)
 	checkNothingLeft(t, shared.plugin)
-	if err := errors.Join(shared.wrapper.leaks(), shared.plugin.ShownLeaks(t.Context()), shared.plugin.DiskLeaks()); err != nil {
-		t.Error(err)
-	}
 	if t.Failed() {
 		t.Logf("last lines of the plugin's log:\n%s", shared.plugin.LogTail())
 	}
@@ -158,5 +163,32 @@ func checkNothingLeft(t *testing.T, plugin *harness.Plugin) {
 	left, err := os.ReadDir(filepath.Dir(shared.target()))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left of targets: %v, %v", left, err)
+	}
+}
+
+// ours are the cases that this test leaves out: the plugin has no controller, and they would test the wrapper's. Others csi-sanity
+// leaves out by itself, as the plugin announces no such capability: of snapshots, groups, stages, expansion, and health.
+const ours = "Controller Service [Controller Server]"
+
+// wantRun is how many cases run: fewer mean that csi-sanity has changed, or that a
+// capability is no longer announced.
+const wantRun = 17
+
+// checkRun has all cases pass that did run, and as many as there should be.
+func checkRun(t *testing.T, reports types.SpecReports) {
+	t.Helper()
+	run := 0
+	for _, report := range reports {
+		switch {
+		case report.LeafNodeType != types.NodeTypeIt:
+		case report.State.Is(types.SpecStatePassed):
+			run++
+			t.Logf("ran: %s", report.FullText())
+		case !report.State.Is(types.SpecStateSkipped | types.SpecStatePending):
+			t.Errorf("%q ended %s", report.FullText(), report.State)
+		}
+	}
+	if run != wantRun {
+		t.Errorf("%d cases ran, want %d", run, wantRun)
 	}
 }
