@@ -21,7 +21,7 @@ func TestKernelTooOld(t *testing.T) {
 	if err := unix.Uname(&system); err != nil {
 		t.Fatal(err)
 	}
-	p, err := harness.StartPlugin(t.Context(), harness.PluginOptions{Binary: shared.plugin, Kubeconfig: shared.kubeconfig, Dir: nodeDir(t)})
+	p, err := harness.StartPlugin(t.Context(), harness.PluginOptions{Binary: shared.Plugin, Kubeconfig: shared.Kubeconfig, Dir: nodeDir(t)})
 	defer func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)

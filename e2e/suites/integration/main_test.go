@@ -10,13 +10,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -24,11 +22,7 @@ import (
 // is not parallel: go runs parallel tests once all others have ended. Those may do
 // nothing that disturbs a test of another node.
 type suite struct {
-	*controlplane.ControlPlane
-	dir string
-	// plugin is the program under test, kubeconfig has the rights that deploy/base
-	// gives it.
-	plugin, kubeconfig string
+	*harness.Lab
 	// rules are what rulesOf has returned.
 	rules sync.Map
 	// plain builds the plugin without the race detector, once: in a virtual machine there is no compiler.
@@ -53,40 +47,20 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-func newSuite(ctx context.Context) (_ *suite, err error) {
-	s := &suite{}
-	s.plain = sync.OnceValues(func() (string, error) {
-		fmt.Fprintln(os.Stderr, "building refvol-plugin")
-		return harness.BuildPlugin(ctx, s.dir, false, os.Stderr)
-	})
-	s.prometheus = sync.OnceValues(func() (*harness.Prometheus, error) { return harness.BuildPrometheus(ctx, s.dir, os.Stderr) })
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.stop())
-		}
-	}()
-	if s.dir, err = os.MkdirTemp("", "refvol-it-"); err != nil {
-		return s, err
-	}
-	if s.ControlPlane, err = harness.StartControlPlane(ctx, os.Stderr); err != nil {
-		return s, err
-	}
+func newSuite(ctx context.Context) (*suite, error) {
 	fmt.Fprintln(os.Stderr, "building refvol-plugin with the race detector")
-	if s.plugin, err = harness.BuildPlugin(ctx, s.dir, true, os.Stderr); err != nil {
-		return s, err
-	}
-	s.kubeconfig = filepath.Join(s.dir, "plugin.kubeconfig")
-	_, err = harness.GrantPlugin(ctx, s.ControlPlane, s.kubeconfig)
-	return s, err
+	lab, err := harness.StartLab(ctx, true, os.Stderr)
+	return &suite{
+		Lab: lab,
+		plain: sync.OnceValues(func() (string, error) {
+			fmt.Fprintln(os.Stderr, "building refvol-plugin")
+			return harness.BuildPlugin(ctx, lab.Dir, false, os.Stderr)
+		}),
+		prometheus: sync.OnceValues(func() (*harness.Prometheus, error) { return harness.BuildPrometheus(ctx, lab.Dir, os.Stderr) }),
+	}, err
 }
 
-func (s *suite) stop() error {
-	var err error
-	if s.ControlPlane != nil {
-		err = errors.Join(s.searchEvents(), s.ControlPlane.Stop())
-	}
-	return errors.Join(err, os.RemoveAll(s.dir))
-}
+func (s *suite) stop() error { return errors.Join(s.searchEvents(), s.Stop()) }
 
 // searchEvents looks for values and tokens in every event of the run, of whichever
 // namespace.

@@ -33,7 +33,7 @@ type node struct {
 // reports of the race detector.
 func newNode(t *testing.T, args ...string) *node {
 	t.Helper()
-	return newNodeAs(t, shared.kubeconfig, args...)
+	return newNodeAs(t, shared.Kubeconfig, args...)
 }
 
 func newNodeAs(t *testing.T, kubeconfig string, args ...string) *node {
@@ -48,7 +48,7 @@ func newPlain(t *testing.T, args ...string) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newNodeWith(t, harness.PluginOptions{Binary: binary, Kubeconfig: shared.kubeconfig, Args: append(args, "-v=2")})
+	return newNodeWith(t, harness.PluginOptions{Binary: binary, Kubeconfig: shared.Kubeconfig, Args: append(args, "-v=2")})
 }
 
 // nodeDir makes the directory of a node.
@@ -67,7 +67,7 @@ func newNodeWith(t *testing.T, o harness.PluginOptions) *node {
 	t.Helper()
 	n := &node{t: t, namespace: newNamespace(t)}
 	if o.Binary == "" {
-		o.Binary = shared.plugin
+		o.Binary = shared.Plugin
 	}
 	o.Dir, o.Pods = nodeDir(t), shared.ControlPlane
 	o.Args = append([]string{"-v=10", anyStatusPort}, o.Args...)

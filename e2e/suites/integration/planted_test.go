@@ -24,7 +24,7 @@ func TestPlantedLeaks(t *testing.T) {
 	namespace := newNamespace(t)
 	for what, planted := range map[string]string{"value": leak.NewValue(), "token": leak.NewToken()} {
 		p, err := harness.StartPlugin(t.Context(), harness.PluginOptions{
-			Binary: shared.plugin, Kubeconfig: shared.kubeconfig, Dir: nodeDir(t), Env: []string{"PASSWORD=" + planted},
+			Binary: shared.Plugin, Kubeconfig: shared.Kubeconfig, Dir: nodeDir(t), Env: []string{"PASSWORD=" + planted},
 			Args: []string{"-v=10", anyStatusPort, "--node-name=" + planted},
 		})
 		if err != nil {

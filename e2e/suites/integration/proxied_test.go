@@ -31,7 +31,7 @@ type proxied struct {
 // bodies, as these tests may run for long.
 func newProxied(t *testing.T, args ...string) *proxied {
 	t.Helper()
-	return newProxiedAs(t, shared.kubeconfig, args...)
+	return newProxiedAs(t, shared.Kubeconfig, args...)
 }
 
 // newProxiedAs is newProxied with the rights that another kubeconfig gives.

@@ -14,7 +14,7 @@ import (
 // No kubelet has registered the plugin here, which each answer says; that line is left out, and the exit status is that of all else.
 func (n *node) runStatus() (stdout, stderr string, exit int) {
 	n.t.Helper()
-	stdout, stderr, exit = harness.Run(n.t, shared.plugin, "status", "--status-address="+n.statusAddress())
+	stdout, stderr, exit = harness.Run(n.t, shared.Plugin, "status", "--status-address="+n.statusAddress())
 	const notRegistered = "The plugin on node-1 is not ready: registration: the kubelet has not registered the driver yet\n"
 	if exit == 1 && stderr == "Error: status: plugins that are not ready: 1\n" {
 		stderr, exit = "", 0

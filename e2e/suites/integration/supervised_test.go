@@ -39,7 +39,7 @@ func newSupervisedNode(t *testing.T) *supervisedNode {
 	})
 	n := newNodeWith(t, harness.PluginOptions{
 		Binary:     binary,
-		Kubeconfig: shared.kubeconfig,
+		Kubeconfig: shared.Kubeconfig,
 		Args:       []string{"-v=4"},
 		BeforeFork: s.BeforeFork,
 	})

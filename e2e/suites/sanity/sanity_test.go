@@ -25,7 +25,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
@@ -41,8 +40,7 @@ const (
 // driver is what csi-sanity runs against: the plugin, a control plane for it, and the
 // wrapper.
 type driver struct {
-	dir     string
-	control *controlplane.ControlPlane
+	*harness.Lab
 	plugin  *harness.Plugin
 	wrapper *wrapper
 }
@@ -62,29 +60,19 @@ func TestMain(m *testing.M) {
 }
 
 func (d *driver) start(ctx context.Context) error {
-	var err error
-	if d.dir, err = os.MkdirTemp("", "refvol-cs-"); err != nil {
-		return err
-	}
-	if d.control, err = harness.StartControlPlane(ctx, os.Stderr); err != nil {
-		return err
-	}
-	binary, err := harness.BuildPlugin(ctx, d.dir, true, os.Stderr)
+	lab, err := harness.StartLab(ctx, true, os.Stderr)
 	if err != nil {
 		return err
 	}
+	d.Lab = lab
 	if err := d.makeConfigMap(ctx); err != nil {
 		return err
 	}
-	kubeconfig := filepath.Join(d.dir, "plugin.kubeconfig")
-	if _, err := harness.GrantPlugin(ctx, d.control, kubeconfig); err != nil {
-		return err
-	}
-	node := filepath.Join(d.dir, "node")
+	node := filepath.Join(d.Dir, "node")
 	if err := os.Mkdir(node, 0o750); err != nil {
 		return err
 	}
-	d.plugin, err = harness.StartPlugin(ctx, harness.PluginOptions{Binary: binary, Kubeconfig: kubeconfig, Dir: node, Args: []string{"-v=10"}})
+	d.plugin, err = harness.StartPlugin(ctx, harness.PluginOptions{Binary: d.Plugin, Kubeconfig: d.Kubeconfig, Dir: node, Args: []string{"-v=10"}})
 	if err != nil {
 		return err
 	}
@@ -96,7 +84,7 @@ func (d *driver) start(ctx context.Context) error {
 }
 
 func (d *driver) makeConfigMap(ctx context.Context) error {
-	core := d.control.Client().CoreV1()
+	core := d.Client().CoreV1()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if _, err := core.Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return err
@@ -114,10 +102,10 @@ func (d *driver) stop() error {
 	if d.plugin != nil {
 		errs = append(errs, d.plugin.Close())
 	}
-	if d.control != nil {
-		errs = append(errs, d.control.Stop())
+	if d.Lab != nil {
+		errs = append(errs, d.Stop())
 	}
-	return errors.Join(append(errs, os.RemoveAll(d.dir))...)
+	return errors.Join(errs...)
 }
 
 // target is the parent of the target paths, as the kubelet makes it for a volume of
@@ -126,13 +114,13 @@ func (d *driver) target() string {
 	return filepath.Join(d.plugin.KubeletDir(), "pods", podUID, "volumes", "kubernetes.io~csi", "settings")
 }
 
-func (d *driver) socket() string { return filepath.Join(d.dir, "sanity.sock") }
+func (d *driver) socket() string { return filepath.Join(d.Dir, "sanity.sock") }
 
 func TestSanity(t *testing.T) {
 	config := csisanity.NewTestConfig()
 	config.Address = "unix://" + shared.socket()
 	config.TargetPath = shared.target()
-	config.StagingPath = filepath.Join(shared.dir, "staging")
+	config.StagingPath = filepath.Join(shared.Dir, "staging")
 	config.CheckPath = func(path string) (csisanity.PathKind, error) {
 		return csisanity.CheckPath(asTarget(path), &csisanity.TestConfig{})
 	}

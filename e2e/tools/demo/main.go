@@ -24,7 +24,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/sandbox"
@@ -60,10 +59,9 @@ func main() {
 
 // demo is one run. Its steps run one after the other.
 type demo struct {
-	dir          string
-	controlPlane *controlplane.ControlPlane
-	plugin       *harness.Plugin
-	volume       *harness.Volume
+	*harness.Lab
+	plugin *harness.Plugin
+	volume *harness.Volume
 
 	claims, failed int
 }
@@ -105,11 +103,8 @@ func (d *demo) stop() error {
 	if d.plugin != nil {
 		err = d.plugin.Close()
 	}
-	if d.controlPlane != nil {
-		err = errors.Join(err, d.controlPlane.Stop())
-	}
-	if d.dir != "" {
-		err = errors.Join(err, os.RemoveAll(d.dir))
+	if d.Lab != nil {
+		err = errors.Join(err, d.Stop())
 	}
 	return err
 }
@@ -129,27 +124,16 @@ func (d *demo) claim(err error, format string, args ...any) {
 func since(begin time.Time) time.Duration { return time.Since(begin).Round(100 * time.Microsecond) }
 
 func (d *demo) start(ctx context.Context) (err error) {
-	if d.dir, err = os.MkdirTemp("", "refvol-demo-"); err != nil {
+	if d.Lab, err = harness.StartLab(ctx, false, os.Stdout); err != nil {
 		return err
 	}
-	binary, err := harness.BuildPlugin(ctx, d.dir, false, os.Stdout)
-	if err != nil {
-		return err
-	}
-	if d.controlPlane, err = harness.StartControlPlane(ctx, os.Stdout); err != nil {
-		return err
-	}
-	version, err := d.controlPlane.Client().Discovery().ServerVersion()
+	version, err := d.Client().Discovery().ServerVersion()
 	if err != nil {
 		return fmt.Errorf("ask the API server's version: %w", err)
 	}
-	kubeconfig := filepath.Join(d.dir, "plugin.kubeconfig")
-	if _, err := harness.GrantPlugin(ctx, d.controlPlane, kubeconfig); err != nil {
-		return err
-	}
 	begin := time.Now()
 	d.plugin, err = harness.StartPlugin(ctx, harness.PluginOptions{
-		Binary: binary, Kubeconfig: kubeconfig, Dir: filepath.Join(d.dir, "node"), Pods: d.controlPlane, Args: []string{"-v=10"},
+		Binary: d.Plugin, Kubeconfig: d.Kubeconfig, Dir: filepath.Join(d.Dir, "node"), Pods: d.ControlPlane, Args: []string{"-v=10"},
 	})
 	if err == nil {
 		fmt.Printf("  kube-apiserver %s; refvol-plugin: ready after %s, with the rights of deploy/base and no other\n", version.GitVersion, since(begin))
@@ -158,7 +142,7 @@ func (d *demo) start(ctx context.Context) (err error) {
 }
 
 func (d *demo) publish(ctx context.Context) error {
-	client := d.controlPlane.Client().CoreV1()
+	client := d.Client().CoreV1()
 	if _, err := client.ConfigMaps(namespace).Create(ctx, configMap(0), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create the ConfigMap: %w", err)
 	}
@@ -281,7 +265,7 @@ func (d *demo) wait(ctx context.Context) error {
   add a key:           kubectl patch secret db -p '{"stringData": {"token": "abc"}}'
   the plugin's log:    tail -f %s
 `,
-		enter, d.controlPlane.Kubeconfig(), filepath.Join(repo, "e2e", "node-image", "kubernetes"),
+		enter, d.ControlPlane.Kubeconfig(), filepath.Join(repo, "e2e", "node-image", "kubernetes"),
 		d.target(), filepath.Join(d.target(), configPath), d.plugin.LogPath())
 	<-ctx.Done()
 	return nil
@@ -316,7 +300,7 @@ func secret(i int) *corev1.Secret {
 
 // set brings the object of a file into a state.
 func (d *demo) set(ctx context.Context, path string, i int) (err error) {
-	client := d.controlPlane.Client().CoreV1()
+	client := d.Client().CoreV1()
 	if path == configPath {
 		_, err = client.ConfigMaps(namespace).Update(ctx, configMap(i), metav1.UpdateOptions{})
 	} else {
