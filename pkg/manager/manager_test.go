@@ -1,10 +1,12 @@
 package manager
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -297,4 +299,34 @@ func TestAWatchThatIsCutIsStale(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestEverythingAtOnce is for the race detector, without which the simulation runs by day: no order of calls may break the manager or leave a
+// goroutine.
+func TestEverythingAtOnce(t *testing.T) {
+	inEachBubble(t, func(t *testing.T, e *env) {
+		refs := []volume.Ref{secretRef("s0"), secretRef("s1"), secretRef("s2")}
+		var callers sync.WaitGroup
+		for caller := range 8 {
+			callers.Go(func() {
+				for i := range 50 {
+					p, ref := pod(fmt.Sprint("p", (caller+i)%6)), refs[(caller*i)%len(refs)]
+					e.RegisterPod(p, fmt.Sprint("v", i%3), refs[i%len(refs):])
+					e.Manager.Refresh(p, refs)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%5)*time.Millisecond)
+					_, _ = e.await(ctx, p, ref)
+					cancel()
+					e.stopIdle(time.Now().Add(time.Second))
+					e.UnregisterPod(p, fmt.Sprint("v", (i+1)%3))
+					if i%10 == caller {
+						e.api.put(immutableSecret(ref.Name, "x"))
+					}
+					if caller == 0 && i == 40 {
+						e.stop()
+					}
+				}
+			})
+		}
+		callers.Wait()
+	})
 }

@@ -69,7 +69,10 @@ func newNodeWith(t *testing.T, o harness.PluginOptions) *node {
 	if o.Binary == "" {
 		o.Binary = shared.Plugin
 	}
-	o.Dir, o.Pods = nodeDir(t), shared.ControlPlane
+	if o.Dir == "" {
+		o.Dir = nodeDir(t)
+	}
+	o.Pods = shared.ControlPlane
 	o.Args = append([]string{"-v=10", anyStatusPort}, o.Args...)
 	p, err := harness.StartPlugin(t.Context(), o)
 	if err != nil {

@@ -2,6 +2,8 @@ package integration
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +117,52 @@ func TestATokenDiesWithItsPod(t *testing.T) {
 	harness.Eventually(t, soon, func() error { return noWatches(behind.proxy) })
 }
 
+// TestIdentityIsSwitched: where the plugin ceases to read with its own rights, a running pod's volume goes on with the pod's,
+// as far as these reach.
+func TestIdentityIsSwitched(t *testing.T) {
+	t.Parallel()
+	dir := nodeDir(t)
+	before := newNodeWith(t, harness.PluginOptions{Dir: dir, Kubeconfig: shared.Kubeconfig})
+	first, second, third := before.canary(), before.canary(), before.canary()
+	before.secret("db", map[string]string{"password": first})
+	before.configMap("app", map[string]string{"setting": "kept"})
+	v := before.volume(map[string]string{"sources": "[{secret: {name: db}}, {configMap: {name: app}}]"})
+	v.ServiceAccount = "web"
+	before.pod(v)
+	token := v.Token
+	v.Token = ""
+	before.mustPublish(v)
+	if err := before.Terminate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	allow(t, before.namespace, readers("secret", "db"), account(before.namespace, "web"), account(before.namespace, "other"))
+	after := newNodeWith(t, harness.PluginOptions{
+		Dir: dir, Kubeconfig: componentAccount(t, "pod-identity"), Args: []string{"--identity=pod", "--resync-interval=1s"},
+	})
+	after.namespace = before.namespace
+	other := after.volume(map[string]string{"secret": "db"})
+	other.ServiceAccount = "other"
+	after.mustPublish(after.pod(other))
+	for _, value := range []string{second, third} {
+		after.secret("db", map[string]string{"password": value})
+		after.arrives(other, "password", value, soon)
+	}
+	after.wantContent(v, "password", first) // the kubelet has brought no token of this pod yet
+	v.Token = token
+	after.mustPublish(v)
+	after.arrives(v, "password", third, soon)
+	harness.Eventually(t, soon, func() error {
+		if _, err := after.content(v, "setting"); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("the setting, which the account may not read: %v", err)
+		}
+		return nil
+	})
+	after.mustUnpublish(v)
+	after.mustUnpublish(other)
+	after.wantNothingLeft()
+}
+
 // TestATakeoverProvesNothing: where the CSIDriver lacks podInfoOnMount, the author of a pod
 // whose mount is taken over may claim the account of another one, and gets nothing of it.
 func TestATakeoverProvesNothing(t *testing.T) {
@@ -137,7 +185,10 @@ func TestATakeoverProvesNothing(t *testing.T) {
 	n.secret("db", map[string]string{"password": second})
 	n.arrives(stays, "password", second, healed)
 	n.hasCondition(forged, "the token is not the pod's own")
-	if got, _ := n.content(forged, "password"); got == second {
+	third := n.canary()
+	n.secret("db", map[string]string{"password": third})
+	n.arrives(stays, "password", third, healed)
+	if got, _ := n.content(forged, "password"); got == second || got == third {
 		t.Error("the volume was updated with a token of another account")
 	}
 	n.mustUnpublish(stays)
