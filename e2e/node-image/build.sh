@@ -51,7 +51,7 @@ step() {
 }
 
 toolchain=$(go env GOVERSION GOARCH)
-step "$version/programs" "$(key "$toolchain" "$modfile" "$here/kubernetes")" "$modfile"
+step "$version/programs" "$(key "$toolchain" "modfile=$modfile" "$here/kubernetes")" "$modfile"
 programs=$output
 step runtime "$(key "$toolchain" "$here/runtime")"
 runtime=$output

@@ -240,7 +240,7 @@ run_tier() {
   local archives=() name
   trap 'trap - EXIT; exit 130' INT TERM # then nobody asks why
   trap '[ $? = 0 ] || [ ! -e "$made" ] || show_failure' EXIT
-  cd "$root" # whoever calls: build.sh's keys have the go.mod of the working directory
+  cd "$root"
   # A name of this run's own, so that a cluster which has run an older build takes the new one.
   plugin_image=$images/refvol-plugin:e2e-$(date +%s)
   build
