@@ -1,10 +1,14 @@
 package suite
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/pkg/volume"
@@ -52,6 +56,13 @@ func testCanary(t *testing.T) {
 		t.Fatal(err)
 	}
 	(&pod{r.namespace, &pods[0]}).beginDelete()
+	eventually(t, podTimeout, "another pod in the place of the deleted one", func(ctx context.Context) error {
+		now, err := r.deployed(ctx, "app", r.replicas)
+		if err == nil && slices.ContainsFunc(now, func(p corev1.Pod) bool { return p.Name == pods[0].Name }) {
+			err = errors.New("the deleted one is there")
+		}
+		return err
+	})
 	r.awaitTold("a deleted pod", byPlace)
 
 	promoted := func(place int) []string {
