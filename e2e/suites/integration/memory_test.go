@@ -1,82 +1,25 @@
 package integration
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// memoryGroup is a memory cgroup (version 2) of a test's own, by its directory.
-type memoryGroup struct {
-	*node
-	dir string
-}
-
-// newMemoryGroup makes a group without a limit, with the plugin in it. If that needs more than the limit, its system calls fail with
-// ENOMEM, instead of its being killed.
-func (n *node) newMemoryGroup() *memoryGroup {
+// needsMemoryGroups fails the test for an error, or skips it if only root could do what failed.
+func (n *node) needsMemoryGroups(err error) {
 	n.t.Helper()
-	mounts, err := harness.Mounts()
-	i := slices.IndexFunc(mounts, func(m harness.Mount) bool { return m.Type == "cgroup2" })
-	if err != nil || i < 0 || !harness.IsRoot() {
-		n.t.Skipf("SKIP: needs root and cgroup v2 (%v); make test-kernels has it", err)
+	if (errors.Is(err, harness.ErrNoMemoryGroups) || errors.Is(err, os.ErrPermission)) && !harness.IsRoot() {
+		n.t.Skipf("SKIP: memory can't be limited by this user on this machine: %v", err)
 	}
-	controllers, err := os.ReadFile(filepath.Join(mounts[i].Target, "cgroup.subtree_control"))
-	if err != nil || !slices.Contains(strings.Fields(string(controllers)), "memory") {
-		n.t.Skipf("SKIP: needs a memory controller for new cgroups, there are %q, %v; make test-kernels has it", controllers, err)
-	}
-	dir, err := os.MkdirTemp(mounts[i].Target, "refvol-it-")
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.t.Cleanup(func() {
-		n.mustKill()
-		// A process that has been reaped may be in it for a moment longer.
-		ctx := context.WithoutCancel(n.t.Context())
-		if err := harness.Poll(ctx, soon, 10*time.Millisecond, func() error { return os.Remove(dir) }); err != nil {
-			n.t.Error(err)
-		}
-	})
-	g := &memoryGroup{n, dir}
-	g.write(fmt.Sprintf("/proc/%d/oom_score_adj", n.PID()), "-1000") // never to be killed for memory
-	g.write(filepath.Join(dir, "cgroup.procs"), fmt.Sprint(n.PID()))
-	return g
-}
-
-func (g *memoryGroup) write(file, text string) {
-	g.t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0); err != nil {
-		g.t.Fatal(err)
-	}
-}
-
-// limit sets the most bytes that the group may take, as a number or "max".
-func (g *memoryGroup) limit(bytes string) {
-	g.t.Helper()
-	g.write(filepath.Join(g.dir, "memory.max"), bytes)
-}
-
-// read returns the number after a name, with a space, or "" at the begin of a line of a file.
-func (g *memoryGroup) read(file, name string) (number int64) {
-	g.t.Helper()
-	text, err := os.ReadFile(filepath.Join(g.dir, file))
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut("\n"+string(text), "\n"+name)
-	if _, err := fmt.Sscan(rest, &number); err != nil {
-		g.t.Fatalf("%s has no %q: %q: %v", file, name, text, err)
-	}
-	return number
 }
 
 // mebibyte returns an object of nearly 1 MiB, which is what the API server allows.
@@ -88,21 +31,33 @@ func (n *node) mebibyte() map[string]string {
 // when there is some again. Where it ends, a kubelet starts it again.
 func TestMemoryLimitWithoutAKill(t *testing.T) {
 	n := newNode(t)
-	g := n.newMemoryGroup()
+	g, err := harness.NewMemoryGroup("refvol-it")
+	n.needsMemoryGroups(err)
+	t.Cleanup(func() {
+		n.mustKill() // before the group goes
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	n.needsMemoryGroups(errors.Join(g.Add(n.PID()), g.Pause()))
 	var volumes []*harness.Volume
 	before := n.mebibyte()
 	n.configMap("app", before)
 	for range 20 {
 		volumes = append(volumes, n.published("app"))
 	}
-	g.limit(fmt.Sprint(g.read("memory.current", "") + 4<<20))
+	used, err := g.Usage()
+	if err := errors.Join(err, g.Limit(used+4<<20)); err != nil {
+		t.Fatal(err)
+	}
 	after := n.mebibyte()
 	n.configMap("app", after)
 	harness.Eventually(t, soon, func() error {
-		if g.read("memory.events", "max ") == 0 {
-			return errors.New("the limit has not been met")
+		refusals, err := g.Refusals()
+		if err == nil && refusals == 0 {
+			err = errors.New("the limit has not been met")
 		}
-		return nil
+		return err
 	})
 	old := 0
 	for _, v := range volumes {
@@ -116,14 +71,17 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 	if old == 0 {
 		t.Error("all volumes are current: the limit came too late")
 	}
-	g.limit("max")
+	if err := g.Limit(-1); err != nil {
+		t.Fatal(err)
+	}
 	n.restartWithoutMemory(volumes, after)
 	n.allShow(volumes, after)
 	n.unpublishAll(volumes)
 }
 
 // restartWithoutMemory waits until all volumes show data, or the plugin ends because Go's runtime got no
-// memory or no thread, without which it can't go on, and starts it again then.
+// memory or no thread, without which it can't go on, and starts it again then. With cgroups of version
+// 2 the kernel says no to a process that it may not kill; with version 1 it has it wait.
 func (n *node) restartWithoutMemory(volumes []*harness.Volume, data map[string]string) {
 	n.t.Helper()
 	harness.Eventually(n.t, afterCause, func() error {
