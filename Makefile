@@ -175,6 +175,7 @@ test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and 
 	$(MAKE) test-integration TEST='test $(RACE) -vet=off -timeout 3h -shuffle=on -count=5'
 	REFVOL_LONG=1 $(GO) -C e2e test $(SANDBOX) $(RACE) -timeout 6h -count=1 -v ./suites/integration ./suites/envfile ./suites/fleet ./suites/manifests ./suites/notify
 	REFVOL_LONG=1 $(GO) -C e2e/suites/bench test $(SANDBOX) $(RACE) -timeout 1h -count=1 -v .
+	REFVOL_LONG=1 $(STATIC) -C deploy test $(BUILD_FLAGS) -timeout 1h -count=1 -v .
 	REFVOL_LONG=1 $(MAKE) e2e ARGS=-test.timeout=4h
 	$(MAKE) e2e K8S=1.36
 	$(MAKE) e2e K8S=1.35

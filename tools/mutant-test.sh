@@ -1,8 +1,8 @@
 #!/bin/bash
 # Usage: mutant-test.sh TEST ARGUMENT... (by go test -exec and go run -exec, for gremlins)
 # Runs the test of a package, for mount also the suite, in another module, that has most of its tests, and for binding, failure and opened also
-# those of the publisher, which does with them what a kubelet and the pods ask for. What survives these in a package that the simulation proves
-# also meets some of its seeds, so that no unit test repeats a property. A coverage profile then says that each line of the package has run:
+# those of the publisher, which does with them what a kubelet and the pods ask for. In the packages that the simulation proves, a mutant that
+# survives also runs its usual seeds, so that no unit test repeats a property. A coverage profile then says that each line of the package has run:
 # gremlins judges only what has, and Go counts no conditions of cases, no constants, and no code that another process runs.
 profile='' limit=10m
 for argument; do
@@ -23,8 +23,8 @@ case $PWD in
 */pkg/binding | */pkg/failure | */pkg/opened) GOFLAGS='-count=1 -vet=off -short' go test -failfast -timeout "$limit" ../publisher || exit ;;
 esac
 case $PWD in
-*/pkg/publisher | */pkg/binding | */pkg/opened | */pkg/stage | */pkg/manager)
-  REFVOL_SIM_SEEDS=1-12 GOFLAGS='-count=1 -vet=off' go test -failfast -timeout "$limit" ../../internal/simulation || exit
+*/pkg/publisher | */pkg/binding | */pkg/opened | */pkg/stage | */pkg/manager | */pkg/access)
+  GOFLAGS='-count=1 -vet=off' go test -failfast -timeout "$limit" ../../internal/simulation || exit
   ;;
 esac
 if [ -n "$profile" ]; then

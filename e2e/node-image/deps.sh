@@ -21,6 +21,7 @@ has() { command -v "$1" >/dev/null 2>&1; }
 suite_packages() {
   has busybox || echo busybox-static
   has jq || echo jq
+  has curl || echo curl
 }
 
 # engine_packages prints the packages that are missing to run an engine here.

@@ -18,7 +18,7 @@ export REFVOL_CACHE
 cluster=refvol-e2e
 export KUBECONFIG=$REFVOL_CACHE/$cluster.kubeconfig
 work=$REFVOL_CACHE/e2e
-made=$work/made # is there as soon as a cluster may be; it says whether kind's network is this run's own
+made=$work/made # exists from the moment a cluster may exist, and says whether kind's network is this run's own
 kind=$work/kind kubectl=$work/programs/kubectl helm=$work/programs/helm
 modfile=go.mod
 if [ -n "${K8S:-}" ]; then modfile=versions/$K8S.mod; fi
@@ -28,6 +28,11 @@ images=localhost/refvol
 upgraded_from=12c071036f4b61892874ad61be1958730480ca0d other_version=v0.0.0-other
 
 say() { printf 'e2e [%2d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
+
+die() {
+  say "$*" >&2 # the output may go into a file
+  exit 1
+}
 
 # quiet COMMAND...: shows what the program wrote only if it fails.
 quiet() {
@@ -41,7 +46,7 @@ image() { quiet go -C "$root/tools" run ./image -binary "$1" -entrypoint "$2" -r
 
 make_in() { quiet make --no-print-directory -C "$@"; }
 
-# build_kubectl builds kubectl in the version of the nodes, and has it tell that version.
+# build_kubectl builds kubectl in the version of the nodes, with that version built in.
 build_kubectl() {
   local version minor package ldflags="-s -w"
   version=$(go -C "$module" list -modfile="$modfile" -m -f '{{.Version}}' k8s.io/kubernetes)
@@ -90,8 +95,8 @@ build() {
   quiet go -C "$module" build -o "$kind" sigs.k8s.io/kind
 }
 
-# choose_node_image sets $node to the node image's name, whose tag tells the version. kind's sources name its usual one. Nothing counts
-# as the registry's answer that a proxy or a captive gateway could give in its place.
+# choose_node_image sets $node to the node image's name, whose tag tells the version. kind's sources name its usual one. An answer
+# counts only with the registry's header, because a proxy or a captive gateway may answer too.
 choose_node_image() {
   local answer sources
   if [ -z "${K8S:-}" ] && answer=$(curl --silent --max-time 5 --head https://registry-1.docker.io/v2/) &&
@@ -118,17 +123,25 @@ build_crio() {
   cp "$CRIO/bin/pinns" "$work/crio/"
 }
 
+# replace FROM TO: changes each FROM in $text, where there must be one.
+replace() {
+  [[ $text == *"$1"* ]] || die "there is no '$1' to replace any more"
+  text=${text//"$1"/"$2"}
+}
+
 # configuration prints that of the cluster, with the gates that the suite wants of the version of Kubernetes. On cgroup v1, runc would
 # freeze each container at its start through systemd, which fails on a busy machine (kubernetes/kubernetes#131087).
 configuration() {
-  local minor=${node#*:v1.} edits=(-e "s/syncFrequency: 20s/syncFrequency: ${KUBELET_SYNC:-20s}/")
+  local text minor=${node##*:v1.} runc='[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]'
   minor=${minor%%.*}
+  [[ $minor =~ ^[0-9]+$ ]] || die "the node image $node has no tag with a version of Kubernetes"
+  text=$(<"$here/cluster.yaml")
+  replace "syncFrequency: 20s" "syncFrequency: ${KUBELET_SYNC:-20s}"
   if [ "$(docker info --format '{{.CgroupVersion}}')" = 1 ]; then
-    local runc='[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]'
-    edits+=(-e 's/^  failCgroupV1: false$/&\n  cgroupDriver: cgroupfs/'
-      -e "s/^containerdConfigPatches:\$/&\n- |\n  $runc\n    SystemdCgroup = false/")
+    replace "  failCgroupV1: false" $'  failCgroupV1: false\n  cgroupDriver: cgroupfs'
+    replace "containerdConfigPatches:" $'containerdConfigPatches:\n- |\n  '"$runc"$'\n    SystemdCgroup = false'
   fi
-  sed "${edits[@]}" "$here/cluster.yaml"
+  printf '%s\n' "$text"
   if [ "$minor" -ge 37 ]; then echo "featureGates: {AtomicWriteVolumeUserFields: true}"; fi
   if [ "$minor" -lt 36 ]; then echo "featureGates: {ConstrainedImpersonation: true}"; fi # on by default from then on
 }
@@ -143,10 +156,11 @@ create_cluster() {
 
 # use_crio switches the workers to CRI-O. Of the project's own node image, containerd has kept only what containers need.
 use_crio() {
-  local worker archive inside archives=("$@")
+  local worker workers archive inside archives=("$@")
   case $node in localhost/*) archives+=("$REFVOL_CACHE/kind-node/${K8S:-newest}"/components-*/*.tar) ;; esac
   say "switching the workers to CRI-O"
-  for worker in $("$kind" get nodes --name $cluster | grep -v control-plane); do
+  workers=$("$kind" get nodes --name $cluster | grep -v control-plane)
+  for worker in $workers; do
     quiet docker cp "$work/crio" "$worker:/crio"
     inside=()
     for archive in "${archives[@]}"; do
@@ -155,12 +169,6 @@ use_crio() {
     done
     quiet docker exec "$worker" /crio/install.sh "${inside[@]}"
   done
-}
-
-# replace FROM TO: changes each FROM in $text, where there must be one.
-replace() {
-  [[ $text == *"$1"* ]] || die "the manifests have no '$1' any more"
-  text=${text//"$1"/"$2"}
 }
 
 # render CHECKOUT IMAGE NAME ARGUMENTS COMPONENT...: prints the manifests of a plugin, with logs that have all that they can, as JSON.
@@ -217,7 +225,7 @@ show() {
   timeout 20 "${@:2}" 2>&1 || echo "no answer"
 }
 
-# show_failure writes what tells why a run failed: the last lines of every component, and what the cluster says of its pods.
+# show_failure prints the logs that explain a failure: the last lines of every component, and what the cluster says of its pods.
 show_failure() {
   local node unit namespace pod
   for node in $("$kind" get nodes --name $cluster); do
@@ -239,7 +247,7 @@ show_failure() {
 run_tier() {
   local archives=() name
   trap 'trap - EXIT; exit 130' INT TERM # then nobody asks why
-  trap '[ $? = 0 ] || [ ! -e "$made" ] || show_failure' EXIT
+  trap '[ $? = 0 ] || [ ! -e "$made" ] || { show_failure & timeout 120 tail --pid=$! -f /dev/null || kill $!; }' EXIT
   cd "$root"
   # A name of this run's own, so that a cluster which has run an older build takes the new one.
   plugin_image=$images/refvol-plugin:e2e-$(date +%s)
@@ -260,7 +268,8 @@ run_tier() {
   export REFVOL_KUBECTL=$kubectl REFVOL_KUBECTL_REFVOL=$root/bin/kubectl-refvol REFVOL_HELM=$helm REFVOL_CHART=$root/deploy/charts/refvol
   # Parallel tests wait for the cluster most of the time, not for a processor, and some of them for the node that they need to
   # themselves. On a slow machine 16 at a time ran into the limits of the kubelet's own volumes.
-  "$work/suite.test" -test.v -test.timeout=60m -test.parallel=10 "$@"
+  "$work/suite.test" -test.v -test.timeout=60m -test.parallel=10 "$@" 2>&1 | tee -i "$work/suite.log"
+  if grep -q '^testing: warning: no tests to run' "$work/suite.log"; then die "no test has run: $*"; fi
   say "all that ran have passed"
 }
 
@@ -270,9 +279,11 @@ clean_up() {
   trap '' INT TERM HUP
   set +e
   if [ -n "$tier" ]; then
-    kill -INT -- "-$tier" && timeout 20 tail --pid="$tier" -f /dev/null
-    kill -KILL -- "-$tier" "$watcher"
+    # Until setsid has run, there is no group.
+    { kill -INT -- "-$tier" || kill -INT "$tier"; } && timeout 20 tail --pid="$tier" -f /dev/null
+    kill -KILL -- "-$tier" || kill -KILL "$tier"
   fi 2>/dev/null
+  kill "$watcher" 2>/dev/null
   if [ -e "$made" ] && [ "${KEEP:-}" = 1 ]; then
     printf '%s\n' "The cluster stays. To use it:" "  export KUBECONFIG=$KUBECONFIG" ${engine:+"  export DOCKER_HOST=$engine"} \
       "  kubectl -n refvol-system get pods -o wide" "To end it, with those variables set:" \
@@ -302,7 +313,16 @@ if [ -n "${CRIO:-}" ]; then
 fi
 [ -f "$module/$modfile" ] || die "K8S=$K8S: e2e/node-image/kubernetes/versions has those that can be named"
 mkdir -p "$work"
-trap 'trap "" INT TERM HUP; exit 130' INT TERM HUP # make passes one on that this process may have got already
+tier='' engine='' waiting=''
+trap 'trap "" INT TERM HUP; kill $waiting 2>/dev/null; exit 130' INT TERM HUP # make passes one on that this process may have got already
+# Whoever started this one may end without passing a signal on.
+{
+  while [ "$(awk '{print $4}' /proc/$$/stat)" = $PPID ]; do sleep 1; done
+  kill -TERM $$
+} >/dev/null 2>&1 &
+watcher=$!
+disown "$watcher" # the shell need not report that it was killed
+trap 'kill "$watcher" 2>/dev/null' EXIT
 # One run at a time: what is built lies in the cache, and root's engine is the machine's, whatever the cache.
 lock=$REFVOL_CACHE/e2e.lock
 if [ "$(id -u)" = 0 ]; then lock=/run/refvol-e2e.lock; fi
@@ -310,23 +330,16 @@ exec 9>"$lock"
 if ! flock --nonblock 9; then
   say "waiting for another run"
   flock 9 & # a signal would not end it in the foreground
-  wait $!
+  waiting=$!
+  wait $waiting
 fi
 rm -f "$made"
-tier='' watcher='' engine=''
 trap clean_up EXIT
-# First, for here it shows whether this machine can run the tier at all.
-"$node_image/deps.sh" engine 9>&-
+# First, for here it shows whether this machine can run the tier at all. An interrupt from the terminal must not reach apt.
+setsid --wait "$node_image/deps.sh" engine 9>&-
 engine=$("$node_image/engine.sh" start 9>&-) || { reason=$engine engine='' && die "$reason"; }
 if [ -n "$engine" ]; then export DOCKER_HOST=$engine; fi
 # All that takes long is in a session of its own: an interrupt from the terminal reaches this process alone, which ends that session.
 setsid env --default-signal=INT,QUIT "$BASH" "$0" --tier $SECONDS "$@" 9>&- </dev/null &
 tier=$!
-# Whoever started this one may end without passing a signal on.
-{
-  while [ "$(awk '{print $4}' /proc/$$/stat)" = $PPID ]; do sleep 1; done
-  kill -TERM $$
-} 9>&- >/dev/null 2>&1 &
-watcher=$!
-disown "$watcher" # the shell need not tell that it was killed
 wait "$tier"
