@@ -80,6 +80,7 @@ build() {
   rm -rf "$work/programs"
   mkdir -p "$work/programs" "$work/other"
   build_kubectl
+  quiet go -C "$root/tools" build -o "$work/gotestsum" gotest.tools/gotestsum
   quiet go -C "$root/e2e/tools/helm" build -ldflags "-s -w" -o "$helm" helm.sh/helm/v4/cmd/helm
   check_out_older
   make_in "$older" image IMAGE=$images/refvol-plugin:$other_version VERSION=$other_version \
@@ -268,7 +269,9 @@ run_tier() {
   export REFVOL_KUBECTL=$kubectl REFVOL_KUBECTL_REFVOL=$root/bin/kubectl-refvol REFVOL_HELM=$helm REFVOL_CHART=$root/deploy/charts/refvol
   # Parallel tests wait for the cluster most of the time, not for a processor, and some of them for the node that they need to
   # themselves. On a slow machine 16 at a time ran into the limits of the kubelet's own volumes.
-  "$work/suite.test" -test.v -test.timeout=60m -test.parallel=10 "$@" 2>&1 | tee -i "$work/suite.log"
+  # Parallel tests write in between each other: gotestsum repeats at the end what each failed one wrote.
+  "$work/gotestsum" --format=standard-verbose --raw-command -- go tool test2json -t \
+    "$work/suite.test" -test.v=test2json -test.timeout=60m -test.parallel=10 "$@" 2>&1 | tee -i "$work/suite.log"
   if grep -q '^testing: warning: no tests to run' "$work/suite.log"; then die "no test has run: $*"; fi
   say "all that ran have passed"
 }

@@ -37,7 +37,7 @@ func testCanary(t *testing.T) {
 	if share := taken.Annotations[volume.CanaryAnnotation]; share != "0%" {
 		t.Errorf("the share of the canary is %q", share)
 	}
-	r.awaitBad(10)
+	r.awaitBad(10, result.stdout+result.stderr)
 	r.patchConfigMap("settings-canary",
 		fmt.Sprintf(`{"metadata":{"annotations":{%q:"%d%%"}},"data":{"text":"second"}}`, volume.CanaryAnnotation, share))
 	byPlace := func(place int) []string {
