@@ -11,6 +11,7 @@ import (
 
 	"github.com/refvol/refvol/internal/doclines"
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/must"
 )
 
 func manifestOf(t *testing.T, name, attributes string) string {
@@ -27,25 +28,49 @@ spec:
 	return path
 }
 
+// TestCheck: what --label says of a namespace is tested with an API server, in e2e/suites/manifests.
 func TestCheck(t *testing.T) {
 	good, bad := manifestOf(t, "good.yaml", "secret: db"), manifestOf(t, "bad.yaml", "secret: db, uid: x, gid: x")
 	unnamed := manifestOf(t, "unnamed.yaml", "secret: tls")
+	const input = "must specify one of -f, -k and --label (--label=live -n NAMESPACE checks a live label)"
 	for _, test := range []struct {
 		args []string
 		err  string
-		want []string
+		want []string // texts of the output, or nil if the command must refuse
 	}{
-		{args: []string{"-f", good}, want: []string{"default    pod/app   secret/db  all   no        spec.volumes[0].csi.volumeAttributes.secret\n", "1 workload, 2 references, 0 warnings, 0 problems\n"}},
-		{args: []string{"--filename", good, "--namespace", "ns"}, want: []string{"ns         pod/app"}},
-		{args: []string{"-f", bad}, err: "check: 2 problems", want: []string{"problem: " + bad + ", document 1: Pod default/app: spec.volumes[0].csi.volumeAttributes.uid: Invalid value"}},
-		{args: []string{"-f", unnamed, "--identity=node"}, err: "check: 1 problem", want: []string{
+		{[]string{"-f", good}, "", []string{
+			"default    pod/app   secret/db  all   no        spec.volumes[0].csi.volumeAttributes.secret\n",
+			"1 workload, 2 references, 0 warnings, 0 problems\n",
+		}},
+		{[]string{"--filename", good, "--namespace", "ns"}, "", []string{"ns         pod/app"}},
+		{[]string{"-f", bad}, "check: 2 problems", []string{
+			"problem: " + bad + ", document 1: Pod default/app: spec.volumes[0].csi.volumeAttributes.uid: Invalid value",
+		}},
+		{[]string{"-f", unnamed, "--identity=node"}, "check: 1 problem", []string{
 			"problem: " + unnamed + ", document 1: Pod default/app: spec.volumes[0].csi.volumeAttributes.secret: the pod's spec does not name Secret \"default/tls\" itself, which --identity=node of the plugin needs: add a volume of the pod that names it, and show that by a volume source\n",
 		}},
-		{args: []string{"-f", bad, "--driver-name", "other.example.com"}, want: []string{"1 workload, 1 reference, 1 warning, 0 problems\n"}},
+		{[]string{"-f", bad, "--driver-name", "other.example.com"}, "", []string{"1 workload, 1 reference, 1 warning, 0 problems\n"}},
+		{nil, input, nil},
+		{[]string{"--live", "-n", "shop"}, input, nil},
+		{[]string{"--label=restarts", "-n", "shop"}, `--label: "restarts" is none of restart, live`, nil},
+		{[]string{"--label=restart"}, "--label needs -n NAMESPACE", nil},
+		{[]string{"--label=restart", "-n", "shop", "-f", good}, "--label checks the pods of a namespace, and can't be used with -f or -k", nil},
+		{[]string{"--label=restart", "-n", "refvol-system"}, "the label refvol.dev/restart changes nothing in namespace refvol-system", nil},
+		{[]string{"--label=live", "-n", "kube-system"}, "the label refvol.dev/live changes nothing in namespace kube-system", nil},
+		{[]string{"--label=live", "-n", "shop", "--max-volume-size=32M!"}, `--max-volume-size: "32M!" is not a positive quantity, such as 32Mi`, nil},
+		{[]string{"-f", good, "--identity=pods"}, `--identity: "pods" is none of plugin, pod, node`, nil},
+		{[]string{"-f", good, "--change-detection=watch"}, `--change-detection: "watch" is none of Watch, Cache, Get`, nil},
+		{[]string{"-f", "/does/not/exist"}, "read manifests: lstat /does/not/exist: no such file or directory", nil},
+		{
+			[]string{"-f", good, "--live", "--kubeconfig=/does/not/exist"},
+			"find the kubeconfig's namespace: stat /does/not/exist: no such file or directory", nil,
+		},
+		{[]string{good}, `unknown command "` + good + `" for "kubectl refvol check"`, nil},
 	} {
 		out, _, err := runCommand(t, append([]string{"check"}, test.args...)...)
-		if status := exitStatus(err); message(err) != test.err || status != 0 != (err != nil) || status == unknown {
-			t.Errorf("%q: %v, status %d, want %q", test.args, err, status, test.err)
+		status, refuses := exitStatus(err), test.want == nil
+		if message(err) != test.err || (status != 0) != (err != nil) || (status == unknown) != refuses || refuses && out != "" {
+			t.Errorf("%q: %v, status %d, want %q; printed %q", test.args, err, status, test.err, out)
 		}
 		for _, want := range test.want {
 			if !strings.Contains(out, want) {
@@ -55,38 +80,9 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCheckRefuses: what --label says of a namespace is tested with an API server, in e2e/suites/manifests.
-func TestCheckRefuses(t *testing.T) {
-	file := manifestOf(t, "f.yaml", "secret: db")
-	for _, test := range []struct {
-		args []string
-		want string
-	}{
-		{nil, "must specify one of -f, -k and --label (--label=live -n NAMESPACE checks a live label)"},
-		{[]string{"--live", "-n", "shop"}, "must specify one of -f, -k and --label (--label=live -n NAMESPACE checks a live label)"},
-		{[]string{"--label=restarts", "-n", "shop"}, `--label: "restarts" is none of restart, live`},
-		{[]string{"--label=restart"}, "--label needs -n NAMESPACE"},
-		{[]string{"--label=restart", "-n", "shop", "-f", file}, "--label checks the pods of a namespace, and can't be used with -f or -k"},
-		{[]string{"--label=restart", "-n", "refvol-system"}, "the label refvol.dev/restart changes nothing in namespace refvol-system"},
-		{[]string{"--label=live", "-n", "kube-system"}, "the label refvol.dev/live changes nothing in namespace kube-system"},
-		{[]string{"--label=live", "-n", "shop", "--max-volume-size=32MB!"}, `--max-volume-size: "32MB!" is not a positive quantity, such as 32Mi`},
-		{[]string{"-f", file, "--identity=pods"}, `--identity: "pods" is none of plugin, pod, node`},
-		{[]string{"-f", file, "--change-detection=watch"}, `--change-detection: "watch" is none of Watch, Cache, Get`},
-		{[]string{"-f", "/does/not/exist"}, "read manifests: lstat /does/not/exist: no such file or directory"},
-		{[]string{"-f", file, "--live", "--kubeconfig=/does/not/exist"}, "find the kubeconfig's namespace: stat /does/not/exist: no such file or directory"},
-		{[]string{file}, `unknown command "` + file + `" for "kubectl refvol check"`},
-	} {
-		out, _, err := runCommand(t, append([]string{"check"}, test.args...)...)
-		if message(err) != test.want || out != "" || exitStatus(err) != 2 {
-			t.Errorf("%q: %v, status %d, %q, want %q", test.args, err, exitStatus(err), out, test.want)
-		}
-	}
-}
-
 // The example in the documents equals the command's output.
 func TestCheckExample(t *testing.T) {
-	text, err := os.ReadFile("../../docs/check.md")
-	must(t, err)
+	text := must.Get(os.ReadFile("../../docs/check.md"))(t)
 	block := func(language string) string {
 		blocks := doclines.Blocks(string(text), language)
 		if len(blocks) == 0 {
@@ -107,21 +103,15 @@ func TestCheckExample(t *testing.T) {
 	}
 }
 
-// Manifests without a namespace get the kubeconfig's, or that of -n.
+// Manifests without a namespace get the kubeconfig's.
 func TestCheckNamespace(t *testing.T) {
 	file := manifestOf(t, "f.yaml", "secret: db")
 	for context, want := range map[string]string{"": "default", ", namespace: team": "team"} {
 		kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 		writeFile(t, kubeconfig, "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"+
 			"contexts: [{name: c, context: {cluster: c"+context+"}}]\n")
-		for _, flag := range [][]string{nil, {"-n", "ns"}} {
-			out, _, err := runCommand(t, append([]string{"check", "-f", file, "--kubeconfig", kubeconfig}, flag...)...)
-			if flag != nil {
-				want = "ns"
-			}
-			if err != nil || !strings.Contains(out, "\n"+want+" ") {
-				t.Errorf("%s, %q: %v, want %s\n%s", context, flag, err, want, out)
-			}
+		if out, _, err := runCommand(t, "check", "-f", file, "--kubeconfig", kubeconfig); err != nil || !strings.Contains(out, "\n"+want+" ") {
+			t.Errorf("%s: %v, want %s\n%s", context, err, want, out)
 		}
 	}
 }
@@ -138,7 +128,7 @@ func TestCheckInputs(t *testing.T) {
 	})
 	dir := t.TempDir()
 	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\n"
-	must(t, os.MkdirAll(filepath.Join(dir, "below"), 0o700))
+	must.Do(t, os.MkdirAll(filepath.Join(dir, "below"), 0o700))
 	writeFile(t, filepath.Join(dir, "a.yaml"), fmt.Sprintf(pod, "a"))
 	writeFile(t, filepath.Join(dir, "notes.txt"), "no manifest")
 	writeFile(t, filepath.Join(dir, "below", "b.json"), `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}}`)
@@ -149,7 +139,7 @@ func TestCheckInputs(t *testing.T) {
 if [ "$*" != "kustomize -- %s" ]; then echo "password: %s" >&2; exit 1; fi
 printf 'apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: made}\n'
 `, dir, leak.Value))
-	must(t, os.Chmod(filepath.Join(kubectl, "kubectl"), 0o700))
+	must.Do(t, os.Chmod(filepath.Join(kubectl, "kubectl"), 0o700))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/c.yaml" {
 			http.NotFound(w, r)
@@ -183,5 +173,5 @@ printf 'apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: made}\n'
 
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
-	must(t, os.WriteFile(path, []byte(text), 0o600))
+	must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/refvol/refvol/internal/doclines"
 	"github.com/refvol/refvol/internal/helppage"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/check"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
@@ -102,7 +103,7 @@ func help(t *testing.T, cmd *cobra.Command) string {
 	t.Helper()
 	var b bytes.Buffer
 	cmd.SetOut(&b)
-	must(t, cmd.Help())
+	must.Do(t, cmd.Help())
 	text, _, _ := strings.Cut(b.String(), "\nGlobal Flags:")
 	text, _, _ = strings.Cut(text, "\nUse \"kubectl refvol")
 	return text
@@ -155,9 +156,7 @@ func TestWhatIsLinked(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	symbols, err := exec.CommandContext(t.Context(), "go", "tool", "nm", program).Output()
-	must(t, err)
-	text := string(symbols)
+	text := string(must.Get(exec.CommandContext(t.Context(), "go", "tool", "nm", program).Output())(t))
 	if !strings.Contains(text, " k8s.io/client-go/rest.") {
 		t.Fatal("go tool nm says nothing of k8s.io/client-go/rest")
 	}
@@ -189,11 +188,9 @@ func TestSchemas(t *testing.T) {
 		if len(s.definitions) > 0 {
 			schema["$defs"] = s.definitions
 		}
-		text, err := json.MarshalIndent(schema, "", "  ")
-		must(t, err)
-		path, text := filepath.Join("../../schemas", kind+".json"), append(text, '\n')
+		path, text := filepath.Join("../../schemas", kind+".json"), append(must.Get(json.MarshalIndent(schema, "", "  "))(t), '\n')
 		if *update {
-			must(t, os.WriteFile(path, text, 0o600))
+			must.Do(t, os.WriteFile(path, text, 0o600))
 		}
 		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, text) {
 			t.Errorf("%s is out of date: run make schemas (%v)", path, err)

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/volume"
@@ -83,21 +84,6 @@ func TestFlags(t *testing.T) {
 	}
 	if out, _, err := runCommand(t, "version"); err != nil || !strings.HasPrefix(out, "kubectl-refvol v") {
 		t.Errorf("version: %q, %v", out, err)
-	}
-}
-
-// TestHelp: each command has examples, and kubectl's flags.
-func TestHelp(t *testing.T) {
-	for _, cmd := range append(newRootCommand().Commands(), newRootCommand()) {
-		out, _, err := runCommand(t, append(strings.Fields(strings.TrimPrefix(cmd.CommandPath(), "kubectl refvol")), "--help")...)
-		if err != nil || !strings.Contains(out, "Examples:\n  ") {
-			t.Errorf("%s: no example, %v", cmd.CommandPath(), err)
-		}
-		for _, flag := range []string{"--context ", "--as ", "--server ", "--request-timeout ", "--token ", "--cluster "} {
-			if !strings.Contains(out, flag) {
-				t.Errorf("%s: no %s", cmd.CommandPath(), flag)
-			}
-		}
 	}
 }
 
@@ -216,6 +202,7 @@ func (s *script) waiter(watch bool) *waiter {
 
 func TestWait(t *testing.T) {
 	const lags, gone = "secret/db in namespace ns: not everywhere: volumes and nodes that lag: 1", "secret/db in namespace ns does not exist"
+	const interruptedAfter = 5500 * time.Millisecond // of those that have no limit
 	type wait struct {
 		script  script
 		timeout time.Duration
@@ -265,11 +252,18 @@ func TestWait(t *testing.T) {
 		"a right is taken away": {script{object: "2", shown: "1", fails: map[int]error{2: errForbidden}}, time.Minute, false, "", errForbidden.Error(), time.Second, 2},
 		"watch": row(script{object: "1 1 1 2 2 -", shown: "1 1 1 2"},
 			8500*time.Millisecond, true, "yes 1, no 2, yes 2, deleted", gone, 8500*time.Millisecond, 5),
+		"interrupted":                    {script{object: "1", shown: "1"}, noLimit, true, "yes 1", "", interruptedAfter, 6},
+		"interrupted, and a volume lags": {script{object: "2", shown: "1"}, noLimit, true, "no 2", lags, interruptedAfter, 6},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				err := test.script.waiter(test.watch).wait(t.Context(), test.timeout)
+				ctx, interrupt := context.WithCancel(t.Context())
+				defer interrupt()
+				if test.timeout == noLimit {
+					time.AfterFunc(interruptedAfter, interrupt)
+				}
+				err := test.script.waiter(test.watch).wait(ctx, test.timeout)
 				if printed := strings.Join(test.script.printed, ", "); message(err) != test.want || printed != test.printed {
 					t.Errorf("printed %q, error %v; want %q, %q", printed, err, test.printed, test.want)
 				}
@@ -285,9 +279,7 @@ func TestWait(t *testing.T) {
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{object: "2 2 2 2 3", shown: "1 1 1 1 3"}
-		if err := s.waiter(false).wait(t.Context(), time.Minute); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, s.waiter(false).wait(t.Context(), time.Minute))
 		want := []string{
 			"Waiting for secret/db in namespace ns: version 2 is in 0 of 1 volumes: - Outdated",
 			"Waiting for secret/db in namespace ns: version 3 is in 0 of 1 volumes: - Outdated",
@@ -296,23 +288,6 @@ func TestProgress(t *testing.T) {
 			t.Errorf("got %q, want %q", s.progress, want)
 		}
 	})
-}
-
-// TestInterrupted: a caller who interrupts gets the last answer.
-func TestInterrupted(t *testing.T) {
-	for version, want := range map[string]bool{"1": true, "2": false} {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 5500*time.Millisecond)
-			defer cancel()
-			interrupted, stop := context.WithCancel(t.Context())
-			defer stop()
-			context.AfterFunc(ctx, stop)
-			s := &script{object: version, shown: "1"}
-			if err := s.waiter(true).wait(interrupted, noLimit); (err == nil) != want || s.rounds != 6 || len(s.printed) != 1 {
-				t.Errorf("version %s: %v after %d rounds, printed %q", version, err, s.rounds, s.printed)
-			}
-		})
-	}
 }
 
 // TestNewObjects: an object that gets the labels while converged waits must be everywhere too.
@@ -340,12 +315,5 @@ func TestNewObjects(t *testing.T) {
 				t.Errorf("again %v: got %q, %v, want %s", again, printed, err, want)
 			}
 		})
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 )
@@ -30,7 +31,7 @@ func statusWith(t *testing.T, args ...string) (*statusOptions, status.Table) {
 	fs.StringVar(&opts.sortBy, "sort-by", "", "")
 	fs.StringVarP(&opts.namespace, "namespace", "n", "", "")
 	fs.BoolVar(&opts.abnormal, "abnormal", false, "")
-	must(t, errors.Join(cmd.ParseFlags(args), opts.validate()))
+	must.Do(t, errors.Join(cmd.ParseFlags(args), opts.validate()))
 	return opts, status.Table{NoHeaders: *opts.output.NoHeaders, Abnormal: opts.abnormal}
 }
 
@@ -38,7 +39,7 @@ func printed(t *testing.T, s *clusterStatus, args ...string) string {
 	t.Helper()
 	opts, table := statusWith(t, args...)
 	var out bytes.Buffer
-	must(t, opts.print(&out, s, table))
+	must.Do(t, opts.print(&out, s, table))
 	return out.String()
 }
 
@@ -61,7 +62,7 @@ func threePods() *clusterStatus {
 // TestFormats: kubectl's formats, as kubectl prints them. Only text of plugins is changed, because it may control a terminal.
 func TestFormats(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "columns")
-	must(t, os.WriteFile(file, []byte("POD SIZE\n.pod.name .bytes\n"), 0o600))
+	must.Do(t, os.WriteFile(file, []byte("POD SIZE\n.pod.name .bytes\n"), 0o600))
 	for _, test := range []struct {
 		args []string
 		want string
@@ -120,11 +121,11 @@ func TestWatchDocuments(t *testing.T) {
 			return s, nil
 		}
 		var out bytes.Buffer
-		must(t, opts.follow(ctx, collect, table, &out, io.Discard))
+		must.Do(t, opts.follow(ctx, collect, table, &out, io.Discard))
 		var got string
 		for documents := json.NewDecoder(&out); documents.More(); {
 			var document clusterStatus
-			must(t, documents.Decode(&document))
+			must.Do(t, documents.Decode(&document))
 			got += " " + document.Nodes[0].Report.Volumes[0].Condition
 		}
 		if got != " Current VolumeUpdateFailed Current" {
@@ -184,8 +185,7 @@ func TestObjectsOfVolumes(t *testing.T) {
 		remove(s)
 		report := s.Nodes[0].Report
 		report.APIVersion, report.Kind = status.APIVersion, status.Kind
-		text, err := json.Marshal(report)
-		must(t, err)
+		text := must.Get(json.Marshal(report))(t)
 		read, err := status.Read(bytes.NewReader(text))
 		if err != nil || !reflect.DeepEqual(read, report) {
 			t.Errorf("%s: %v", text, err)
@@ -212,7 +212,7 @@ func TestWatchPrintsNodesAgain(t *testing.T) {
 			n.Report.Node = n.Node
 		}
 		var out bytes.Buffer
-		must(t, s.writeTable(&out, table))
+		must.Do(t, s.writeTable(&out, table))
 		lines = append(lines, strconv.Itoa(strings.Count(out.String(), "\n")))
 	}
 	if got := strings.Join(lines, " "); got != "2 1 0 1 1 0 1" {
@@ -232,7 +232,7 @@ func TestVerdictNamesWhatDoesNotLag(t *testing.T) {
 		NotPublished:  []fleet.UnpublishedPod{{Pod: pod("late")}},
 	}
 	var out bytes.Buffer
-	must(t, printVerdict(&out, true, v))
+	must.Do(t, printVerdict(&out, true, v))
 	for _, want := range []string{
 		"2026-01-01T12:00:00Z Converged: yes. ",
 		"\nVolumes from which the object was withdrawn, because their pods may not have it any more: volume settings of shop/borrower\\u001b[2J.\n",

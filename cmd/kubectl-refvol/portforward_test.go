@@ -25,6 +25,8 @@ import (
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 // ask sends a request to the plugin through the API server of a URL.
@@ -60,7 +62,7 @@ func TestNobodyAnswers(t *testing.T) {
 				case name == "a stream":
 					holdStream(t, w, r)
 				default:
-					hang(t, w)
+					<-r.Context().Done() // the client has closed the connection
 					closed <- struct{}{}
 				}
 			}))
@@ -98,18 +100,6 @@ func holdStream(t *testing.T, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// hang takes a connection over, and returns when the client closes it.
-func hang(t *testing.T, w http.ResponseWriter) {
-	t.Helper()
-	conn, _, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer conn.Close()
-	_, _ = conn.Read(make([]byte, 1))
-}
-
 // fakePods are the pods of an API server. watch is the present watch, and err is what a new one fails with. mu protects err.
 type fakePods struct {
 	list  []corev1.Pod
@@ -141,7 +131,7 @@ func (f *fakePods) Watch(context.Context, metav1.ListOptions) (apiwatch.Interfac
 // IsWatchListSemanticsUnSupported makes client-go list the pods first.
 func (*fakePods) IsWatchListSemanticsUnSupported() bool { return true }
 
-// TestPodWatch: the pods are those of the last event. While no watch can begin, they are not known.
+// TestPodWatch: the pods are those of the last event. While no watch can begin, they are not known, and a caller waits no longer than it may.
 func TestPodWatch(t *testing.T) {
 	handlers := utilruntime.ErrorHandlers
 	utilruntime.ErrorHandlers = nil                         //nolint:reassign // The last of them waits for the time of the machine.
@@ -152,6 +142,10 @@ func TestPodWatch(t *testing.T) {
 		}
 		f, w := &fakePods{list: []corev1.Pod{*pod("a", "1")}}, newPodWatch()
 		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		if pods, err := w.pods(ctx); message(err) != "the API server has not sent all pods" || time.Since(began) != requestTimeout {
+			t.Errorf("got %d pods and %v after %s", len(pods), err, time.Since(began))
+		}
 		go w.follow(ctx, f)
 		want := func(count int) {
 			t.Helper()
@@ -176,18 +170,6 @@ func TestPodWatch(t *testing.T) {
 		want(1)
 		cancel()
 		synctest.Wait()
-	})
-}
-
-// TestPodWatchBegins: a caller waits until the pods are known, but not longer than it may.
-func TestPodWatchBegins(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		began := time.Now()
-		if pods, err := newPodWatch().pods(ctx); err == nil || err.Error() != "the API server has not sent all pods" || time.Since(began) != requestTimeout {
-			t.Errorf("got %d pods and %v after %s", len(pods), err, time.Since(began))
-		}
 	})
 }
 
@@ -223,7 +205,7 @@ func TestNoRequestTimeout(t *testing.T) {
 	for set, want := range map[string]time.Duration{"": requestTimeout, "0": 0, "0s": 0, "7": 7 * time.Second, "1m": time.Minute} {
 		flags, timeout := newConfigFlags()
 		if set != "" {
-			must(t, timeout.Set(set))
+			must.Do(t, timeout.Set(set))
 		}
 		*flags.APIServer = "http://127.0.0.1:1"
 		config, err := flags.ToRESTConfig()
@@ -259,35 +241,21 @@ func TestSilentServer(t *testing.T) {
 		"check --label=restart",
 	} {
 		t.Run(line, func(t *testing.T) {
-			asked := make(chan struct{}, 100)
+			isTimed := strings.Contains(line, "--timeout=200ms")
+			ctx, interrupt := context.WithTimeout(t.Context(), soon)
+			defer interrupt()
 			server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				asked <- struct{}{}
+				if !isTimed {
+					interrupt()
+				}
 				<-r.Context().Done()
 			}))
 			defer server.Close()
-			ctx, interrupt := context.WithCancel(t.Context())
-			defer interrupt()
 			args := append(strings.Fields(line), "--server="+server.URL, "-n=shop", "--request-timeout=0")
-			ended := make(chan error, 1)
 			var out bytes.Buffer
-			go func() { ended <- run(ctx, newRootCommand(), args, &out, &out) }()
-			if !strings.Contains(line, "--timeout=200ms") {
-				select {
-				case <-asked:
-				case err := <-ended:
-					ended <- err
-				case <-time.After(soon):
-					t.Fatal("it asks for nothing")
-				}
-				interrupt()
-			}
-			select {
-			case err := <-ended:
-				if exitStatus(err) != unknown {
-					t.Errorf("it ended with %v\n%s", err, &out)
-				}
-			case <-time.After(soon):
-				t.Error("it does not end")
+			err := run(ctx, newRootCommand(), args, &out, &out)
+			if isLate := errors.Is(ctx.Err(), context.DeadlineExceeded); exitStatus(err) != unknown || isLate {
+				t.Errorf("it ended with %v, late %t\n%s", err, isLate, &out)
 			}
 		})
 	}

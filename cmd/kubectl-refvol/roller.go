@@ -141,7 +141,8 @@ func (r *roller) begin(ctx context.Context) error {
 
 // checkStates fails if the annotations leave nothing to do, or if it isn't clear what.
 func (r *roller) checkStates() error {
-	if i := slices.IndexFunc(r.now, func(s *rolloutState) bool { return s.isCanary != r.now[0].isCanary }); i >= 0 {
+	i := slices.IndexFunc(r.now, func(s *rolloutState) bool { return s.isCanary })
+	if i >= 0 && slices.ContainsFunc(r.now, func(s *rolloutState) bool { return !s.isCanary }) {
 		return &usageError{fmt.Errorf("%s has the annotation %s, and not all objects have: roll out canary objects by themselves", r.objects[i], volume.CanaryAnnotation)}
 	}
 	for i, state := range r.now {

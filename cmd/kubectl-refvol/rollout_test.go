@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/fleet"
 	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/volume"
@@ -303,9 +304,7 @@ func (f *fakeRollout) roll(ctx context.Context, t *testing.T, flags string) erro
 	err := fs.Parse(strings.Fields(flags))
 	r.byHand = opts.to != ""
 	steps, wrong := opts.parse()
-	if err = errors.Join(err, wrong); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, wrong))
 	err = r.roll(ctx, steps)
 	t.Logf("%s\n%v", f.printed(), err)
 	return err
@@ -412,28 +411,9 @@ func TestRollout(t *testing.T) {
 			},
 			flags: "--to=100%", sets: "10% 100% 0%",
 		},
-		"what ailed before is no reason to stop": {before: func(_ *testing.T, f *fakeRollout) {
-			f.pods["pod-0"].ready, f.pods["pod-1"].ready, f.pods["pod-1"].restarts = false, false, 7
-			f.sick = func(f *fakeRollout, _ string, _ *fakePod) {
-				f.pods["pod-1"].restarts = 7 + int32(time.Since(f.began).Seconds())/10
-			}
-		}},
-		"a restart before the pod's step is no reason": {before: afterwards(30*time.Second, func(f *fakeRollout) { // by another cause
-			for _, name := range f.with("app", "old") {
-				f.pods[name].restarts = 1
-			}
-		})},
 		"a restart stops":              {before: restartsOnce(-1), status: no, sets: "10%", prints: " restarted once"},
 		"a restart that is allowed":    {before: restartsOnce(10 * time.Second), flags: "--allow-restarts=1"},
-		"one that takes too long":      {before: restartsOnce(2 * time.Minute), flags: "--allow-restarts=1", status: no},
 		"a time that allows a restart": {before: restartsOnce(20 * time.Second), flags: "--allow-restarts=1 --unready-for=30m"},
-		"a new pod that fails stops": {
-			before: afterwards(70*time.Second, func(f *fakeRollout) {
-				f.pods["late"] = newest("13", false)
-				f.pods["late"].restarts = 3
-			}),
-			flags: "--steps=10%,20%,30%,40%,100%", status: no, prints: "pod shop/late restarted 3 times",
-		},
 		"an interrupted run goes on": {
 			before: func(t *testing.T, f *fakeRollout) {
 				ctx, cancel := context.WithCancel(t.Context())
@@ -486,10 +466,10 @@ func TestRollout(t *testing.T) {
 				*f = *newFakeRollout(20, "app", "more")
 				f.objects["app"].state.isCanary = true
 			},
-			status: unknown, sets: "-",
+			status: unknown, sets: "-", fails: "configmap/app in namespace shop has the annotation refvol.dev/canary, and not all objects have: roll out canary objects by themselves",
 			after: func(t *testing.T, _ *fakeRollout, err error) {
-				if usage := (*usageError)(nil); !errors.As(err, &usage) {
-					t.Error(err)
+				if !errors.As(err, new(*usageError)) {
+					t.Errorf("the error is a %T", err)
 				}
 			},
 		},
@@ -507,9 +487,7 @@ func TestRollout(t *testing.T) {
 			before: func(_ *testing.T, f *fakeRollout) { f.old = true },
 			status: no, sets: "-", fails: "configmap/app in namespace shop: the plugin of these nodes is of a release without refvol.dev/rollout, and gives the change to all pods at once: n: upgrade it first",
 			after: func(t *testing.T, f *fakeRollout, _ error) {
-				if err := f.roll(t.Context(), t, "--to=100%"); err != nil {
-					t.Error(err)
-				}
+				must.Do(t, f.roll(t.Context(), t, "--to=100%"))
 			},
 		},
 		"a value that is no share": {
