@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/envfile"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -28,7 +29,7 @@ func TestDiffering(t *testing.T) {
 	if len(skipped) > 0 {
 		t.Fatal(skipped)
 	}
-	v := newVolume(t, false)
+	v := newVolume(t)
 	e := &environment{dir: v.path, variables: values}
 	differ := func(text string, want ...string) {
 		t.Helper()
@@ -69,21 +70,12 @@ func (v *liveVolume) writeWant(text string) {
 
 func isApplied(t *testing.T, state string) bool {
 	t.Helper()
-	s, err := loadState(state)
-	must(t, err)
-	return s.Equal
+	return must.Get(loadState(state))(t).Equal
 }
 
 func (v *liveVolume) writeEnv(value string) {
 	v.Helper()
 	v.writeWant("VALUE=" + value + "\x00")
-}
-
-func (p *pod) expectStarts(want string) {
-	p.Helper()
-	if _, starts := p.times(); seconds(starts) != want {
-		p.Errorf("starts at %q s, not %q\n%s", seconds(starts), want, p.log)
-	}
 }
 
 func (p *pod) current() *monitor {
@@ -241,14 +233,14 @@ func TestEnvironment(t *testing.T) {
 			step{after: 30 * time.Second, check: isNotApplied, kubelet: without}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			v, other := newVolume(t, false), newVolume(t, false)
+			v, other := newVolume(t), newVolume(t)
 			synctest.Test(t, func(t *testing.T) {
 				p := envPod(t, v, append(strings.Fields(test.args), "--dir="+other.path)...)
 				v.write("other", "x")
 				other.write("app.conf", "0")
 				test.steps[0].do(p, v, other)
 				if test.isRunning {
-					must(t, os.WriteFile(startedIn(p.options.state), nil, 0o600))
+					must.Do(t, os.WriteFile(startedIn(p.options.state), nil, 0o600))
 				}
 				p.hookFails = test.hookFails
 				stop := p.start()
@@ -268,7 +260,9 @@ func TestEnvironment(t *testing.T) {
 					}
 				}
 				<-time.After(time.Hour)
-				p.expectStarts(test.starts)
+				if _, starts := p.times(); seconds(starts) != test.starts {
+					t.Errorf("starts at %q s, not %q\n%s", seconds(starts), test.starts, p.log)
+				}
 				if !isApplied(t, p.options.state) {
 					t.Errorf("applied has no receipt\n%s", p.log)
 				}
@@ -278,9 +272,7 @@ func TestEnvironment(t *testing.T) {
 						t.Errorf("the log has no %s:\n%s", text, p.log)
 					}
 				}
-				if err := errors.Join(leak.Check("the log", p.log.String()), leak.CheckFiles(p.options.state)); err != nil {
-					t.Error(err)
-				}
+				must.Do(t, errors.Join(leak.Check("the log", p.log.String()), leak.CheckFiles(p.options.state)))
 			})
 		})
 	}
@@ -288,12 +280,12 @@ func TestEnvironment(t *testing.T) {
 
 // The file becomes equal after the look and before it is compared: that is no change.
 func TestFileFollowsAfterALook(t *testing.T) {
-	v := newVolume(t, false)
+	v := newVolume(t)
 	v.writeEnv("older")
 	p := envPod(t, v)
 	p.setVariables("VALUE=newest")
 	n := p.process()
-	must(t, n.begin(t.Context(), mustLook(t, p.options)))
+	must.Do(t, n.begin(t.Context(), mustLook(t, p.options)))
 	before := mustLook(t, p.options)
 	v.writeEnv("newest")
 	for _, now := range []files{before, mustLook(t, p.options)} {
@@ -305,19 +297,19 @@ func TestFileFollowsAfterALook(t *testing.T) {
 
 // The file applied of an earlier or later generation is never opened, and none is opened twice.
 func TestAppliedOfAnotherGeneration(t *testing.T) {
-	v := newVolume(t, false)
+	v := newVolume(t)
 	v.writeEnv("one")
 	e := newEnvironment(v.path, "V", os.Environ())
 	_, one, err := e.readWant()
-	must(t, err)
+	must.Do(t, err)
 	v.writeEnv("two")
 	seen := watchOpens(t, v.path)
 	_, two, err := e.readWant()
-	must(t, err)
+	must.Do(t, err)
 	for range 2 {
 		for is, want := range map[string]int{one: 0, two: 1} {
 			before := seen.of(appliedFile)
-			must(t, e.openApplied(is))
+			must.Do(t, e.openApplied(is))
 			if is == one && seen.of(appliedFile) != before || is == two && seen.of(appliedFile) != want {
 				t.Errorf("%d opens after those of %s", seen.of(appliedFile), is)
 			}
@@ -327,7 +319,7 @@ func TestAppliedOfAnotherGeneration(t *testing.T) {
 
 // The file applied is opened once, after the postStart hook has succeeded with equal variables.
 func TestApplied(t *testing.T) {
-	v, state := newVolume(t, false), t.TempDir()
+	v, state := newVolume(t), t.TempDir()
 	v.writeEnv("one")
 	opens := watchOpens(t, v.path)
 	args := []string{"--env=" + v.path, "--env-prefix=VALUE", "--exit-code=42", "--settle=0s", "--state=" + state}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
@@ -60,14 +61,12 @@ type liveVolume struct {
 	writer *writer.Writer
 }
 
-func newVolume(t testing.TB, inPlace bool) *liveVolume {
+func newVolume(t testing.TB) *liveVolume {
 	t.Helper()
-	path, err := os.MkdirTemp("/dev/shm", "refvol-notify-")
-	must(t, err)
-	root, err := os.OpenRoot(path)
-	must(t, err)
+	path := must.Get(os.MkdirTemp("/dev/shm", "refvol-notify-"))(t)
+	root := must.Get(os.OpenRoot(path))(t)
 	t.Cleanup(func() { root.Close(); os.RemoveAll(path) })
-	return &liveVolume{t, path, root, writer.New(writer.Options{InPlace: inPlace})}
+	return &liveVolume{t, path, root, writer.New(writer.Options{})}
 }
 
 // write shows files with these pairs of path and content.
@@ -77,17 +76,14 @@ func (v *liveVolume) write(pairs ...string) {
 	for pair := range slices.Chunk(pairs, 2) {
 		tree.Files = append(tree.Files, volume.File{Path: pair[0], Data: []byte(pair[1]), Mode: 0o400})
 	}
-	_, err := v.writer.Write(v.Context(), v.root, tree)
-	must(v, err)
+	must.Get(v.writer.Write(v.Context(), v.root, tree))(v)
 }
 
 func (v *liveVolume) at(name string) string { return filepath.Join(v.path, name) }
 
 func mustParse(t testing.TB, args ...string) *options {
 	t.Helper()
-	o, err := parse(args, io.Discard)
-	must(t, err)
-	return o
+	return must.Get(parse(args, io.Discard))(t)
 }
 
 func waitFor(t testing.TB, what string, holds func() bool) {
@@ -295,11 +291,4 @@ func seconds(all []time.Duration) string {
 		text = append(text, fmt.Sprintf("%.4g", d.Seconds()))
 	}
 	return strings.Join(text, " ")
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

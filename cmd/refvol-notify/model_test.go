@@ -43,7 +43,7 @@ type podModel struct {
 }
 
 func newPodModel(t *testing.T, seed uint64) *podModel {
-	m := &podModel{Rand: rand.New(rand.NewPCG(seed, 11)), volume: newVolume(t, false), objects: map[string]string{}}
+	m := &podModel{Rand: rand.New(rand.NewPCG(seed, 11)), volume: newVolume(t), objects: map[string]string{}}
 	m.late = m.IntN(3) > 0
 	m.deletes = m.IntN(2) > 0
 	m.pod = envPod(t, m.volume)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/refvol/refvol/internal/helppage"
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/must"
 )
 
 func (p *pod) expectActed(want string) {
@@ -125,7 +127,7 @@ func TestChangeWhileAway(t *testing.T) {
 		"an exit":        {"--exit-code=42 --state=STATE", nil, 1, because},
 		"the first file": {"--url=http://127.0.0.1/ --state=STATE", func(p *pod) { p.files = files{} }, 1, "msg=acted"},
 		"a damaged state": {"--exit-code=42 --state=STATE", func(p *pod) {
-			must(p, os.WriteFile(filepath.Join(p.options.state, stateFile), []byte(`{"running":`), 0o600))
+			must.Do(p, os.WriteFile(filepath.Join(p.options.state, stateFile), []byte(`{"running":`), 0o600))
 		}, 1, "read the state"},
 		// Without a hook, or if a kubelet that restarts starts the containers without it, they count as started after a while.
 		"without a hook": {"--exit-code=42 --state=STATE --poll=1h", func(p *pod) { p.hookFails = true }, 1, because},
@@ -201,13 +203,13 @@ func TestStateCannotBeSaved(t *testing.T) {
 		p := newPod(t, "--dir=/v", "--exit-code=42", "--state="+state)
 		defer p.start()()
 		synctest.Wait()
-		must(t, os.Mkdir(filepath.Join(state, stateFile+".new"), 0o755))
+		must.Do(t, os.Mkdir(filepath.Join(state, stateFile+".new"), 0o755))
 		p.set("/v/a", "2")
 		<-time.After(10 * time.Second)
 		if _, starts := p.times(); len(starts) != 1 {
 			t.Errorf("%d starts", len(starts))
 		}
-		must(t, os.Remove(filepath.Join(state, stateFile+".new")))
+		must.Do(t, os.Remove(filepath.Join(state, stateFile+".new")))
 		<-time.After(time.Minute)
 		if _, starts := p.times(); len(starts) != 2 {
 			t.Errorf("%d starts after the mend", len(starts))
@@ -229,10 +231,8 @@ func TestClockIsSetBack(t *testing.T) {
 // A restart that was noted and did not happen, because the process has crashed between, is done by the next one.
 func TestNotedRestartIsDone(t *testing.T) {
 	dir := t.TempDir()
-	must(t, (&state{Because: "/v/a"}).save(dir))
-	if err := os.WriteFile(startedIn(dir), nil, 0o600); err != nil { // the containers run
-		t.Fatal(err)
-	}
+	must.Do(t, (&state{Because: "/v/a"}).save(dir))
+	must.Do(t, os.WriteFile(startedIn(dir), nil, 0o600)) // the containers run
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t, "--dir=/v", "--exit-code=42", "--settle=0s", "--state="+dir)
 		defer p.start()()
@@ -243,75 +243,69 @@ func TestNotedRestartIsDone(t *testing.T) {
 
 // Each wrong command line fails with status 2 and a text with the flag, the value and the fix.
 func TestWrongFlags(t *testing.T) {
-	for args, want := range map[string]string{
+	const (
+		directory = "the absolute path of a directory, such as /etc/app"
+		pattern   = "a path in the volume, with * and ? for what may vary, such as conf.d/*.conf"
+		state     = "--exit-code needs --state: a directory of an emptyDir with medium: Memory, for what the containers run with"
+		actions   = "--url is one action, --exit-code or --signal another: remove one of them"
+		url       = "such as http://127.0.0.1:9090/-/reload"
+		env       = "the directory of the volume with want and applied"
+		more      = " --help lists the flags"
+	)
+	wants := map[string]string{
 		"":                                    "nothing to watch: add --dir with the directory of a volume, or --env",
 		"--url=http://127.0.0.1/":             "nothing to watch: add --dir with the directory of a volume, or --env",
 		"--dir=/a":                            "nothing to do after a change: add --exit-code with --state, --signal with --process, or --url",
-		"--dir=/a --settel=1s":                "flag provided but not defined: -settel; refvol-notify --help lists the flags",
-		"--url":                               "flag needs an argument: -url; refvol-notify --help lists the flags",
+		"--dir=/a --settel=1s":                "flag provided but not defined: -settel; refvol-notify" + more,
+		"--url":                               "flag needs an argument: -url; refvol-notify" + more,
 		"--dir=/a extra":                      `unexpected argument "extra": each flag begins with --`,
-		"--dir=etc/app":                       `invalid value "etc/app" for flag -dir: write the absolute path of a directory, such as /etc/app`,
-		"--dir=/a/":                           `invalid value "/a/" for flag -dir: write the absolute path of a directory, such as /etc/app`,
-		"--env=want":                          `invalid value "want" for flag -env: write the absolute path of a directory, such as /etc/app`,
-		"--state=":                            `invalid value "" for flag -state: write the absolute path of a directory, such as /etc/app`,
-		"--only=[":                            `invalid value "[" for flag -only: write a path in the volume, with * and ? for what may vary, such as conf.d/*.conf`,
-		"--ignore=/etc/x":                     `invalid value "/etc/x" for flag -ignore: write a path in the volume, with * and ? for what may vary, such as conf.d/*.conf`,
-		"--settle=soon":                       `invalid value "soon" for flag -settle: write a time up to 10s, such as 2s`,
-		"--settle=11s":                        `invalid value "11s" for flag -settle: write a time up to 10s, such as 2s`,
-		"--settle=-1s":                        `invalid value "-1s" for flag -settle: write a time up to 10s, such as 2s`,
-		"--patience=5":                        `invalid value "5" for flag -patience: write a time up to 24h, such as 6m`,
-		"--poll=10ms":                         `invalid value "10ms" for flag -poll: write a time from 100ms to 1h, such as 1s`,
-		"--env-prefix=a-b":                    `invalid value "a-b" for flag -env-prefix: write letters, digits and underscores, such as refvol_`,
-		"--env-prefix=a_":                     "--env-prefix needs --env: the directory of the volume with want and applied",
-		"--grace=2h":                          `invalid value "2h" for flag -grace: write a time up to 1h, such as 30s`,
-		"--timeout=11m":                       `invalid value "11m" for flag -timeout: write a time up to 10m, such as 30s`,
-		"--exit-code=1":                       `invalid value "1" for flag -exit-code: write a number from 3 to 125, such as 42: 1 and 2 are this program's own failures`,
-		"--exit-code=126":                     `invalid value "126" for flag -exit-code: write a number from 3 to 125, such as 42: 1 and 2 are this program's own failures`,
-		"--exit-code=x":                       `invalid value "x" for flag -exit-code: write a number from 3 to 125, such as 42: 1 and 2 are this program's own failures`,
-		"--signal=RELOAD":                     `invalid value "RELOAD" for flag -signal: write the name of a signal, such as HUP, TERM or USR1`,
-		"--process=/usr/sbin/nginx":           `invalid value "/usr/sbin/nginx" for flag -process: write the name of the program's file without directories, such as nginx`,
-		"--url=http://example.com/":           `invalid value "http://example.com/" for flag -url: write a URL with http:// and 127.0.0.1, [::1] or localhost, such as http://127.0.0.1:9090/-/reload`,
-		"--url=http://127.0.0.1.example.com":  `invalid value "http://127.0.0.1.example.com" for flag -url: write a URL with http:// and 127.0.0.1, [::1] or localhost, such as http://127.0.0.1:9090/-/reload`,
-		"--url=http://u:p@127.0.0.1/":         `invalid value "http://u:p@127.0.0.1/" for flag -url: write a URL with http:// and 127.0.0.1, [::1] or localhost, such as http://127.0.0.1:9090/-/reload`,
-		"--url=https://127.0.0.1/":            `invalid value "https://127.0.0.1/" for flag -url: write a URL with http:// and 127.0.0.1, [::1] or localhost, such as http://127.0.0.1:9090/-/reload`,
-		"--method=post":                       `invalid value "post" for flag -method: write a method of HTTP in capital letters, such as POST`,
-		"--exit-code=2":                       `invalid value "2" for flag -exit-code: write a number from 3 to 125, such as 42: 1 and 2 are this program's own failures`,
-		"--status=600":                        `invalid value "600" for flag -status: write a status from 100 to 599, or a range, such as 200-299`,
-		"--http=:0":                           `invalid value ":0" for flag -http: write a port after a colon, with or without an address before it, such as :9811`,
-		"--env-prefix=a/b":                    `invalid value "a/b" for flag -env-prefix: write letters, digits and underscores, such as refvol_`,
-		"--env-prefix=a:":                     `invalid value "a:" for flag -env-prefix: write letters, digits and underscores, such as refvol_`,
-		"--env-prefix=@a":                     `invalid value "@a" for flag -env-prefix: write letters, digits and underscores, such as refvol_`,
-		"--env-prefix=a[":                     `invalid value "a[" for flag -env-prefix: write letters, digits and underscores, such as refvol_`,
-		"--status=99":                         `invalid value "99" for flag -status: write a status from 100 to 599, or a range, such as 200-299`,
-		"--status=300-200":                    `invalid value "300-200" for flag -status: write a status from 100 to 599, or a range, such as 200-299`,
-		"--status=2xx":                        `invalid value "2xx" for flag -status: write a status from 100 to 599, or a range, such as 200-299`,
-		"--http=9811":                         `invalid value "9811" for flag -http: write a port after a colon, with or without an address before it, such as :9811`,
-		"--http=:port":                        `invalid value ":port" for flag -http: write a port after a colon, with or without an address before it, such as :9811`,
-		"--exit-code=42":                      "--exit-code needs --state: a directory of an emptyDir with medium: Memory, for what the containers run with",
+		"--env-prefix=a_":                     "--env-prefix needs --env: " + env,
+		"--exit-code=42":                      state,
 		"--signal=HUP":                        "--signal needs --process: the name of the program to signal",
 		"--process=nginx":                     "--process needs --signal: such as HUP",
 		"--grace=1s":                          "--grace needs --signal: such as TERM",
 		"--signal=HUP --process=x --grace=1s": "--grace needs --exit-code: such as 42",
 		"--env=/e":                            "--env needs --exit-code: only a restart changes a process's variables",
 		"--env=/e --exit-code=42 --state=/s":  "--env needs --env-prefix: the prefix of the names in this container's env and envFrom, such as refvol_",
-		"--patience=1m":                       "--patience needs --env: the directory of the volume with want and applied",
-		"--method=GET":                        "--method needs --url: such as http://127.0.0.1:9090/-/reload",
-		"--status=204":                        "--status needs --url: such as http://127.0.0.1:9090/-/reload",
-		"--timeout=1s":                        "--timeout needs --url: such as http://127.0.0.1:9090/-/reload",
-		"--dir=/a --url=http://[::1]/ --exit-code=4":                "--exit-code needs --state: a directory of an emptyDir with medium: Memory, for what the containers run with",
-		"--dir=/a --url=http://[::1]/ --exit-code=4 --state=/s":     "--url is one action, --exit-code or --signal another: remove one of them",
-		"--dir=/a --url=http://localhost/ --signal=HUP --process=x": "--url is one action, --exit-code or --signal another: remove one of them",
+		"--patience=1m":                       "--patience needs --env: " + env,
+		"--method=GET":                        "--method needs --url: " + url,
+		"--status=204":                        "--status needs --url: " + url,
+		"--timeout=1s":                        "--timeout needs --url: " + url,
+		"--dir=/a --url=http://[::1]/ --exit-code=4":                state,
+		"--dir=/a --url=http://[::1]/ --exit-code=4 --state=/s":     actions,
+		"--dir=/a --url=http://localhost/ --signal=HUP --process=x": actions,
 		"wait":           "wait needs --state: the directory that the other process has",
-		"wait --state=x": `invalid value "x" for flag -state: write an absolute path, such as /run/refvol-notify`,
-		"wait --foo":     "flag provided but not defined: -foo; refvol-notify wait --help lists the flags",
+		"wait --state=x": `invalid value "x" for flag -state: write an absolute path, such as /run/refvol-notify; refvol-notify wait` + more,
+		"wait --foo":     "flag provided but not defined: -foo; refvol-notify wait" + more,
+	}
+	for _, wrong := range [][]string{ // a flag, what to write, and wrong values
+		{"dir", directory, "etc/app", "/a/"},
+		{"env", directory, "want"},
+		{"state", directory, ""},
+		{"only", pattern, "["},
+		{"ignore", pattern, "/etc/x"},
+		{"settle", "a time up to 10s, such as 2s", "soon", "11s", "-1s"},
+		{"patience", "a time up to 24h, such as 6m", "5"},
+		{"poll", "a time from 100ms to 1h, such as 1s", "10ms"},
+		{"env-prefix", "letters, digits and underscores, such as refvol_", "a-b", "a/b", "a:", "@a", "a["},
+		{"grace", "a time up to 1h, such as 30s", "2h"},
+		{"timeout", "a time up to 10m, such as 30s", "11m"},
+		{"exit-code", "a number from 3 to 125, such as 42: 1 and 2 are this program's own failures", "1", "2", "126", "x"},
+		{"signal", "the name of a signal, such as HUP, TERM or USR1", "RELOAD"},
+		{"process", "the name of the program's file without directories, such as nginx", "/usr/sbin/nginx"},
+		{
+			"url", "a URL with http:// and 127.0.0.1, [::1] or localhost, " + url,
+			"http://example.com/", "http://127.0.0.1.example.com", "http://u:p@127.0.0.1/", "https://127.0.0.1/",
+		},
+		{"method", "a method of HTTP in capital letters, such as POST", "post"},
+		{"status", "a status from 100 to 599, or a range, such as 200-299", "99", "600", "300-200", "2xx"},
+		{"http", "a port after a colon, with or without an address before it, such as :9811", "9811", ":0", ":port"},
 	} {
-		if !strings.Contains(want, "--help") && strings.HasPrefix(want, "invalid value") {
-			command := "refvol-notify"
-			if strings.HasPrefix(args, "wait") {
-				command += " wait"
-			}
-			want += "; " + command + " --help lists the flags"
+		for _, value := range wrong[2:] {
+			wants["--"+wrong[0]+"="+value] = fmt.Sprintf("invalid value %q for flag -%s: write %s; refvol-notify%s", value, wrong[0], wrong[1], more)
 		}
+	}
+	for args, want := range wants {
 		var stdout, stderr leak.Log
 		status := run(t.Context(), strings.Fields(args), &stdout, &stderr)
 		if got := stderr.String(); status != 2 || got != "refvol-notify: "+want+"\n" || stdout.String() != "" {
@@ -320,44 +314,31 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
+// TestRightFlags: the log describes the action. A query may hold a secret, which must not be logged.
 func TestRightFlags(t *testing.T) {
-	for _, args := range []string{
-		"--dir=/a --dir=/b --url=http://127.0.0.1:9090/-/reload --method=PUT --status=204 --timeout=1s --http=:9811",
-		"--dir=/a --url=http://[::1]:9090/ --state=/s --settle=10s",
-		"--dir=/a --signal=SIGUSR1 --process=nginx",
-		"--dir /a --signal hup --process nginx --only *.conf --ignore a.conf",
-		"--env=/e --env-prefix=refvol_ --state=/s --exit-code=42 --patience=6m",
-		"--env=/e --env-prefix=azAZ09_ --state=/s --exit-code=3",
-		"--dir=/a --url=http://127.0.0.1/ --status=100-599 --http=:1",
-		"--dir=/a --state=/s --exit-code=125 --signal=TERM --process=app --grace=0s",
-	} {
-		mustParse(t, strings.Fields(args)...)
-	}
-}
-
-// TestActions: the log describes each action. A query may hold a secret, which must not be logged.
-func TestActions(t *testing.T) {
 	for args, want := range map[string]string{
-		"--url=http://127.0.0.1/x?token=secret":                 "POST http://127.0.0.1/x",
-		"--signal=HUP --process=app":                            "send HUP to app",
-		"--state=/s --exit-code=42":                             "exit 42",
-		"--state=/s --exit-code=42 --signal=TERM --process=app": "send TERM to app, then exit 42",
+		"--dir=/a --url=http://127.0.0.1/x?token=secret":                                                        "POST http://127.0.0.1/x",
+		"--dir=/a --dir=/b --url=http://127.0.0.1:9090/-/r --method=PUT --status=204 --timeout=1s --http=:9811": "PUT http://127.0.0.1:9090/-/r",
+		"--dir=/a --url=http://[::1]:9090/ --state=/s --settle=10s --poll=100ms":                                "POST http://[::1]:9090/",
+		"--dir=/a --url=http://127.0.0.1/ --status=100-599 --http=:1":                                           "POST http://127.0.0.1/",
+		"--dir=/a --signal=SIGUSR1 --process=nginx":                                                             "send USR1 to nginx",
+		"--dir /a --signal hup --process nginx --only *.conf --ignore a.conf":                                   "send HUP to nginx",
+		"--env=/e --env-prefix=refvol_ --state=/s --exit-code=42 --patience=6m":                                 "exit 42",
+		"--env=/e --env-prefix=azAZ09_ --state=/s --exit-code=3":                                                "exit 3",
+		"--dir=/a --state=/s --exit-code=125 --signal=TERM --process=app --grace=0s":                            "send TERM to app, then exit 125",
 	} {
-		if got := mustParse(t, append(strings.Fields(args), "--dir=/a")...).action(); got != want {
+		if got := mustParse(t, strings.Fields(args)...).action(); got != want {
 			t.Errorf("%s: %q, want %q", args, got, want)
 		}
 	}
 }
 
-// TestDefaults: the times are those that the usage says, and a limit of a time is accepted.
+// TestDefaults: the times are those that the usage says.
 func TestDefaults(t *testing.T) {
 	o := mustParse(t, "--dir=/a", "--url=http://127.0.0.1/")
 	got := []time.Duration{o.patience, o.settle, o.poll, o.grace, o.timeout}
 	if want := []time.Duration{time.Minute, time.Second, 30 * time.Second, 30 * time.Second, 10 * time.Second}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
-	}
-	if o := mustParse(t, "--dir=/a", "--url=http://127.0.0.1/", "--poll=100ms"); o.poll != 100*time.Millisecond {
-		t.Errorf("poll is %v", o.poll)
 	}
 }
 

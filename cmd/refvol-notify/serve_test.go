@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,18 +17,8 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/must"
 )
-
-func get(t testing.TB, url string) (int, string) {
-	t.Helper()
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Get(url)
-	must(t, err)
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	must(t, err)
-	return response.StatusCode, string(text)
-}
 
 // The postStart hook waits until the files were read, so that the application does not start before. If it is ended, it has no success.
 func TestWait(t *testing.T) {
@@ -72,8 +61,7 @@ type hookServer struct {
 // serveHook calls before for each request of the hook.
 func serveHook(t *testing.T, m *monitor, state string, before func()) *hookServer {
 	t.Helper()
-	listener, err := net.Listen("unix", socketIn(state))
-	must(t, err)
+	listener := must.Get(net.Listen("unix", socketIn(state)))(t)
 	h := &hookServer{T: t, listener: listener, asked: make(chan struct{}, 1)}
 	h.Server = &http.Server{ReadHeaderTimeout: time.Minute, Handler: m.handler(func(w http.ResponseWriter, r *http.Request) {
 		before()
@@ -108,7 +96,7 @@ func TestWaitEndsWithTheProcess(t *testing.T) {
 			begin := time.Now()
 			go func() { done <- run(t.Context(), []string{"wait", "--state=" + state}, &log, &log) }()
 			hook.expectAsked(2, done) // it has the answer to the first one
-			must(t, hook.Server.Close())
+			must.Do(t, hook.Server.Close())
 			if status := <-done; status != 1 || time.Since(begin) > longestWait*2/3 {
 				t.Errorf("status %d after %s: %s", status, time.Since(begin), &log)
 			}
@@ -134,8 +122,7 @@ func TestStartWithoutHook(t *testing.T) {
 
 // If it cannot listen, the program ends and says what to do.
 func TestCannotListen(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	for args, want := range map[string]string{
 		"--http=" + listener.Addr().String():               "--http: ",
@@ -151,18 +138,21 @@ func TestCannotListen(t *testing.T) {
 
 // The endpoints answer. A change ends the program with the code. The next process says why, and continues to watch.
 func TestExitCode(t *testing.T) {
-	v, state := newVolume(t, false), t.TempDir()
+	v, state := newVolume(t), t.TempDir()
 	v.write("a", "1")
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	at := listener.Addr().String()
-	must(t, listener.Close())
+	must.Do(t, listener.Close())
 	args := []string{"--dir=" + v.path, "--exit-code=42", "--state=" + state, "--settle=0s", "--http=" + at}
 	p := start(t, args...)
 	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n", "/metrics": "refvol_notify_pending 0\n"} {
 		waitFor(t, path+" says "+want, func() bool {
-			status, text := get(t, "http://"+at+path)
-			return status == http.StatusOK && strings.Contains(text, want)
+			client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+			response, err := client.Get("http://" + at + path)
+			must.Do(t, err)
+			defer response.Body.Close()
+			text := must.Get(io.ReadAll(response.Body))(t)
+			return response.StatusCode == http.StatusOK && strings.Contains(string(text), want)
 		})
 	}
 	v.write("a", "2")
@@ -192,12 +182,7 @@ func TestNotedRestartHappens(t *testing.T) {
 
 // The program only links the standard library and golang.org/x/sys, so its image stays small.
 func TestWhatIsLinked(t *testing.T) {
-	output, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
-	if err != nil {
-		var exit *exec.ExitError
-		errors.As(err, &exit)
-		t.Fatalf("%v", err)
-	}
+	output := must.Get(exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output())(t)
 	if got := strings.Join(strings.Fields(string(output)), " "); got != "golang.org/x/sys/unix github.com/refvol/refvol/cmd/refvol-notify" {
 		t.Errorf("it links %s", got)
 	}
@@ -208,16 +193,13 @@ func TestWhatIsLinked(t *testing.T) {
 func TestLostAnswer(t *testing.T) {
 	dir := t.TempDir()
 	m := &monitor{wake: make(chan struct{}, 1)}
-	stop, err := m.serve(&options{state: dir})
-	must(t, err)
-	defer stop()
+	defer must.Get(m.serve(&options{state: dir}))(t)()
 	m.set(false, false, counts{})
 	m.answerWait(httptest.NewRecorder(), nil)
-	must(t, waitUntilReady(t.Context(), []string{"--state=" + dir}, io.Discard))
+	must.Do(t, waitUntilReady(t.Context(), []string{"--state=" + dir}, io.Discard))
 	without := &monitor{dir: t.TempDir()}
 	without.start()
-	_, err = os.Lstat(startedIn(without.dir))
-	must(t, err)
+	must.Get(os.Lstat(startedIn(without.dir)))(t)
 }
 
 func TestRequest(t *testing.T) {
@@ -253,7 +235,7 @@ func TestRequest(t *testing.T) {
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, not %q", args, err, want)
 		}
-		must(t, leak.Check("the error", fmt.Sprint(err)))
+		must.Do(t, leak.Check("the error", fmt.Sprint(err)))
 		if strings.Contains(args, "PUT") && got.Load() != "PUT /ok" {
 			t.Errorf("the server got %v", got.Load())
 		}
@@ -265,11 +247,10 @@ func TestRequest(t *testing.T) {
 
 // localhost is never looked up, and is tried with both addresses. Other hosts get no connection.
 func TestDialLoopback(t *testing.T) {
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	must(t, err)
+	listener := must.Get(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	_, port, err := net.SplitHostPort(listener.Addr().String())
-	must(t, err)
+	must.Do(t, err)
 	for host, want := range map[string]bool{"127.0.0.1": true, "localhost": true, "10.1.2.3": false, "example.com": false, "0.0.0.0": false} {
 		conn, err := dialLoopback(context.Background(), "tcp", net.JoinHostPort(host, port))
 		if err == nil {

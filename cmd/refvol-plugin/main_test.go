@@ -35,6 +35,7 @@ import (
 
 	"github.com/refvol/refvol/internal/doclines"
 	"github.com/refvol/refvol/internal/helppage"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/requests"
@@ -106,7 +107,7 @@ func TestCommandsPage(t *testing.T) {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Hidden = f.Hidden || logs.Lookup(f.Name) != nil })
 		var b bytes.Buffer
 		cmd.SetOut(&b)
-		must(t, cmd.Help())
+		must.Do(t, cmd.Help())
 		commands = append(commands, helppage.Command{Line: cmd.CommandPath(), Help: b.String()})
 	}
 	helppage.Check(t, "../../docs/commands.md", "refvol-plugin", commands, *update)
@@ -115,14 +116,13 @@ func TestCommandsPage(t *testing.T) {
 // TestChartKnowsEveryFlag: the chart's extraArgs accept the flags of serve and refuse unknown ones. Flags that a value sets are refused
 // with a text that names the value.
 func TestChartKnowsEveryFlag(t *testing.T) {
-	text, err := os.ReadFile("../../deploy/charts/refvol/values.schema.json")
-	must(t, err)
+	text := must.Get(os.ReadFile("../../deploy/charts/refvol/values.schema.json"))(t)
 	var schema struct {
 		Properties struct {
 			ExtraArgs struct{ Items struct{ Pattern string } }
 		}
 	}
-	must(t, json.Unmarshal(text, &schema))
+	must.Do(t, json.Unmarshal(text, &schema))
 	var flags []string
 	newServeCommand().Flags().VisitAll(func(f *pflag.Flag) { flags = append(flags, f.Name) })
 	slices.Sort(flags)
@@ -139,8 +139,7 @@ func TestDocumentedTimes(t *testing.T) {
 // TestWhatIsLinked names packages that doubled the size of the binary, and its resident memory. Each of them came with an import of a few
 // functions.
 func TestWhatIsLinked(t *testing.T) {
-	output, err := exec.CommandContext(t.Context(), "go", "list", "-tags", "grpcnotrace", "-deps", ".").Output()
-	must(t, err)
+	output := must.Get(exec.CommandContext(t.Context(), "go", "list", "-tags", "grpcnotrace", "-deps", ".").Output())(t)
 	linked := strings.Fields(string(output))
 	if !slices.Contains(linked, "k8s.io/client-go/rest") {
 		t.Fatalf("go list says nothing of k8s.io/client-go/rest: %q", linked)
@@ -175,22 +174,14 @@ func TestAServeThatEndsAtOnceUnlocks(t *testing.T) {
 	opts := newServeOptions()
 	opts.nodeName, opts.kubeletDir, opts.endpoint = "node-1", dir, "unix://"+filepath.Join(dir, "csi.sock")
 	opts.httpAddress, opts.statusAddress, opts.kubeconfig = "127.0.0.1:0", "", kubeconfig(t)
-	must(t, opts.validate())
+	must.Do(t, opts.validate())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	must(t, serve(ctx, opts))
-	lock, err := os.Open(filepath.Join(dir, "csi.sock.lock"))
-	must(t, err)
+	must.Do(t, serve(ctx, opts))
+	lock := must.Get(os.Open(filepath.Join(dir, "csi.sock.lock")))(t)
 	defer lock.Close()
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		t.Errorf("it is still locked: %v", err)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -275,17 +266,51 @@ func TestAStartThatFails(t *testing.T) {
 func kubeconfig(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	must(t, os.WriteFile(path, []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\n"+
+	must.Do(t, os.WriteFile(path, []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\n"+
 		"contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"), 0o600))
 	return path
 }
 
-func TestHealthOfADeadSocket(t *testing.T) {
-	dead := func(context.Context) error { return errors.New("probe csi.sock: no answer") }
-	answer := httptest.NewRecorder()
-	monitoring(dead, nil, http.NotFoundHandler()).ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil))
-	if body := answer.Body.String(); answer.Code != http.StatusServiceUnavailable || body != "probe csi.sock: no answer\n" {
-		t.Errorf("got %d %q", answer.Code, body)
+// TestProbes: what the kubelet's probes of the plugin's own pod get, and what the status says of the same conditions.
+func TestProbes(t *testing.T) {
+	failed := errors.New("no answer")
+	for _, test := range []struct {
+		path                     string
+		probe, notShared, rights error
+		registered               bool
+		code                     int
+		body                     string
+	}{
+		{path: "/healthz", notShared: failed, rights: failed, code: 200, body: "ok\n"},
+		{path: "/healthz", probe: failed, registered: true, code: 503, body: "no answer\n"},
+		{path: "/readyz", probe: failed, registered: true, code: 200, body: "[+]shared-mounts ok\n[+]rights ok\n[+]registration ok\n"},
+		{path: "/readyz", rights: failed, registered: true, code: 503, body: "[+]shared-mounts ok\n[-]rights: no answer\n[+]registration ok\n"},
+		{
+			path: "/readyz", notShared: failed, code: 503,
+			body: "[-]shared-mounts: no answer\n[+]rights ok\n[-]registration: the kubelet has not registered the driver yet\n",
+		},
+		{path: "/metrics", code: 404, body: "404 page not found\n"}, // by the handler of this test
+	} {
+		returns := func(err error) func() error { return func() error { return err } }
+		ready := readiness(returns(test.notShared), returns(test.rights), func() bool { return test.registered })
+		handler := monitoring(func(context.Context) error { return test.probe }, ready, http.NotFoundHandler())
+		answer := httptest.NewRecorder()
+		handler.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, test.path, nil))
+		if body := answer.Body.String(); answer.Code != test.code || body != test.body {
+			t.Errorf("%+v: got %d %q", test, answer.Code, body)
+		}
+		if test.path != "/readyz" {
+			continue
+		}
+		var want []string
+		for line := range strings.Lines(test.body) {
+			if reason, isUnmet := strings.CutPrefix(line, "[-]"); isUnmet {
+				want = append(want, strings.TrimSpace(reason))
+			}
+		}
+		if got := unmet(ready); !slices.Equal(got, want) {
+			t.Errorf("the status says %q, want %q", got, want)
+		}
 	}
 }
 
@@ -298,17 +323,14 @@ func TestWhoReadsNothing(t *testing.T) {
 		}
 		ended <- err
 	})
-	server, err := startHTTP("http-address", "127.0.0.1:0", large, 100*time.Millisecond, nil)
-	must(t, err)
-	conn, err := net.Dial("tcp", server.address)
-	must(t, err)
+	server := must.Get(startHTTP("http-address", "127.0.0.1:0", large, 100*time.Millisecond, nil))(t)
+	conn := must.Get(net.Dial("tcp", server.address))(t)
 	defer conn.Close()
-	_, err = conn.Write([]byte("GET / HTTP/1.1\r\nHost: test\r\n\r\n"))
-	must(t, err)
+	must.Get(conn.Write([]byte("GET / HTTP/1.1\r\nHost: test\r\n\r\n")))(t)
 	if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the answer ended with %v", err)
 	}
-	must(t, server.stop())
+	must.Do(t, server.stop())
 }
 
 // TestSharedProbe: many requests cause one probe per second, and a request that ends early does not affect other answers.
@@ -353,10 +375,9 @@ func (a addHeader) RoundTrip(req *http.Request) (*http.Response, error) {
 func ownCredentials(t *testing.T, server *httptest.Server) *rest.Config {
 	t.Helper()
 	tokenFile := filepath.Join(t.TempDir(), "token")
-	must(t, os.WriteFile(tokenFile, []byte("own-token"), 0o600))
+	must.Do(t, os.WriteFile(tokenFile, []byte("own-token"), 0o600))
 	own := server.TLS.Certificates[0] // any certificate will do
-	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
-	must(t, err)
+	key := must.Get(x509.MarshalPKCS8PrivateKey(own.PrivateKey))(t)
 	config := &rest.Config{
 		Host: server.URL, BearerToken: "own-token", BearerTokenFile: tokenFile,
 		Impersonate: rest.ImpersonationConfig{UserName: "admin", Groups: []string{"system:masters"}},
@@ -386,11 +407,9 @@ func TestPodClientHasNothingOfThePlugins(t *testing.T) {
 	tokens := &authz.Tokens{}
 	pod := volume.Pod{Namespace: "shop", Name: "web-0", UID: "u", ServiceAccount: "web"}
 	tokens.Put(pod, "v", volume.NewToken("pod-token", time.Now().Add(time.Hour)))
-	client, err := newPodClient(ownCredentials(t, server), tokens, requests.New())
-	must(t, err)
+	client := must.Get(newPodClient(ownCredentials(t, server), tokens, requests.New()))(t)
 	defer client.Core().Client.CloseIdleConnections()
-	_, err = client.ConfigMaps("shop").Get(authz.As(t.Context(), pod.Account()), "app", metav1.GetOptions{})
-	must(t, err)
+	must.Get(client.ConfigMaps("shop").Get(authz.As(t.Context(), pod.Account()), "app", metav1.GetOptions{}))(t)
 	r := <-seen
 	if got := r.Header["Authorization"]; len(got) != 1 || got[0] != "Bearer pod-token" || r.Proto != "HTTP/2.0" {
 		t.Errorf("it came by %s with %q", r.Proto, got)

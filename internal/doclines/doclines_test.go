@@ -18,6 +18,21 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+func TestCommands(t *testing.T) {
+	got := Commands("# why\na \\\n  -b\n\nc |\n  d\ne\n")
+	if want := []string{"a -b", "c | d", "e"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestBlocks: a block of a list is found without its indentation, and one that is not closed.
+func TestBlocks(t *testing.T) {
+	got := Blocks("1. a\n\n   ```sh\n   b |\n     c\n   ```\n```\nd\n```\n```sh\n  e", "sh")
+	if want := []string{"b |\n  c\n", "  e\n"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // TestFind: commands of all kinds of places are found: in a block, in a script, in a help text, in a list, in a sentence.
 func TestFind(t *testing.T) {
 	for _, want := range []Line{
@@ -30,29 +45,5 @@ func TestFind(t *testing.T) {
 		if !slices.ContainsFunc(Find(t, "../..", want.Args[0], 1), func(l Line) bool { return reflect.DeepEqual(l, want) }) {
 			t.Errorf("%s was not found", &want)
 		}
-	}
-}
-
-func TestParts(t *testing.T) {
-	const document = "a\n\n1. b\n\n   ```sh\n   c |\n     d\n   ```\n```\n    e\n```\nf"
-	want := []Part{
-		{Text: "a\n\n1. b\n\n", Line: 1},
-		{IsBlock: true, Language: "sh", Text: "c |\n  d\n", Line: 5},
-		{Line: 9},
-		{IsBlock: true, Text: "    e\n", Line: 9},
-		{Text: "f\n", Line: 12},
-	}
-	if got := Parts(document); !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-	if got, want := Blocks(document, "sh"), []string{"c |\n  d\n"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func TestCommands(t *testing.T) {
-	got := Commands("# why\na \\\n  -b\n\nc |\n  d\ne\n")
-	if want := []string{"a -b", "c | d", "e"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -54,11 +55,7 @@ func New(t testing.TB, usage func(f *FileSystem) mount.Usage) *Mounts {
 // Dir creates a directory on tmpfs if there is one with attributes of users, because a disk may limit them.
 func Dir(t testing.TB) string {
 	t.Helper()
-	path, err := os.MkdirTemp("/dev/shm", "refvol-test-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(path) })
+	path := sandbox.TempDir(t)
 	if unix.Setxattr(path, "user.refvol.try", []byte("1"), 0) != nil {
 		return t.TempDir() // before Linux 6.6
 	}
@@ -219,55 +216,44 @@ func (v *View) handle(f *FileSystem, isOwn bool) (*Handle, error) {
 	return &Handle{v, f, root, isOwn}, err
 }
 
-func (v *View) Open(_ context.Context, id, target string) (*os.Root, mount.Usage, error) {
-	if err := v.Hook("Open", id, target); err != nil {
-		return nil, mount.Usage{}, err
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	f, err := v.prove(id, target)
-	if err != nil {
-		return nil, mount.Usage{}, err
-	}
-	root, err := os.OpenRoot(f.Dir)
-	return root, v.Mounts.Usage(f), err
+func (v *View) Open(_ context.Context, id, target string) (root *os.Root, usage mount.Usage, err error) {
+	err = v.with("Open", id, target, func(f *FileSystem) (err error) {
+		usage = v.Mounts.Usage(f)
+		root, err = os.OpenRoot(f.Dir)
+		return err
+	})
+	return root, usage, err
 }
 
 func (v *View) Check(_ context.Context, id, target string) error {
-	if err := v.Hook("Check", id, target); err != nil {
-		return err
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	_, err := v.prove(id, target)
-	return err
+	return v.with("Check", id, target, func(*FileSystem) error { return nil })
 }
 
 func (v *View) Unmount(_ context.Context, id, target string) error {
-	if err := v.Hook("Unmount", id, target); err != nil {
-		return err
-	}
-	if err := v.unmount(id, target); err != nil {
+	if err := v.with("Unmount", id, target, func(f *FileSystem) error {
+		if f.handles > 0 {
+			v.misuse = append(v.misuse, "unmounted during a write: "+id)
+		}
+		delete(v.attached, target)
+		return os.RemoveAll(f.Dir)
+	}); err != nil && !errors.Is(err, mount.ErrNotMounted) {
 		return err
 	}
 	return v.Hook("Unmounted", id, target)
 }
 
-func (v *View) unmount(id, target string) error {
+// with calls the hook of a method, and then do with the volume's file system while it holds mu.
+func (v *View) with(method, id, target string, do func(f *FileSystem) error) error {
+	if err := v.Hook(method, id, target); err != nil {
+		return err
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	f, err := v.prove(id, target)
-	if errors.Is(err, mount.ErrNotMounted) {
-		return nil
+	if err == nil {
+		err = do(f)
 	}
-	if err != nil {
-		return err
-	}
-	if f.handles > 0 {
-		v.misuse = append(v.misuse, "unmounted during a write: "+id)
-	}
-	delete(v.attached, target)
-	return os.RemoveAll(f.Dir)
+	return err
 }
 
 func (v *View) List(context.Context) (all []mount.Mounted, err error) {

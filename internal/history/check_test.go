@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 var (
@@ -194,37 +196,14 @@ func TestProperties(t *testing.T) {
 
 // TestEachPropertyIsTested: the test above has a bad history of each property. It proves what the documents say, word for word.
 func TestEachPropertyIsTested(t *testing.T) {
-	test, err := os.ReadFile("check_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	test := must.Get(os.ReadFile("check_test.go"))(t)
 	for _, p := range Properties() {
 		if !strings.Contains(string(test), "\""+p.Name+"\", ") {
 			t.Errorf("no case of %q", p.Name)
 		}
-		page, err := os.ReadFile(filepath.Join("../..", p.Page))
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := must.Get(os.ReadFile(filepath.Join("../..", p.Page)))(t)
 		if words := strings.Join(strings.Fields(string(page)), " "); !strings.Contains(words, p.Says) {
 			t.Errorf("%s does not say: %s", p.Page, p.Says)
 		}
-	}
-}
-
-// TestAdd: an event gets its time and its place. The text of each kind names what it is about.
-func TestAdd(t *testing.T) {
-	h := New()
-	h.Add(Event{Kind: Wrote, Object: "o", Version: v1, Share: 10})
-	h.Add(saw(0, v1))
-	events := h.Events()
-	if events[1].index != 1 || events[1].At < events[0].At {
-		t.Errorf("events %v", events)
-	}
-	if text := events[0].String(); !strings.Contains(text, "wrote  o {u1 1} 10%") {
-		t.Error(text)
-	}
-	if text := events[1].String(); !strings.Contains(text, "saw v a o g1 of 1: map[o:{u1 1}]") {
-		t.Error(text)
 	}
 }

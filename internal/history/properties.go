@@ -166,13 +166,7 @@ func notRefused(c *checker) {
 	})
 }
 
-func current(c *checker) {
-	c.eachSeen(func(v *Volume, e, _ *Event) {
-		if e.Seen.IsSettled {
-			c.newest(v, e)
-		}
-	})
-}
+func current(c *checker) { c.eachSettled(c.newest) }
 
 func prompt(c *checker) {
 	c.eachSeen(func(v *Volume, e, _ *Event) {

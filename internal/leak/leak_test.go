@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 func TestValuesDiffer(t *testing.T) {
@@ -105,16 +107,12 @@ func TestCheckFiles(t *testing.T) {
 		"a link": func(dir string) error { return os.Symlink("/x/"+value, filepath.Join(dir, "l")) },
 	} {
 		dir := filepath.Join(t.TempDir(), "a", "b")
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(dir, 0o755))
 		root := filepath.Dir(dir)
 		if err := CheckFiles(root); err != nil {
 			t.Errorf("%s, before: %v", name, err)
 		}
-		if err := plant(dir); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, plant(dir))
 		if err := CheckFiles(root); err == nil || !strings.Contains(err.Error(), "leaks a value, plain") {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 // attack changes, removes and creates files in the directory $0, by its path and through the roots of all processes.
@@ -20,9 +22,7 @@ exit 7`
 func run(t *testing.T, command ...string) string {
 	t.Helper()
 	parent, err := os.MkdirTemp("/var/tmp", "refvol-sandbox-") // what the sandbox hides would prove nothing
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { os.RemoveAll(parent) })
 	dir := filepath.Join(parent, "outside")
 	differences := outside(t, dir)

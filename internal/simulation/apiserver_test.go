@@ -269,14 +269,6 @@ func (s *apiServer) unanswered() (keys []string) {
 	return keys
 }
 
-func (s *apiServer) addPod(p *corev1.Pod) {
-	s.set(func() { s.pods[p.Namespace+"/"+p.Name] = p })
-}
-
-func (s *apiServer) removePod(name string) {
-	s.set(func() { delete(s.pods, namespace+"/"+name) })
-}
-
 const accountPrefix = "system:serviceaccount:" + namespace + ":"
 
 // token returns a token of a pod as the kubelet passes it: for ten minutes or, while there are faults, for less than the time to the next

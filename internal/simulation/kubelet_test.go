@@ -119,7 +119,7 @@ func (v *simVolume) live() {
 		for !v.unpublish(p) {
 			after(time.Second)
 		}
-		v.w.server.removePod(p.name)
+		v.w.server.set(func() { delete(v.w.server.pods, namespace+"/"+p.name) })
 		must(os.RemoveAll(filepath.Join(v.w.kubeletDir, "pods", string(p.uid))))
 		if v.lives > 0 {
 			after(time.Duration(v.w.roll(v.name+" next", 20)) * time.Second)
@@ -138,7 +138,8 @@ func (v *simVolume) newPod(n int) *simPod {
 		Place: volume.RolloutPlace(p.uid),
 	}
 	for _, object := range v.refs() {
-		if v.w.needsConsent(v.w.objects[object]) {
+		// A pod's account needs a right to all that it reads by itself, and to what is in another namespace.
+		if v.w.mode.identity == authz.IdentityPod || v.w.objects[object].Namespace != namespace {
 			declared.NeedsConsent = append(declared.NeedsConsent, object)
 		}
 	}
@@ -146,7 +147,8 @@ func (v *simVolume) newPod(n int) *simPod {
 		declared.LastMoment = v.lastMoment(p)
 	}
 	v.w.Declare(declared)
-	v.w.server.addPod(v.podObject(p))
+	object := v.podObject(p)
+	v.w.server.set(func() { v.w.server.pods[namespace+"/"+p.name] = object })
 	return p
 }
 

@@ -55,7 +55,7 @@ func (m *mounts) crash() (old []string) {
 		for target, f := range attached {
 			next := &fakenode.FileSystem{ID: f.ID, Dir: f.Dir + "'", Size: f.Size}
 			for tries := 0; ; tries++ { // generations may be pruned meanwhile
-				err := copyTree(f.Dir, next.Dir)
+				err := exec.Command("cp", "-a", f.Dir, next.Dir).Run() // with links, modes and extended attributes
 				if err == nil {
 					break
 				}
@@ -70,9 +70,6 @@ func (m *mounts) crash() (old []string) {
 	})
 	return old
 }
-
-// copyTree copies a directory with its links, modes and extended attributes.
-func copyTree(from, to string) error { return exec.Command("cp", "-a", from, to).Run() }
 
 // mountsOf returns the mounts as one process sees them.
 func mountsOf(proc *process) publisher.Mounts {
@@ -205,18 +202,11 @@ func (w *world) open(path string) {
 	if err != nil || !ok {
 		return
 	}
-	if volumeID, ok := w.mounts.volumeWith(path); ok && (key == "a" || key == "b") { // the others have no content of each version
-		w.Add(history.Event{Kind: history.Opened, Volume: volumeID, Object: name, Text: key, Version: version})
-	}
-	_ = w.opens.Open(path)
-}
-
-// volumeWith returns the volume whose files are below a path.
-func (m *mounts) volumeWith(path string) (id string, ok bool) {
-	for _, target := range m.Targets() {
-		if id, dir := m.At(target); dir != "" && strings.HasPrefix(path, dir+"/") {
-			return id, true
+	for _, target := range w.mounts.Targets() {
+		id, dir := w.mounts.At(target)
+		if dir != "" && strings.HasPrefix(path, dir+"/") && (key == "a" || key == "b") { // the others have no content of each version
+			w.Add(history.Event{Kind: history.Opened, Volume: id, Object: name, Text: key, Version: version})
 		}
 	}
-	return "", false
+	_ = w.opens.Open(path)
 }

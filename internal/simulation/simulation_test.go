@@ -70,7 +70,6 @@ func TestSimulation(t *testing.T) {
 			})
 		}
 	})
-	all.shrink(t, steps)
 	for _, name := range slices.Sorted(maps.Keys(all.met)) {
 		t.Logf("%7d %s", all.met[name], name)
 	}
@@ -105,24 +104,8 @@ func seedsOf(text string) (seeds []uint64, err error) {
 
 // sum is what all runs met. It is safe for concurrent use.
 type sum struct {
-	mu     sync.Mutex
-	met    map[string]int
-	failed []uint64 // seeds
-}
-
-// shrink runs the first seeds that failed again, some times and with fewer steps: which of these runs fail says where to look first.
-func (all *sum) shrink(t *testing.T, steps int) {
-	slices.Sort(all.failed)
-	for _, seed := range all.failed[:min(len(all.failed), 3)] {
-		for _, fewer := range []int{steps, steps / 2, steps / 4} {
-			for range 2 {
-				t.Run(fmt.Sprintf("again/seed=%d/steps=%d", seed, fewer), func(t *testing.T) {
-					again := &sum{met: map[string]int{}}
-					synctest.Test(t, func(t *testing.T) { simulate(t, seed, fewer, again) })
-				})
-			}
-		}
-	}
+	mu  sync.Mutex
+	met map[string]int
 }
 
 func simulate(t *testing.T, seed uint64, steps int, all *sum) {
@@ -172,9 +155,6 @@ func (w *world) judge(all *sum) {
 	}
 	for _, v := range violations[:min(len(violations), 10)] {
 		w.Errorf("seed %d (%+v): %s", w.seed, w.mode, v)
-	}
-	if w.Failed() {
-		all.failed = append(all.failed, w.seed)
 	}
 	if w.Failed() || os.Getenv("REFVOL_SIM_TRACE") != "" {
 		w.writeTrace()

@@ -129,11 +129,6 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// needsConsent reports whether a pod's account needs a right to an object.
-func (w *world) needsConsent(ref volume.Ref) bool {
-	return w.mode.identity == authz.IdentityPod || ref.Namespace != namespace
-}
-
 // after waits on the bubble's clock.
 func after(d time.Duration) { <-time.After(d) }
 

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -94,9 +95,7 @@ func inBubble(t *testing.T, verbs []string, test func(e *env)) {
 		}
 		var err error
 		e.Access, err = New(Options{Reviews: Reviews{Ask: e.api.ask, Verbs: verbs}, MaxAge: testAge, Changed: changed})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {

@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 type transport func(*http.Request) (*http.Response, error)
@@ -25,10 +27,7 @@ func (send transport) RoundTrip(req *http.Request) (*http.Response, error) { ret
 func newClient(t *testing.T, contentType string, send transport) *Client {
 	t.Helper()
 	config := &rest.Config{Host: "http://api.test", ContentConfig: rest.ContentConfig{ContentType: contentType}}
-	c, err := New(config, &http.Client{Transport: send})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(config, &http.Client{Transport: send}))(t)
 	return c
 }
 

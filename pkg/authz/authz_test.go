@@ -20,6 +20,7 @@ import (
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -116,13 +117,6 @@ func (r *review) check(t *testing.T, name string, ask Ask, ref volume.Ref) {
 
 // after waits on the bubble's clock.
 func after(d time.Duration) { <-time.After(d) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func podOf(uid types.UID) volume.Pod {
 	return volume.Pod{Namespace: "shop", Name: string(uid), UID: uid, ServiceAccount: "web"}
@@ -256,13 +250,12 @@ func TestNoTokenFollowsARedirect(t *testing.T) {
 			defer transport.CloseIdleConnections()
 			tokens.Put(podOf("a"), "v", goodFor("a1", time.Hour))
 			wrapped := tokens.Wrap(transport)
-			client, err := authorizationclient.NewForConfig(&rest.Config{Host: api.URL, QPS: -1, Transport: wrapped})
-			must(t, err)
+			client := must.Get(authorizationclient.NewForConfig(&rest.Config{Host: api.URL, QPS: -1, Transport: wrapped}))(t)
 			if allowed, err := AskWith(client.SelfSubjectAccessReviews(), tokens)(t.Context(), web.Account(), ref("db"), "watch", volume.Token{}); allowed || err == nil {
 				t.Errorf("a review: allowed %t, %v", allowed, err)
 			}
-			get, err := http.NewRequestWithContext(As(t.Context(), web.Account()), http.MethodGet, api.URL+"/api/v1/namespaces/shop/secrets/db", http.NoBody)
-			must(t, err)
+			url := api.URL + "/api/v1/namespaces/shop/secrets/db"
+			get := must.Get(http.NewRequestWithContext(As(t.Context(), web.Account()), http.MethodGet, url, http.NoBody))(t)
 			answer, err := (&http.Client{Transport: wrapped}).Do(get)
 			if err == nil {
 				_ = answer.Body.Close()

@@ -23,6 +23,7 @@ import (
 
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -74,12 +75,11 @@ func (b *tracked) Close() error {
 // reviewsOver returns a client of the reviews of an API server that is reached through the tokens' transport.
 func reviewsOver(t *testing.T, tokens *Tokens, w *wire) authorizationclient.SelfSubjectAccessReviewInterface {
 	t.Helper()
-	client, err := authorizationclient.NewForConfig(&rest.Config{
+	config := &rest.Config{
 		Host: "http://api", QPS: -1, Transport: tokens.Wrap(w),
 		ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"},
-	})
-	must(t, err)
-	return client.SelfSubjectAccessReviews()
+	}
+	return must.Get(authorizationclient.NewForConfig(config))(t).SelfSubjectAccessReviews()
 }
 
 func askOver(t *testing.T, tokens *Tokens, w *wire) (bool, error) {
@@ -111,10 +111,9 @@ func TestWhatIsTriedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tokens, w := &Tokens{}, &wire{accepts: []string{"b1"}}
 			putThree(tokens)
-			req, err := http.NewRequestWithContext(As(t.Context(), web.Account()), http.MethodPost, "http://api/", test.body)
-			must(t, err)
+			req := must.Get(http.NewRequestWithContext(As(t.Context(), web.Account()), http.MethodPost, "http://api/", test.body))(t)
 			resp, err := tokens.Wrap(w).RoundTrip(req)
-			must(t, err)
+			must.Do(t, err)
 			if err := resp.Body.Close(); err != nil || !slices.Equal(w.tried, test.tried) || w.open != 0 {
 				t.Errorf("tried %q, want %q; %d answers are open, %v", w.tried, test.tried, w.open, err)
 			}

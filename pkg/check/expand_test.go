@@ -3,7 +3,6 @@ package check
 import (
 	"bytes"
 	"context"
-	"strings"
 	"testing"
 
 	yamlv3 "go.yaml.in/yaml/v3"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -58,30 +58,6 @@ func TestLiveTexts(t *testing.T) {
 	for _, object := range []Object{{Exists: No}, {Exists: Unknown}, having("other"), having("t")} {
 		cluster := &textCluster{fakeCluster{objects: map[string]Object{`ConfigMap "ns/app"`: object, `Secret "ns/db"`: having("c"), `Secret "ns/i"`: having("k")}}, nil}
 		lines(t, "warnings", texts(add(t, cluster, podWith(expanding, "[{name: c}]")).Warnings), nil)
-	}
-}
-
-// Mounts with subPath are checked with directories of sources, and with a text that may be missing.
-func TestSubPathsOfNewSources(t *testing.T) {
-	const (
-		at      = "f.yaml, document 1: Pod ns/p: spec.containers[0].volumeMounts[0].subPath: "
-		sources = `{writeStrategy: %s, sources: "[{configMap: {name: app, path: rules.d, optional: true}}, {expand: {path: app.yaml, configMap: {name: app, key: t, optional: true}, env: [{name: A}]}}]"}`
-	)
-	for _, test := range []struct {
-		part, strategy string
-		object         Object
-		want           []string
-	}{
-		{"rules.d", "Atomic", having("t"), []string{at + dirEmpties}},
-		{"rules.d/a", "Atomic", having("a", "t"), []string{at + fileStays}},
-		{"rules.d/a", "InPlace", having("a", "t"), nil},
-		{"rules.d/a", "InPlace", having("rules.d/a", "t"), []string{at + mayBeAbsent}},
-		{"app.yaml", "InPlace", having("t"), nil},
-		{"app.yaml", "InPlace", having(), []string{at + mayBeAbsent}},
-	} {
-		cluster := &textCluster{fakeCluster{objects: map[string]Object{`ConfigMap "ns/app"`: test.object}}, map[string]string{`ConfigMap "ns/app" t`: "$(A)"}}
-		r := add(t, cluster, podWith(strings.Replace(sources, "%s", test.strategy, 1), "[{name: c, volumeMounts: [{name: v, mountPath: /v, subPath: "+test.part+"}]}]"))
-		lines(t, test.strategy+" "+test.part, texts(r.Warnings), test.want)
 	}
 }
 
@@ -159,7 +135,7 @@ func TestWithoutIdentity(t *testing.T) {
 // TestChild: what is not in a mapping or a sequence has no node.
 func TestChild(t *testing.T) {
 	var document yamlv3.Node
-	must(t, yamlv3.Unmarshal([]byte("{a: [x, y]}"), &document))
+	must.Do(t, yamlv3.Unmarshal([]byte("{a: [x, y]}"), &document))
 	mapping := document.Content[0]
 	if list := child(mapping, "a"); list == nil || child(list, "1").Value != "y" || child(list, "2") != nil || child(list, "a") != nil {
 		t.Errorf("the list is %+v", list)

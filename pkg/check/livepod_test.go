@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -14,12 +15,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/yaml"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 func specOf(t *testing.T, text string) *corev1.PodSpec {
 	t.Helper()
 	spec := &corev1.PodSpec{}
-	must(t, yaml.UnmarshalStrict([]byte(text), spec))
+	must.Do(t, yaml.UnmarshalStrict([]byte(text), spec))
 	return spec
 }
 
@@ -42,8 +45,14 @@ func volumesNamed(n int, object string) string {
 	return fmt.Sprintf("containers: [{name: c, volumeMounts: [%s]}]\nvolumes: [%s]", strings.Join(mounts, ", "), strings.Join(volumes, ", "))
 }
 
-// TestLabelLive: what of a pod's volumes becomes live is what the API server answers. The sizes are checked here.
+// TestLabelLive: what of a pod's volumes becomes live is what the API server answers. The sizes are checked here: a pod that takes exactly what is
+// allowed starts.
 func TestLabelLive(t *testing.T) {
+	const page, cache = 4096, "the objects of its live volumes take "
+	// An object of one key that takes n bytes of the cache.
+	cached := func(n int64) Object { return sized(1, n-objectSize-keySize-int64(len("key-0"))) }
+	twoKeys := Object{Exists: Yes, Data: sets.New("a", "b"), sizes: map[string]int64{"a": 8191 * page, "b": 8192 * page}}
+	over := Object{Exists: Yes, Data: sets.New("a", "b"), sizes: map[string]int64{"a": 8191 * page, "b": 8192*page + 1}}
 	objects := map[string]Object{
 		`ConfigMap "ns/small"`: {Exists: Yes, Data: sets.New("tls"), sizes: map[string]int64{"tls": 1}},
 		`ConfigMap "ns/many"`:  sized(8193, 0), `ConfigMap "ns/half"`: sized(4097, 1), `ConfigMap "ns/large"`: sized(1, 1<<20),
@@ -56,11 +65,23 @@ func TestLabelLive(t *testing.T) {
 		objects[fmt.Sprintf(`ConfigMap "ns/large-%d"`, i)] = sized(1, 1<<20)
 	}
 	slices.Sort(manyNames)
-	for _, test := range []struct {
+	type labelLive struct {
 		name, spec       string
+		object           Object // the ConfigMap o
+		maxVolume        int64  // 0 means the default
 		live, native     []string
 		problems, unread []string
-	}{
+	}
+	// limit is a volume v that shows o, in which something else is mounted unless mount is "".
+	limit := func(name string, object Object, mount string, maxVolume int64, problems ...string) labelLive {
+		mounts := "{name: v, mountPath: /v}"
+		if mount != "" {
+			mounts += ", {name: e, mountPath: /v/" + mount + "}"
+		}
+		spec := "containers: [{name: c, volumeMounts: [" + mounts + "]}]\nvolumes: [{name: e, emptyDir: {}}, {name: v, configMap: {name: o}}]"
+		return labelLive{name: name, spec: spec, object: object, maxVolume: maxVolume, live: []string{"v"}, problems: problems}
+	}
+	for _, test := range []labelLive{
 		{name: "one", spec: volumesNamed(1, "small"), live: []string{"v0"}},
 		{name: "none", spec: "containers: [{name: c}]"},
 		{name: "a token", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}]}]\nvolumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}, {configMap: {name: small}}]}}]"},
@@ -72,10 +93,21 @@ func TestLabelLive(t *testing.T) {
 		{name: "large together", spec: volumesNamed(4, "half"), live: []string{"v0", "v1", "v2", "v3"}, problems: []string{"the files of its live volumes take 98328 KiB, more than a pod's share of --max-total-size, by default 65536 KiB"}},
 		{name: "many objects", spec: manyLarge, live: manyNames, problems: []string{"the objects of its live volumes take 33811 KiB, more than a pod's share of --max-cached-size, by default 32768 KiB"}},
 		{name: "not to be read", spec: "containers: [{name: c, volumeMounts: [{name: v, mountPath: /v}]}]\nvolumes: [{name: v, secret: {secretName: hidden}}]", live: []string{"v"}, unread: []string{`Secret "ns/hidden"`}},
+		limit("two pages", sized(1, 2*page), "", 2*page),
+		limit("a page for each key", sized(2, page), "", 2*page),
+		limit("a byte more than two pages", sized(1, 2*page+1), "", 2*page, "volume v: its files take 12 KiB, more than 8 KiB (--max-volume-size)"),
+		limit("three keys for two pages", sized(3, 0), "", 2*page, "volume v: has 3 keys, more than 2 (--max-volume-size)"),
+		limit("all of the cache", cached(podObjects), "", podObjects),
+		limit("more than the cache", cached(podObjects+1), "", podObjects, cache),
+		limit("all of the pod's files", twoKeys, "", podFiles, cache),
+		limit("more than the pod's files", over, "", podFiles, "the files of its live volumes take ", cache),
+		limit("a mount at one of the most keys", sized(mostItems, 0), "key-7", 0, "volume v: "),
+		limit("a mount at one of more keys", sized(mostItems+1, 0), "key-7", 0, "volume v: has 8193 keys"),
 	} {
-		p := podOf(t, "p", test.spec)
-		report := labelled(t, objects, (&fakeAdmission{t: t, admit: live}).options(LiveLabel, p))
-		got := report.Pods[0]
+		objects[`ConfigMap "ns/o"`] = test.object
+		opts := (&fakeAdmission{t: t, admit: live}).options(LiveLabel, podOf(t, "p", test.spec))
+		opts.MaxVolumeSize = cmp.Or(test.maxVolume, opts.MaxVolumeSize)
+		got := labelled(t, objects, opts).Pods[0]
 		if !slices.Equal(got.Changed, test.live) || !slices.Equal(got.Stays, test.native) || !slices.Equal(got.Unread, test.unread) {
 			t.Errorf("%s: live %q, native %q, unread %q", test.name, got.Changed, got.Stays, got.Unread)
 		}
@@ -107,73 +139,6 @@ func TestLabelOwnVolumes(t *testing.T) {
 	over := labelled(t, nil, (&fakeAdmission{t: t, admit: live}).options(LiveLabel, p))
 	if got := over.Pods[0].Problems; len(got) > 0 {
 		t.Errorf("problems %q", got)
-	}
-}
-
-// Pods of one owner with the same changes are one line. Pods that have ended don't count.
-func TestLabelText(t *testing.T) {
-	podOf := func(name, owner string, phase corev1.PodPhase) corev1.Pod {
-		var p corev1.Pod
-		must(t, yaml.Unmarshal([]byte("spec: {"+strings.ReplaceAll(volumesNamed(1, "many"), "\n", ", ")+"}"), &p))
-		p.Name, p.Namespace, p.Status.Phase = name, "ns", phase
-		if isController := true; owner != "" {
-			p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: owner, Controller: &isController}}
-		}
-		return p
-	}
-	report := labelled(t, map[string]Object{`ConfigMap "ns/many"`: sized(8193, 0)}, (&fakeAdmission{t: t, admit: live}).options(LiveLabel,
-		podOf("web-1", "web", corev1.PodRunning), podOf("web-2", "web", corev1.PodRunning), podOf("bare", "", corev1.PodRunning), podOf("done", "", corev1.PodSucceeded)))
-	text := written(t, report)
-	const want = `POD    OWNER           PODS  CHANGES
-web-1  ReplicaSet/web  2     v0
-bare   -               1     v0
-
-could not start: pod web-1: volume v0: has 8193 keys, more than 8192 (--max-volume-size)
-could not start: pod bare: volume v0: has 8193 keys, more than 8192 (--max-volume-size)
-3 pods in namespace ns: 3 would change, 3 could not start, 0 not known
-`
-	if text != want || report.CannotStart() != 3 {
-		t.Errorf("got\n%s\nwant\n%s", text, want)
-	}
-}
-
-// TestLabelLimits: a pod that takes exactly what is allowed starts.
-func TestLabelLimits(t *testing.T) {
-	const page = 4096
-	// An object of one key that takes n bytes of the cache.
-	cached := func(n int64) Object { return sized(1, n-objectSize-keySize-int64(len("key-0"))) }
-	twoKeys := Object{Exists: Yes, Data: sets.New("a", "b"), sizes: map[string]int64{"a": 8191 * page, "b": 8192 * page}}
-	over := Object{Exists: Yes, Data: sets.New("a", "b"), sizes: map[string]int64{"a": 8191 * page, "b": 8192*page + 1}}
-	const cache = "the objects of its live volumes take "
-	for _, test := range []struct {
-		name      string
-		object    Object
-		mount     string // in the volume
-		maxVolume int64
-		problems  []string
-	}{
-		{"two pages", sized(1, 2*page), "", 2 * page, nil},
-		{"a page for each key", sized(2, page), "", 2 * page, nil},
-		{"a byte more than two pages", sized(1, 2*page+1), "", 2 * page, []string{"volume v: its files take 12 KiB, more than 8 KiB (--max-volume-size)"}},
-		{"three keys for two pages", sized(3, 0), "", 2 * page, []string{"volume v: has 3 keys, more than 2 (--max-volume-size)"}},
-		{"all of the cache", cached(podObjects), "", podObjects, nil},
-		{"more than the cache", cached(podObjects + 1), "", podObjects, []string{cache}},
-		{"all of the pod's files", twoKeys, "", podFiles, []string{cache}},
-		{"more than the pod's files", over, "", podFiles, []string{"the files of its live volumes take ", cache}},
-		{"a mount at one of the most keys", sized(mostItems, 0), "key-7", MaxVolumeSize, []string{"volume v: "}},
-		{"a mount at one of more keys", sized(mostItems+1, 0), "key-7", MaxVolumeSize, []string{"volume v: has 8193 keys"}},
-	} {
-		mounts := "{name: v, mountPath: /v}"
-		if test.mount != "" {
-			mounts += ", {name: e, mountPath: /v/" + test.mount + "}"
-		}
-		p := podOf(t, "p", "containers: [{name: c, volumeMounts: ["+mounts+"]}]\nvolumes: [{name: e, emptyDir: {}}, {name: v, configMap: {name: o}}]")
-		opts := (&fakeAdmission{t: t, admit: live}).options(LiveLabel, p)
-		opts.MaxVolumeSize = test.maxVolume
-		report := labelled(t, map[string]Object{`ConfigMap "ns/o"`: test.object}, opts)
-		if got := report.Pods[0].Problems; !slices.EqualFunc(got, test.problems, strings.HasPrefix) {
-			t.Errorf("%s: problems %q, want %q", test.name, got, test.problems)
-		}
 	}
 }
 
@@ -257,7 +222,5 @@ func forbidden(why error) error {
 
 func labelled(t *testing.T, objects map[string]Object, opts LabelOptions) *LabelReport {
 	t.Helper()
-	report, err := newChecker(t, Options{Cluster: &fakeCluster{objects: objects}}).Label(t.Context(), opts)
-	must(t, err)
-	return report
+	return must.Get(newChecker(t, Options{Cluster: &fakeCluster{objects: objects}}).Label(t.Context(), opts))(t)
 }

@@ -1,11 +1,10 @@
 package check
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"net/http"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -24,12 +23,17 @@ func podOf(t *testing.T, name, spec string) corev1.Pod {
 	return p
 }
 
-// TestLabelRefused: a pod that is refused only with the label could not start. If it is refused also without it, nothing is known.
+// TestLabelRefused: a pod that is refused only with the label could not start. If it is refused also without it, nothing is known. Where no pod
+// would change, the report says whether the component is installed.
 func TestLabelRefused(t *testing.T) {
+	const stays = "stays as it is written: pod web: variables\n"
 	tooSmall, full := forbidden(errors.New("minimum memory usage per Container is 64Mi, but request is 32Mi")), forbidden(errors.New("exceeded quota: full"))
 	for _, test := range []struct {
 		name           string
-		with, without  error
+		with, without  error // the answers to a pod with the label and without
+		isIdle         bool  // no policy changes pods
+		policy         error // the answer to the question about the policy
+		has            Answer
 		problem, text  string
 		unknown, asked int
 		err            string
@@ -37,15 +41,29 @@ func TestLabelRefused(t *testing.T) {
 		{name: "accepted", text: "1 would change, 0 could not start, 0 not known"},
 		{name: "too small", with: tooSmall, problem: tooSmall.Error(), text: "could not start: pod web: " + tooSmall.Error() + "\n"},
 		{name: "full", with: full, without: full, unknown: 1, asked: 1, text: "not known: pod web: also refused without the label: " + full.Error() + "\n"},
+		{name: "a bad request", with: apierrors.NewBadRequest("odd"), problem: "odd", text: "could not start: pod web: odd\n"},
+		{name: "no credential", with: apierrors.NewUnauthorized("who"), err: "create a pod like ns/web as a dry run: "},
 		{name: "no right", with: forbidden(errors.New(`User "u" cannot create resource "pods" in API group ""`)), err: "create a pod like ns/web as a dry run: "},
 		{name: "no namespace", with: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "ns"), err: "create a pod like ns/web as a dry run: "},
 		{name: "busy", with: apierrors.NewTooManyRequests("later", 1), err: "create a pod like ns/web as a dry run: "},
 		{name: "a webhook without an answer", with: apierrors.NewInternalError(errors.New("failed calling webhook")), err: "create a pod like ns/web as a dry run: "},
 		{name: "busy without the label", with: tooSmall, without: apierrors.NewTooManyRequests("later", 1), err: "create a pod like ns/web as a dry run: "},
 		{name: "no connection", with: errors.New("connection refused"), err: "create a pod like ns/web as a dry run: connection refused"},
+		{name: "idle", isIdle: true, asked: 1, text: stays + "no pod would change, although MutatingAdmissionPolicy refvol-restart is installed\n"},
+		{
+			name: "no policy", isIdle: true, policy: apierrors.NewNotFound(schema.GroupResource{}, "x"), has: No, unknown: 1, asked: 1,
+			text: stays + "not known: the component is not installed: there is no MutatingAdmissionPolicy refvol-restart\n",
+		},
+		{
+			name: "a policy that may not be read", isIdle: true, policy: forbidden(errors.New("no")), has: Unknown, asked: 1,
+			text: stays + "no pod would change: the component may not be installed, and you may not get MutatingAdmissionPolicy refvol-restart\n",
+		},
+		{name: "no answer about the policy", isIdle: true, policy: errors.New("busy"), err: "get MutatingAdmissionPolicy refvol-restart: busy"},
 	} {
-		api := &fakeAdmission{t: t, admit: func(p *corev1.Pod) error {
+		api := &fakeAdmission{t: t, policy: test.policy, admit: func(p *corev1.Pod) error {
 			switch {
+			case test.isIdle:
+				return nil
 			case p.Labels[RestartLabel] == isOff:
 				return test.without
 			case test.with != nil:
@@ -61,19 +79,11 @@ func TestLabelRefused(t *testing.T) {
 			continue
 		}
 		text := written(t, report)
+		if has := cmp.Or(test.has, Yes); report.Policy != has || test.isIdle && !strings.HasPrefix(text, test.text) {
+			t.Errorf("%s: has the policy: %s, want %s:\n%s", test.name, report.Policy, has, text)
+		}
 		if got := strings.Join(report.Pods[0].Problems, ""); test.err != "" || got != test.problem || report.NotKnown() != test.unknown || len(api.asked) != test.asked || !strings.Contains(text, test.text) {
 			t.Errorf("%s: problem %q, %d not known, asked for %q:\n%s", test.name, got, report.NotKnown(), api.asked, text)
-		}
-	}
-}
-
-// TestIsRefusal: other answers of admission count as well.
-func TestIsRefusal(t *testing.T) {
-	for code, want := range map[int32]bool{
-		http.StatusBadRequest: true, http.StatusUnprocessableEntity: true, http.StatusForbidden: true, http.StatusUnauthorized: false, http.StatusServiceUnavailable: false,
-	} {
-		if got := isRefusal(fmt.Errorf("try: %w", &apierrors.StatusError{ErrStatus: metav1.Status{Code: code}})); got != want {
-			t.Errorf("%d: %t", code, got)
 		}
 	}
 }
@@ -102,7 +112,8 @@ containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}], vol
 	}
 }
 
-// TestLabelAlike: pods of one controller that differ only by what it sets for each are sent once. Static pods and ended ones are not sent.
+// TestLabelAlike: pods of one controller that differ only by what it sets for each are sent once, and are one line, but count all. Static pods and
+// ended ones are not sent.
 func TestLabelAlike(t *testing.T) {
 	of := func(kind, name, spec string) corev1.Pod {
 		p := podOf(t, name, spec)
@@ -121,50 +132,35 @@ func TestLabelAlike(t *testing.T) {
 	api := &fakeAdmission{t: t, admit: restart(notifyEnv)}
 	report := labelled(t, nil, api.options(RestartLabel, set(0), set(1), daemon("a"), daemon("b"), static, done,
 		of("ReplicaSet", "web-1", withVariables), of("ReplicaSet", "web-2", withVariables), out, podOf(t, "a", withVariables), podOf(t, "b", withVariables)))
-	var got []string
-	for _, p := range report.Pods {
-		got = append(got, fmt.Sprintf("%s %s %d %v", p.Name, p.Owner, p.Replicas, p.Changed))
-	}
-	want := []string{
-		"set-0 StatefulSet/o 2 [refvol-notify]", "daemon-a DaemonSet/o 2 [refvol-notify]", "web-1 ReplicaSet/o 2 [refvol-notify]", "out ReplicaSet/o 1 []",
-		"a  1 [refvol-notify]", "b  1 [refvol-notify]",
-	}
-	if !slices.Equal(got, want) || len(api.sent) != len(want) {
-		t.Errorf("%d sent, got\n%q\nwant\n%q", len(api.sent), got, want)
+	const table, counted = `POD       OWNER          PODS  CHANGES
+set-0     StatefulSet/o  2     refvol-notify
+daemon-a  DaemonSet/o    2     refvol-notify
+web-1     ReplicaSet/o   2     refvol-notify
+a         -              1     refvol-notify
+b         -              1     refvol-notify
+
+`, "9 pods in namespace ns: 8 would change, 0 could not start, 0 not known\n"
+	if text := written(t, report); !strings.HasPrefix(text, table) || !strings.HasSuffix(text, counted) || len(api.sent) != 6 {
+		t.Fatalf("%d sent, got\n%s\nwant\n%s...%s", len(api.sent), text, table, counted)
 	}
 	// A pod that is left out by its label keeps the label.
 	if got := api.sent[3].Labels[RestartLabel]; got != isOff || api.sent[0].Labels[RestartLabel] != isOn {
 		t.Errorf("sent with the label %q", got)
 	}
-}
-
-// TestLabelPolicy: where no pod would change, the report says whether the component is installed.
-func TestLabelPolicy(t *testing.T) {
-	for _, test := range []struct {
-		name   string
-		answer error
-		want   string
-		policy Answer
-		err    string
-	}{
-		{"there", nil, "no pod would change, although MutatingAdmissionPolicy refvol-restart is installed\n", Yes, ""},
-		{"not there", apierrors.NewNotFound(schema.GroupResource{}, "x"), "not known: the component is not installed: there is no MutatingAdmissionPolicy refvol-restart\n", No, ""},
-		{"no right", forbidden(errors.New("no")), "no pod would change: the component may not be installed, and you may not get MutatingAdmissionPolicy refvol-restart\n", Unknown, ""},
-		{"no answer", errors.New("busy"), "", "", "get MutatingAdmissionPolicy refvol-restart: busy"},
-	} {
-		api := &fakeAdmission{t: t, policy: test.answer}
-		report, err := newChecker(t, Options{Cluster: &fakeCluster{}}).Label(t.Context(), api.options(RestartLabel, podOf(t, "web", withVariables)))
-		if test.err != "" {
-			if err == nil || err.Error() != test.err {
-				t.Errorf("%s: %v", test.name, err)
-			}
-			continue
+	api.admit = func(p *corev1.Pod) error {
+		if p.Labels[RestartLabel] == isOn {
+			return apierrors.NewBadRequest("odd")
 		}
-		must(t, err)
-		text := written(t, report)
-		if want := "stays as it is written: pod web: variables\n" + test.want; !strings.HasPrefix(text, want) || report.Policy != test.policy {
-			t.Errorf("%s: %s, got\n%s\nwant\n%s", test.name, report.Policy, text, want)
-		}
+		return nil
+	}
+	report = labelled(t, nil, api.options(RestartLabel,
+		of("ReplicaSet", "web-1", withVariables), of("ReplicaSet", "web-2", withVariables), podOf(t, "a", withVariables), done))
+	const refused = `could not start: pod web-1: odd
+could not start: pod a: odd
+3 pods in namespace ns: 0 would change, 3 could not start, 0 not known
+`
+	if text := written(t, report); text != refused || report.CannotStart() != 3 {
+		t.Errorf("%d can't start, got\n%s\nwant\n%s", report.CannotStart(), text, refused)
 	}
 }
 

@@ -2,7 +2,6 @@ package check
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -131,18 +130,6 @@ func trim(prefix string, all []string) []string {
 		all[i] = strings.TrimPrefix(all[i], prefix)
 	}
 	return all
-}
-
-func TestReadOnlyIsRequired(t *testing.T) {
-	for readOnly, problems := range map[string]int{"": 1, "readOnly: false, ": 1, "readOnly: true, ": 0} {
-		text := strings.Replace(podWith("{secret: s}", "[]"), "readOnly: true, ", readOnly, 1)
-		r := add(t, nil, text)
-		const want = "f.yaml, document 1: Pod ns/p: spec.volumes[0].csi.readOnly: Required value: must be true"
-		lines(t, readOnly, texts(r.Problems), slices.Repeat([]string{want}, problems))
-		if n := len(r.Workloads[0].References); n != 2 {
-			t.Errorf("%q: %d references, want 2", readOnly, n)
-		}
-	}
 }
 
 // The attributes of other drivers' volumes, and other volumes, are ignored.

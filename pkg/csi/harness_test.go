@@ -19,6 +19,7 @@ import (
 
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/publisher"
@@ -115,10 +116,7 @@ func newServer(t *testing.T, change func(*Options)) *testServer {
 		change(&opts)
 	}
 	s.registrationPath = filepath.Join(opts.RegistrationDir, testDriver+"-reg.sock")
-	var err error
-	if s.Server, err = New(opts); err != nil {
-		t.Fatal(err)
-	}
+	s.Server = must.Get(New(opts))(t)
 	return s
 }
 
@@ -128,7 +126,7 @@ func serve(t *testing.T, change func(*Options)) *testServer {
 	s := newServer(t, change)
 	s.begin()
 	t.Cleanup(func() {
-		must(t, s.stop())
+		must.Do(t, s.stop())
 	})
 	sockets := []string{s.path}
 	if s.opts.RegistrationDir != "" {
@@ -163,7 +161,7 @@ func (s *testServer) dial(path string) *grpc.ClientConn {
 	s.Helper()
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithUnaryInterceptor(s.searchAnswer))
-	must(s, err)
+	must.Do(s, err)
 	s.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -213,13 +211,5 @@ func wantStatus(t *testing.T, err error, code codes.Code, text string) {
 // await returns when the log has a line that contains all parts.
 func await(log *leak.Log, parts ...string) {
 	for ; len(log.With(parts...)) == 0; <-time.After(time.Millisecond) {
-	}
-}
-
-// must fails the test at once with an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -19,14 +19,14 @@ import (
 
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // wantSockets fails the test unless the directories of both sockets contain exactly these.
 func (s *testServer) wantSockets(want ...string) {
 	s.Helper()
 	for _, path := range []string{s.path, s.registrationPath} {
-		entries, err := os.ReadDir(filepath.Dir(path))
-		must(s, err)
+		entries := must.Get(os.ReadDir(filepath.Dir(path)))(s)
 		for _, entry := range entries {
 			found := filepath.Join(filepath.Dir(path), entry.Name())
 			if len(want) == 0 || (found != want[0] && found != want[len(want)-1]) {
@@ -39,14 +39,13 @@ func (s *testServer) wantSockets(want ...string) {
 func TestSocketsAreForRootOnlyAndGoAtTheEnd(t *testing.T) {
 	s := serve(t, nil)
 	for _, path := range []string{s.path, s.registrationPath} {
-		info, err := os.Lstat(path)
-		must(t, err)
+		info := must.Get(os.Lstat(path))(t)
 		if info.Mode() != fs.ModeSocket|0o600 {
 			t.Errorf("%s has mode %v", path, info.Mode())
 		}
 	}
 	s.wantSockets(s.path, s.registrationPath)
-	must(t, s.stop())
+	must.Do(t, s.stop())
 	s.wantSockets()
 }
 
@@ -65,7 +64,7 @@ func TestACallThatTakesTooLongIsCut(t *testing.T) {
 		result <- err
 	}()
 	<-begun
-	must(t, s.stop())
+	must.Do(t, s.stop())
 	<-cut // the call ended before the server did
 	if code := status.Code(<-result); code != codes.Unavailable && code != codes.Canceled {
 		t.Errorf("the caller got %s, which the kubelet takes for final", code)
@@ -74,18 +73,18 @@ func TestACallThatTakesTooLongIsCut(t *testing.T) {
 }
 
 func TestWhatIsNotASocketIsNotReplaced(t *testing.T) {
+	registers := func(s *testServer) string { return s.registrationPath } // the socket of CSI is made before this, and must go again
+	dangle := func(path string) error { return os.Symlink("nowhere", path) }
 	for _, test := range []struct {
 		name string
+		at   func(s *testServer) string
 		make func(path string) error
 	}{
-		{"file", func(path string) error { return os.WriteFile(path, []byte("precious"), 0o600) }},
-		{"directory", func(path string) error { return os.Mkdir(path, 0o700) }},
-		{"link to a file", func(path string) error {
-			return errors.Join(
-				os.WriteFile(filepath.Dir(path)+"-other", []byte("precious"), 0o600), os.Symlink(filepath.Dir(path)+"-other", path))
-		}},
-		{"dangling link", func(path string) error { return os.Symlink("nowhere", path) }},
-		{"link to a socket", func(path string) error {
+		{"file", registers, func(path string) error { return os.WriteFile(path, []byte("precious"), 0o600) }},
+		{"directory", registers, func(path string) error { return os.Mkdir(path, 0o700) }},
+		{"dangling link", registers, dangle},
+		{"dangling link for CSI", func(s *testServer) string { return s.path }, dangle},
+		{"link to a socket", registers, func(path string) error {
 			listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Dir(path) + "-other.sock", Net: "unix"})
 			if err != nil {
 				return err
@@ -94,42 +93,32 @@ func TestWhatIsNotASocketIsNotReplaced(t *testing.T) {
 			return errors.Join(listener.Close(), os.Symlink(filepath.Dir(path)+"-other.sock", path))
 		}},
 	} {
-		for place, pathOf := range map[string]func(*testServer) string{
-			"CSI socket":          func(s *testServer) string { return s.path },
-			"registration socket": func(s *testServer) string { return s.registrationPath },
-		} {
-			t.Run(test.name+" at the "+place, func(t *testing.T) {
-				s := newServer(t, nil)
-				path := pathOf(s)
-				must(t, test.make(path))
-				before, err := os.Lstat(path)
-				must(t, err)
-				s.begin()
-				err = <-s.ended
-				if want := "listen at " + path + ": there is something that is not a socket"; err == nil || err.Error() != want {
-					t.Errorf("got %v, want %s", err, want)
-				}
-				s.cancel()
-				if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
-					t.Errorf("it is gone: %v", err)
-				}
-				s.wantSockets(path)
-			})
-		}
+		t.Run(test.name, func(t *testing.T) {
+			s := newServer(t, nil)
+			path := test.at(s)
+			must.Do(t, test.make(path))
+			before := must.Get(os.Lstat(path))(t)
+			s.begin()
+			err := <-s.ended
+			if want := "listen at " + path + ": there is something that is not a socket"; err == nil || err.Error() != want {
+				t.Errorf("got %v, want %s", err, want)
+			}
+			s.cancel()
+			if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
+				t.Errorf("it is gone: %v", err)
+			}
+			s.wantSockets(path)
+		})
 	}
 }
 
 // A mode that is set by path could be set on another file meanwhile, and until then everybody whom the umask allows could use the socket.
 func TestASocketIsMadeWithItsMode(t *testing.T) {
 	dir := t.TempDir()
-	events, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
-	must(t, err)
+	events := must.Get(unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC))(t)
 	defer unix.Close(events)
-	if _, err := unix.InotifyAddWatch(events, dir, unix.IN_ATTRIB); err != nil {
-		t.Fatal(err)
-	}
-	listener, err := listen(t.Context(), filepath.Join(dir, "csi.sock"))
-	must(t, err)
+	must.Get(unix.InotifyAddWatch(events, dir, unix.IN_ATTRIB))(t)
+	listener := must.Get(listen(t.Context(), filepath.Join(dir, "csi.sock")))(t)
 	defer listener.Close()
 	if n, err := unix.Read(events, make([]byte, 4096)); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("the socket was changed after it was made (%d bytes of events, %v)", n, err)
@@ -159,7 +148,7 @@ func TestLockRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, _, socket := newLock(t)
-			must(t, tc.prepare(socket+".lock"))
+			must.Do(t, tc.prepare(socket+".lock"))
 			_, err := AcquireLock(ctx, "unix://"+socket)
 			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), socket+".lock") {
 				t.Errorf("got %v, want %q and the path", err, tc.want)
@@ -178,9 +167,8 @@ func TestLockRefuses(t *testing.T) {
 func TestFileSystemWithoutLocks(t *testing.T) {
 	for _, errno := range []error{unix.EBADF, unix.ENOLCK, unix.EOPNOTSUPP} {
 		ctx, logs, socket := newLock(t)
-		release, err := acquireLock(ctx, socket, func(int, int) error { return errno })
-		must(t, err)
-		must(t, release())
+		release := must.Get(acquireLock(ctx, socket, func(int, int) error { return errno }))(t)
+		must.Do(t, release())
 		if lines := logs.With("Nothing keeps a second process", errno.Error()); len(lines) != 1 {
 			t.Errorf("%v: logged %q", errno, logs)
 		}
@@ -194,10 +182,8 @@ func TestFileSystemWithoutLocks(t *testing.T) {
 // The next one waits until the lock is released. The end of a process closes the file, and that releases it, too.
 func TestLockIsAwaited(t *testing.T) {
 	ctx, logs, socket := newLock(t)
-	release, err := AcquireLock(ctx, "unix://"+socket)
-	must(t, err)
-	file, err := os.Open(socket + ".lock")
-	must(t, err)
+	release := must.Get(AcquireLock(ctx, "unix://"+socket))(t)
+	file := must.Get(os.Open(socket + ".lock"))(t)
 	defer file.Close()
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
 		t.Errorf("got %v, want that it is locked", err)
@@ -211,24 +197,23 @@ func TestLockIsAwaited(t *testing.T) {
 		got <- err
 	}()
 	await(logs, "Another process serves this socket")
-	must(t, errors.Join(release(), <-got))
+	must.Do(t, errors.Join(release(), <-got))
 }
 
 // TestProbeOfTheOwnSocket: it succeeds as long as the kubelet would get an answer. Its call is counted.
 func TestProbeOfTheOwnSocket(t *testing.T) {
 	s := serve(t, nil)
-	must(t, s.Probe(t.Context()))
+	must.Do(t, s.Probe(t.Context()))
 	if got := <-s.observed; got != "Probe OK" || len(s.observed) > 0 {
 		t.Errorf("calls: %s, and %d more", got, len(s.observed))
 	}
-	must(t, os.Remove(s.path))
+	must.Do(t, os.Remove(s.path))
 	if err := s.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "probe "+s.path) {
 		t.Errorf("without a socket: %v", err)
 	}
 
 	// A process that listens and never answers.
-	listener, err := net.Listen("unix", s.path)
-	must(t, err)
+	listener := must.Get(net.Listen("unix", s.path))(t)
 	defer listener.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	accepted := make(chan net.Conn, 1)
@@ -251,12 +236,10 @@ func TestProbeOfTheOwnSocket(t *testing.T) {
 // TestProbeOfTheRegistration: without its socket the kubelet no longer knows the driver. A plugin that does not register needs none.
 func TestProbeOfTheRegistration(t *testing.T) {
 	s := serve(t, nil)
-	if _, err := s.registrar.GetInfo(t.Context(), &registration.InfoRequest{}); err != nil { // it serves there
-		t.Fatal(err)
-	}
-	must(t, os.Remove(s.registrationPath))
+	must.Get(s.registrar.GetInfo(t.Context(), &registration.InfoRequest{}))(t) // it serves there
+	must.Do(t, os.Remove(s.registrationPath))
 	if err := s.Probe(t.Context()); err == nil || err.Error() != "probe the registration: lstat "+s.registrationPath+": no such file or directory" {
 		t.Error(err)
 	}
-	must(t, serve(t, func(o *Options) { o.RegistrationDir = "" }).Probe(t.Context()))
+	must.Do(t, serve(t, func(o *Options) { o.RegistrationDir = "" }).Probe(t.Context()))
 }

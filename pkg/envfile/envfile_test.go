@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -68,10 +69,7 @@ func TestEncodeReportsSkipped(t *testing.T) {
 
 func TestVariableIsRedacted(t *testing.T) {
 	v := Variable{"NAME", "canary"}
-	marshalled, err := json.Marshal(map[string]any{"v": v, "p": &v, "s": []Variable{v}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	marshalled := must.Get(json.Marshal(map[string]any{"v": v, "p": &v, "s": []Variable{v}}))(t)
 	texts := []string{string(marshalled), v.String()}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
 		texts = append(texts, fmt.Sprintf(verb, v), fmt.Sprintf(verb, &v), fmt.Sprintf(verb, []Variable{v}))

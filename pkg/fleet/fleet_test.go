@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/status"
 )
 
@@ -70,16 +71,7 @@ func options(csiNodes []storagev1.CSINode, plugins []corev1.Pod, using []Pod) Op
 
 func survey(t *testing.T, o Options, objects ...Object) *Survey {
 	t.Helper()
-	s, err := o.Collect(t.Context(), objects...)
-	must(t, err)
-	return s
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	return must.Get(o.Collect(t.Context(), objects...))(t)
 }
 
 // describe returns a line for each node: its problem, the pod that answered, and its pods.
@@ -195,54 +187,43 @@ func TestANodeThatIsNotReady(t *testing.T) {
 	}
 }
 
-// TestAtOnce: at most AtOnce plugins are asked at the same time, each has its Timeout, and each is counted.
+// TestAtOnce: at most AtOnce plugins are asked at the same time, each has its Timeout, and each is counted, also if there is no time to ask it.
 func TestAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var plugins []corev1.Pod
-		for i := range 7 {
-			plugins = append(plugins, pluginOn(fmt.Sprint("n", i), fmt.Sprint("p", i)))
-		}
-		o := options(nil, plugins, nil)
-		o.AtOnce = 3
-		var running, most atomic.Int32
-		o.Fetch = func(ctx context.Context, _ string, _ []status.ObjectKey) (*status.Report, error) {
-			most.Store(max(most.Load(), running.Add(1)))
-			defer running.Add(-1)
-			<-ctx.Done()
-			return nil, errors.New("cut off")
-		}
-		began := time.Now()
-		s := survey(t, o)
-		if took := time.Since(began); most.Load() != 3 || took != 3*time.Second {
-			t.Errorf("%d at once, in %s; want 3, in 3s", most.Load(), took)
-		}
-		for _, n := range s.Nodes {
-			if want := (Problem{Unreachable, "no answer within 1s: cut off"}); n.Problem == nil || *n.Problem != want {
-				t.Errorf("got %+v, want %+v", n.Problem, want)
+	for message, test := range map[string]struct {
+		plugins, atOnce      int
+		timeout, limit, took time.Duration
+	}{
+		"no answer within 1s: cut off": {7, 3, time.Second, time.Minute, 3 * time.Second},
+		"time is up: ":                 {3, 1, time.Minute, time.Second, time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var plugins []corev1.Pod
+			for i := range test.plugins {
+				plugins = append(plugins, pluginOn(fmt.Sprint("n", i), fmt.Sprint("p", i)))
 			}
-		}
-	})
-}
-
-// TestADeadlineLeavesNoNodeOut: nodes that were not asked are reported as such.
-func TestADeadlineLeavesNoNodeOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := options(nil, []corev1.Pod{pluginOn("a", "p"), pluginOn("b", "q"), pluginOn("c", "r")}, nil)
-		o.AtOnce, o.Timeout = 1, time.Minute
-		o.Fetch = func(ctx context.Context, _ string, _ []status.ObjectKey) (*status.Report, error) {
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}
-		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("time is up"))
-		defer cancel()
-		s, err := o.Collect(ctx)
-		must(t, err)
-		for _, n := range s.Nodes {
-			if n.Problem == nil || !strings.HasPrefix(n.Problem.Message, "time is up: ") {
-				t.Errorf("%s: %+v", n.Name, n.Problem)
+			o := options(nil, plugins, nil)
+			o.AtOnce, o.Timeout = test.atOnce, test.timeout
+			var running, most atomic.Int32
+			o.Fetch = func(ctx context.Context, _ string, _ []status.ObjectKey) (*status.Report, error) {
+				most.Store(max(most.Load(), running.Add(1)))
+				defer running.Add(-1)
+				<-ctx.Done()
+				return nil, errors.New("cut off")
 			}
-		}
-	})
+			ctx, cancel := context.WithTimeoutCause(t.Context(), test.limit, errors.New("time is up"))
+			defer cancel()
+			began := time.Now()
+			s := must.Get(o.Collect(ctx))(t)
+			if took := time.Since(began); int(most.Load()) != test.atOnce || took != test.took || len(s.Nodes) != test.plugins {
+				t.Errorf("%s: %d nodes, %d at once, in %s; want %+v", message, len(s.Nodes), most.Load(), took, test)
+			}
+			for _, n := range s.Nodes {
+				if n.Problem == nil || n.Problem.Reason != Unreachable || !strings.HasPrefix(n.Problem.Message, message) {
+					t.Errorf("got %+v, want %s", n.Problem, message)
+				}
+			}
+		})
+	}
 }
 
 // TestWhyNot: the status of the containers of a plugin's pod is reported.

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/status"
 )
 
@@ -224,8 +225,7 @@ func TestADoubtHoldsUp(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newWaitingCluster()
 				test.change(l)
-				v, err := l.evaluate(t.Context())
-				must(t, err)
+				v := must.Get(l.evaluate(t.Context()))(t)
 				if v.Converged || len(v.Laggards) == 0 || v.Laggards[0].Node != "n" || v.Laggards[0].Reason != test.want || len(v.WithoutPlugin) > 0 || v.Nodes != 2 {
 					t.Errorf("got %+v", v)
 				}

@@ -76,25 +76,6 @@ func (e *env) fill() {
 	e.wantCached(15000)
 }
 
-// An update replaces what was cached, and nothing of a deleted object remains.
-func TestCachedBytesFollowChanges(t *testing.T) {
-	inBubbleWith(t, bound(), func(_ *testing.T, e *env) {
-		ref := configMapRef("app")
-		e.api.put(sized("app", 1000))
-		for _, name := range []string{"a", "b"} {
-			e.mustRead(ofAccount(name), "v", ref)
-		}
-		e.api.put(sized("app", 1500))
-		e.wantCached(3000)
-		e.api.delete(ref)
-		e.wantCached(0)
-		e.api.put(sized("app", 1000))
-		e.wantCached(2000)
-		e.stop()
-		e.wantCached(0)
-	})
-}
-
 // TestFullCache: a new volume gets nothing, and nothing of its objects remains.
 func TestFullCache(t *testing.T) {
 	inBubbles(t, bound(), all, func(t *testing.T, e *env) {

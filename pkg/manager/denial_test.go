@@ -24,9 +24,6 @@ var (
 	errUnauthorized = apierrors.NewUnauthorized("the token is no good")
 )
 
-// noticeTime is how long it takes until refusals are a denial: denialTime plus the pause, which has grown until then.
-const noticeTime = 4 * denialTime
-
 func (e *env) refuseAll(err error) { e.refuse(err, func(apiRequest) bool { return true }) }
 
 func (e *env) refuse(err error, matches func(r apiRequest) bool) {
@@ -116,29 +113,6 @@ func TestAWatchThatContinuesIsAllowed(t *testing.T) {
 		if n := e.changes(ref); n != 1 {
 			t.Errorf("%d changes were reported, want 1", n)
 		}
-	})
-}
-
-// A pod whose object was never read, for example after a restart of the plugin, is notified that the token is refused once that lasts.
-func TestTheOwnTokenIsRefusedFromTheBegin(t *testing.T) {
-	inEachBubble(t, func(_ *testing.T, e *env) {
-		ref := secretRef("a")
-		v := e.api.put(secret("a", "1"))
-		e.answerWith(errUnauthorized)
-		e.RegisterPod(pod("first"), "v", []volume.Ref{ref})
-		e.wantGetErr(ref, ErrNotSynced)
-		after(time.Second)
-		e.wantDenied(ref, false)
-		e.changes(ref)
-		after(noticeTime)
-		e.wantDenied(ref, true)
-		if n := e.changes(ref); n == 0 {
-			e.t.Error("no change was reported")
-		}
-		e.answerWith(nil)
-		e.ask(ref)
-		e.wantDenied(ref, false)
-		e.wantKnown(ref, v, "1")
 	})
 }
 

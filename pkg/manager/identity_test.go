@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,13 +12,6 @@ import (
 
 	"github.com/refvol/refvol/pkg/volume"
 )
-
-var errNoToken = errors.New("no token")
-
-func (e *env) give(account volume.ServiceAccount) {
-	e.api.set(func() { e.api.noTokens = false })
-	e.OnNewCredential(account)
-}
 
 func podOf(uid types.UID, account string) volume.Pod {
 	return volume.Pod{Namespace: "ns", Name: string(uid), UID: uid, ServiceAccount: account}
@@ -65,31 +57,6 @@ func TestWhatAnAccountIsToldIsItsOwn(t *testing.T) {
 		if n := len(e.api.requests(nodeRef)); (n > 0) != (e.detection == Cache) {
 			t.Errorf("the Node was asked for %d times", n)
 		}
-	})
-}
-
-// An account without a token sends nothing, and continues at once when it gets one.
-func TestAnAccountWithoutATokenWaits(t *testing.T) {
-	inBubbleWith(t, Options{ChangeDetection: Watch, Accounts: true}, func(t *testing.T, e *env) {
-		ref, pod := secretRef("db"), podOf("c1", "c")
-		e.api.set(func() { e.api.noTokens = true })
-		e.api.put(secret("db", "v1"))
-		e.RegisterPod(pod, "v", []volume.Ref{ref})
-		after(time.Hour)
-		if _, err := e.Manager.GetObject(pod, ref); !errors.Is(err, ErrNotSynced) || !errors.Is(err, errNoToken) {
-			t.Errorf("got %v", err)
-		}
-		if n := len(e.api.requests(ref)); n > 0 {
-			t.Errorf("%d requests were sent", n)
-		}
-		begin := time.Now()
-		e.give(pod.Account())
-		e.wantValue(pod, ref, "v1")
-		if took := time.Since(begin); took != 0 {
-			t.Errorf("it took %s", took)
-		}
-		e.api.set(func() { e.api.noTokens = true })
-		e.RegisterPod(podOf("d1", "d"), "v", []volume.Ref{ref}) // the end must not wait for its token
 	})
 }
 

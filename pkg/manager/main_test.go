@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -136,9 +137,7 @@ func newEnv(t *testing.T, opts Options) *env {
 	own := e.api.client() // a client takes long to make with the race detector
 	opts.Client, opts.Requests, opts.Nodes = own, e.api.paced, own.Nodes()
 	opts.ResyncInterval, opts.NodeName = testResync, testNode
-	m, err := New(opts)
-	must(t, err)
-	e.Manager = m
+	e.Manager = must.Get(New(opts))(t)
 	e.Subscribe(func(_ volume.ServiceAccount, ref volume.Ref) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -146,7 +145,7 @@ func newEnv(t *testing.T, opts Options) *env {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- m.Run(ctx) }()
+	go func() { done <- e.Run(ctx) }()
 	e.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -255,14 +254,5 @@ func configMap(name, value string) *corev1.ConfigMap {
 
 func objectOf(t *testing.T, obj runtime.Object) *volume.Object {
 	t.Helper()
-	converted, err := convert(obj)
-	must(t, err)
-	return converted
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	return must.Get(convert(obj))(t)
 }

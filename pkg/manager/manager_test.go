@@ -1,12 +1,10 @@
 package manager
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -82,6 +80,18 @@ func TestReadErrors(t *testing.T) {
 				if apierrors.IsForbidden(err) != (tc.name == "forbidden") {
 					t.Errorf("got %v", err)
 				}
+				if !tc.reported {
+					return
+				}
+				after(4 * denialTime) // an object that never had an answer is denied too, once that lasts
+				e.wantDenied(ref, true)
+				if e.changes(ref) == 0 {
+					t.Error("the denial was not reported")
+				}
+				late := secretRef("late")
+				e.RegisterPod(pod("p"), "w", []volume.Ref{late})
+				synctest.Wait()
+				e.wantDenied(late, tc.name == "unauthorized") // no request for it is sent before the token is good
 			})
 		})
 	}
@@ -208,37 +218,15 @@ func TestObjects(t *testing.T) {
 		e.api.closeWatches()
 		after(2 * time.Minute) // the next watch continues from there, and brings nothing
 		e.wantStatus(Present, v, 2*time.Minute, true)
+		if e.status().Stale {
+			t.Error("an object whose watch is open and quiet is stale")
+		}
 
 		forbidden := apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("no"))
 		e.api.set(func() { e.api.lost, e.api.refuse = false, func(apiRequest) error { return forbidden } })
 		e.api.closeWatches()
 		after(denialTime + 2*maxPause)
 		e.wantStatus(Denied, v, 2*time.Minute+denialTime+2*maxPause, true)
-	})
-}
-
-// TestAQuietWatchIsNotStale: with a server that sends no bookmarks, an object that doesn't change stays unproven, and isn't stale while its
-// watches can be opened.
-func TestAQuietWatchIsNotStale(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *env) {
-		ref := secretRef("a")
-		e.api.set(func() { e.api.lost = true })
-		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
-		e.wantNotFound(ref)
-		longest := time.Duration(0)
-		for range 300 {
-			e.readFor(time.Minute, []volume.Ref{ref})
-			s := e.status()
-			if longest = max(longest, time.Since(s.LastConfirmed)); s.Stale || !s.Watched {
-				t.Fatalf("proven %s ago: %+v", time.Since(s.LastConfirmed), s)
-			}
-		}
-		if longest < 20*time.Minute {
-			t.Errorf("never unproven for more than %s", longest)
-		}
-		if n := len(e.api.requests(ref)); n < 5 {
-			t.Errorf("the watch was opened %d times", n)
-		}
 	})
 }
 
@@ -299,34 +287,4 @@ func TestAWatchThatIsCutIsStale(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestEverythingAtOnce is for the race detector, without which the simulation runs by day: no order of calls may break the manager or leave a
-// goroutine.
-func TestEverythingAtOnce(t *testing.T) {
-	inEachBubble(t, func(t *testing.T, e *env) {
-		refs := []volume.Ref{secretRef("s0"), secretRef("s1"), secretRef("s2")}
-		var callers sync.WaitGroup
-		for caller := range 8 {
-			callers.Go(func() {
-				for i := range 50 {
-					p, ref := pod(fmt.Sprint("p", (caller+i)%6)), refs[(caller*i)%len(refs)]
-					e.RegisterPod(p, fmt.Sprint("v", i%3), refs[i%len(refs):])
-					e.Manager.Refresh(p, refs)
-					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%5)*time.Millisecond)
-					_, _ = e.await(ctx, p, ref)
-					cancel()
-					e.stopIdle(time.Now().Add(time.Second))
-					e.UnregisterPod(p, fmt.Sprint("v", (i+1)%3))
-					if i%10 == caller {
-						e.api.put(immutableSecret(ref.Name, "x"))
-					}
-					if caller == 0 && i == 40 {
-						e.stop()
-					}
-				}
-			})
-		}
-		callers.Wait()
-	})
 }

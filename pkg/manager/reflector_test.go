@@ -21,31 +21,41 @@ const (
 	maxOwnPause = maxBackoff
 )
 
-// TestWatchesThatBreakTogetherReconnectApart counts how many of many watches are opened again at the same moment.
+// TestWatchesThatBreakTogetherReconnectApart counts how many of many watches are opened at the same moment: after a refusal with a Retry-After,
+// as by an API server that has just started, and when they have ended together.
 func TestWatchesThatBreakTogetherReconnectApart(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *env) {
+		const retryAfter = 10 * time.Second
 		refs := hundred()
-		e.RegisterPod(pod("p"), "v", refs)
-		after(2 * time.Second)
-		before := time.Now()
-		e.api.closeWatches()
-		after(reflectorPause - time.Millisecond)
-		moments := func() int {
-			at := map[time.Time]bool{}
-			for _, ref := range refs {
-				if sent := e.api.requests(ref); sent[len(sent)-1].at.After(before) {
-					at[sent[len(sent)-1].at] = true
+		wantApart := func(what string, least time.Duration) {
+			t.Helper()
+			before := time.Now()
+			moments := func() int {
+				at := map[time.Time]bool{}
+				for _, ref := range refs {
+					if sent := e.api.requests(ref); sent[len(sent)-1].at.After(before) {
+						at[sent[len(sent)-1].at] = true
+					}
 				}
+				return len(at)
 			}
-			return len(at)
+			if after(least - time.Millisecond); moments() > 0 {
+				t.Errorf("%s: watches were opened again after less than %v", what, least)
+			}
+			after(2 * reflectorPause)
+			if n := moments(); n < len(refs)/2 {
+				t.Errorf("%s: %d watches were opened again at only %d moments", what, len(refs), n)
+			}
 		}
-		if moments() > 0 {
-			t.Errorf("watches were opened again after less than %v", reflectorPause)
-		}
-		after(reflectorPause + 10*time.Millisecond)
-		if n := moments(); n < len(refs)/2 {
-			t.Errorf("%d watches were opened again at only %d moments", len(refs), n)
-		}
+		e.refuseAll(apierrors.NewTooManyRequests("storage is (re)initializing", int(retryAfter.Seconds())))
+		e.RegisterPod(pod("p"), "v", refs)
+		e.MarkMounted(pod("p"), "v")
+		after(0)
+		wantApart("a refusal", retryAfter)
+		e.refuseAll(nil)
+		after(time.Minute)
+		e.api.closeWatches()
+		wantApart("the end of the watches", reflectorPause)
 		for _, ref := range refs {
 			e.wantWatches(ref, 1)
 		}

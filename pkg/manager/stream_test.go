@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/refvol/refvol/internal/apitest"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -42,14 +43,13 @@ func body(t testing.TB, events ...any) *bytes.Buffer {
 			frame = string(apitest.Frame(e.(*metav1.WatchEvent)))
 		}
 		_, err := frames.Write([]byte(frame))
-		must(t, err)
+		must.Do(t, err)
 	}
 	return &out
 }
 
 func read(t testing.TB, body io.Reader) *stream {
-	scheme, err := coreScheme()
-	must(t, err)
+	scheme := must.Get(coreScheme())(t)
 	return &stream{body: body, decoder: protobuf.NewSerializer(scheme, scheme), ref: configMapRef("a"), inFlight: newInFlight()}
 }
 
@@ -139,9 +139,9 @@ func TestValuesAreNotPartsOfTheAnswer(t *testing.T) {
 	for _, info := range codecs.SupportedMediaTypes() {
 		for _, obj := range []runtime.Object{secret("a", "before"), cm} {
 			var answer bytes.Buffer
-			must(t, info.Serializer.Encode(obj, &answer))
+			must.Do(t, info.Serializer.Encode(obj, &answer))
 			decoded, _, err := info.Serializer.Decode(answer.Bytes(), nil, nil)
-			must(t, err)
+			must.Do(t, err)
 			got := objectOf(t, decoded)
 			for i := range answer.Bytes() {
 				answer.Bytes()[i] = 'X'
@@ -201,7 +201,7 @@ func TestAStalledEventHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newInFlight()
 		first, err := f.take(t.Context(), maxInFlight+1) // counts as all there is
-		must(t, err)
+		must.Do(t, err)
 		began := time.Now()
 		second, err := f.take(t.Context(), maxInFlight)
 		if err != nil || time.Since(began) != inFlightTimeout {

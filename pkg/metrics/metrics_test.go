@@ -13,6 +13,7 @@ import (
 
 	apiversion "k8s.io/apimachinery/pkg/version"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
@@ -28,9 +29,7 @@ func newTest(t *testing.T, volumes []publisher.VolumeStatus, objects iter.Seq[ma
 		Volumes: slices.Values(volumes), Objects: objects, MaxBytes: 1 << 20,
 		CachedBytes: func() int64 { return 4711 }, MaxCachedBytes: 1 << 19,
 	}
-	if err := m.Show(state); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.Show(state))
 	return m
 }
 
@@ -119,14 +118,10 @@ func TestReadinessAndRights(t *testing.T) {
 	m := New(apiversion.Info{})
 	broken, missing := errors.New("broken"), []string{"get of pods"}
 	for name, condition := range map[string]func() error{"fine": func() error { return nil }, "api": func() error { return broken }} {
-		if err := m.ShowReadiness(name, condition); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, m.ShowReadiness(name, condition))
 	}
 	rights, lacks := []string{"list of secrets", "get of pods", "watch of secrets"}, func() []string { return missing }
-	if err := m.ShowRights(rights, lacks); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.ShowRights(rights, lacks))
 	m.wantLines(t,
 		`refvol_ready{condition="fine"} 1`, `refvol_ready{condition="api"} 0`,
 		`refvol_rights{right="list of secrets"} 1`, `refvol_rights{right="get of pods"} 0`, `refvol_rights{right="watch of secrets"} 1`,
@@ -152,9 +147,7 @@ func TestRequestsThatWait(t *testing.T) {
 	state := func() requests.State {
 		return requests.State{UnderWay: 3, Waiting: 7, Closed: map[requests.Reason]int{requests.Unauthorized: 2}}
 	}
-	if err := m.ShowRequests(state); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.ShowRequests(state))
 	m.wantLines(t,
 		`refvol_requests_paused_identities{reason="no-credential"} 0`, `refvol_requests_paused_identities{reason="unauthorized"} 2`,
 		`refvol_requests_paused_identities{reason="unavailable"} 0`, `refvol_requests_paused_identities{reason="unreachable"} 0`,

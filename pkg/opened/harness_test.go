@@ -17,6 +17,7 @@ import (
 
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/receipts"
 	"github.com/refvol/refvol/pkg/volume"
@@ -119,10 +120,7 @@ func inBubble(t *testing.T, opts writer.Options, test func(v *testVolume)) {
 		t.Skip("needs root, or attributes of other users on tmpfs (Linux 6.6)")
 	}
 	synctest.Test(t, func(t *testing.T) {
-		root, err := os.OpenRoot(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		root := must.Get(os.OpenRoot(path))(t)
 		defer root.Close()
 		v := &testVolume{TB: t, path: path, root: root, opts: opts}
 		v.logger = leaklog.New(t, &v.log)
@@ -169,11 +167,7 @@ func ref(name string) volume.Ref {
 // id returns the ID of a file as it is shown now.
 func (v *testVolume) id(path string) string {
 	v.Helper()
-	id, err := (&fakeWatcher{}).ID(unix.AT_FDCWD, v.path+"/..data/"+path)
-	if err != nil {
-		v.Fatal(err)
-	}
-	return id
+	return must.Get((&fakeWatcher{}).ID(unix.AT_FDCWD, v.path+"/..data/"+path))(v)
 }
 
 // open has the watcher report opens of files, and saves their receipts when that is due.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/internal/doclines"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/receipts"
 	"github.com/refvol/refvol/pkg/volume"
 	"github.com/refvol/refvol/pkg/writer"
@@ -266,10 +267,7 @@ var receiptsTests = map[string]func(v *testVolume){
 	},
 	"a file that can get no receipt any more is ignored": func(v *testVolume) {
 		v.write("a/x", "1")
-		file, err := v.root.Open("..data/a/x")
-		if err != nil {
-			v.Fatal(err)
-		}
+		file := must.Get(v.root.Open("..data/a/x"))(v)
 		defer file.Close()
 		v.wantIgnored()
 		v.Removing(int(file.Fd()))

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -18,13 +20,13 @@ func envSource(i int, path string, env volume.Env) volume.Source {
 }
 
 func envFrom(kind volume.Kind, name, prefix string) volume.EnvFrom {
-	return volume.EnvFrom{Prefix: prefix, Ref: volume.Ref{Kind: kind, Namespace: "ns", Name: name}, Field: "from " + name}
+	return volume.EnvFrom{Prefix: prefix, Ref: ref(kind, name), Field: "from " + name}
 }
 
 func plain(name, value string) volume.EnvVar { return volume.EnvVar{Name: name, Value: value} }
 
 func fromKey(name string, kind volume.Kind, object, key string) volume.EnvVar {
-	return volume.EnvVar{Name: name, Key: &volume.Reference{Ref: volume.Ref{Kind: kind, Namespace: "ns", Name: object}, Key: key, Field: "value of " + name}}
+	return volume.EnvVar{Name: name, Key: &volume.Reference{Ref: ref(kind, object), Key: key, Field: "value of " + name}}
 }
 
 func values(kind volume.Kind, name string, pairs ...string) *volume.Object {
@@ -56,22 +58,20 @@ func TestRenderEnvMissing(t *testing.T) {
 		Vars: []volume.EnvVar{fromKey("A", cm, "c", "lost"), fromKey("B", sec, "s", "lost"), fromKey("C", sec, "gone", "k")},
 	}
 	state := objects(values(cm, "c", "k", canary), values(sec, "s", "k", canary))
-	state[volume.Ref{Kind: cm, Namespace: "ns", Name: "c"}].BinaryData = map[string][]byte{"lost": []byte("binary data is no variable")}
+	state[ref(cm, "c")].BinaryData = map[string][]byte{"lost": []byte("binary data is no variable")}
 	s := spec(envSource(0, "e", env))
 	_, err := Render(s, state, Options{})
 	want := `from none: ConfigMap "ns/none" not found` +
 		`; value of A: couldn't find key lost in ConfigMap ns/c (it has k)` +
 		`; value of B: couldn't find key lost in Secret ns/s (it has k)` +
 		`; value of C: Secret "ns/gone" not found`
-	var missing *MissingError
-	if !errors.As(err, &missing) || err.Error() != want {
+	if !errors.As(err, new(*MissingError)) || err.Error() != want {
 		t.Errorf("\ngot  %v\nwant %s", err, want)
 	}
 	// A deleted object's variables are left out. A missing key is an error.
 	_, err = Render(s, state, Options{ForgiveDeleted: true})
-	if want := `value of A: couldn't find key lost in ConfigMap ns/c (it has k); value of B: couldn't find key lost in Secret ns/s (it has k)`; err == nil || err.Error() != want {
-		t.Errorf("\ngot  %v\nwant %s", err, want)
-	}
+	const lost = `value of A: couldn't find key lost in ConfigMap ns/c (it has k); value of B: couldn't find key lost in Secret ns/s (it has k)`
+	expect.Equal(t, "with deleted objects", fmt.Sprint(err), lost)
 }
 
 // A file may have just MaxEnvBytes, from references and from keys, and nothing is skipped. A later variable that needs no room still takes effect.
@@ -80,13 +80,12 @@ func TestRenderEnvIsFull(t *testing.T) {
 	full := values(volume.ConfigMap, "c", "A", strings.Repeat("a", room))
 	two := volume.Env{From: []volume.EnvFrom{envFrom(volume.ConfigMap, "c", ""), envFrom(volume.ConfigMap, "d", "")}}
 	_, err := Render(spec(envSource(0, "e", two)), objects(full, values(volume.ConfigMap, "d", "B", "")), Options{})
-	if tooLarge := new(TooLargeError); !errors.As(err, &tooLarge) {
+	if !errors.As(err, new(*TooLargeError)) {
 		t.Errorf("with a variable more: %v", err)
 	}
 	unknown := volume.Env{Vars: []volume.EnvVar{plain("A", strings.Repeat("a", room)), {Name: "A", Unknown: true}}}
-	if got, err := Render(spec(envSource(0, "e", unknown)), nil, Options{}); err != nil || len(got.Files[0].Data) > 0 {
-		t.Errorf("a value that is unknown in the end is in the file: %v, %v", got, err)
-	}
+	empty := must.Get(Render(spec(envSource(0, "e", unknown)), nil, Options{}))(t)
+	expect.Equal(t, "the file of a value that is unknown in the end", string(empty.Files[0].Data), "")
 	for more := range 2 {
 		text := strings.Repeat("a", room+more)
 		for name, env := range map[string]volume.Env{
@@ -94,8 +93,7 @@ func TestRenderEnvIsFull(t *testing.T) {
 			"a key":   {From: []volume.EnvFrom{envFrom(volume.ConfigMap, "c", "")}},
 		} {
 			got, err := Render(spec(envSource(0, "e", env)), objects(values(volume.ConfigMap, "c", "A", text)), Options{})
-			var tooLarge *TooLargeError
-			if more > 0 && !errors.As(err, &tooLarge) || more == 0 && (err != nil || len(got.Skipped) > 0 || len(got.Files[0].Data) < room) {
+			if more > 0 && !errors.As(err, new(*TooLargeError)) || more == 0 && (err != nil || len(got.Skipped) > 0 || len(got.Files[0].Data) < room) {
 				t.Errorf("%s with %d more: %v", name, more, err)
 			}
 		}
@@ -109,14 +107,9 @@ func TestRenderEnvDependents(t *testing.T) {
 		plain("OPTS", "-j$(CPUS)"), plain("ALL", "make $(OPTS)"), plain("ESCAPED", "$$(CPUS)"),
 		plain("CPUS2", "$(CPUS)"), plain("CPUS2", "fixed"), plain("USES", "$(CPUS2)"),
 	}}
-	got, err := Render(spec(envSource(0, "e", env)), nil, Options{})
-	must(t, err)
-	if text := string(got.Files[0].Data); text != "CPUS2='fixed'\nESCAPED='$(CPUS)'\nUSES='fixed'\n" {
-		t.Errorf("the file is %q", text)
-	}
-	if text := fmt.Sprint(got.Skipped); text != "[{e shell [] [ALL OPTS]}]" {
-		t.Errorf("skipped %s", text)
-	}
+	got := must.Get(Render(spec(envSource(0, "e", env)), nil, Options{}))(t)
+	expect.Equal(t, "the file", string(got.Files[0].Data), "CPUS2='fixed'\nESCAPED='$(CPUS)'\nUSES='fixed'\n")
+	expect.Equal(t, "what is skipped", fmt.Sprint(got.Skipped), "[{e shell [] [ALL OPTS]}]")
 }
 
 // TestExpansionIsLinear: text that starts a reference and is none is scanned once. With a scan of the rest for each character, these cases
@@ -125,17 +118,14 @@ func TestExpansionIsLinear(t *testing.T) {
 	for _, pattern := range []string{"$", "$(", "$(a", "$()", "$$("} {
 		text := strings.Repeat(pattern, 3<<18/len(pattern))
 		began := time.Now()
-		got, err := Render(spec(envSource(0, "e", volume.Env{Vars: []volume.EnvVar{plain("V", text)}})), objects(), Options{})
-		must(t, err)
+		got := must.Get(Render(spec(envSource(0, "e", volume.Env{Vars: []volume.EnvVar{plain("V", text)}})), objects(), Options{}))(t)
 		if value := readShell(t, got.Files[0].Data)["V"]; value != strings.ReplaceAll(text, "$$", "$") {
 			t.Errorf("%q: %d bytes became %d", pattern, len(text), len(value))
 		}
 		if file := expanded(t, text, variable{"A", "", "x"}); file != text {
 			t.Errorf("%q: a text of %d bytes became %d", pattern, len(text), len(file))
 		}
-		if took := time.Since(began); took > 10*time.Second {
-			t.Errorf("%q: %s", pattern, took)
-		}
+		expect.Between(t, fmt.Sprintf("the time for %q", pattern), time.Since(began), 0, 10*time.Second)
 	}
 }
 
@@ -153,11 +143,8 @@ func TestRenderEnvCanaries(t *testing.T) {
 		"HOST='c'\nK='2'\nKEY='2'\nPLAIN='c'\nURL='http://c'\n": objects(app, values(volume.ConfigMap, "canary", "HOST", "c", "K", "2", "PLAIN", "c")),
 		"K='1'\nKEY='1'\nPLAIN='p'\nURL='http://a'\n":           objects(app),
 	} {
-		got, err := Render(spec(envSource(0, "e", env)), shown, Options{})
-		must(t, err)
-		if text := string(got.Files[0].Data); text != want {
-			t.Errorf("the file is %q, want %q", text, want)
-		}
+		got := must.Get(Render(spec(envSource(0, "e", env)), shown, Options{}))(t)
+		expect.Equal(t, "the file", string(got.Files[0].Data), want)
 	}
 }
 
@@ -210,7 +197,7 @@ func TestRenderIsBounded(t *testing.T) {
 	var texts []volume.Source
 	for i := range 100 {
 		texts = append(texts, volume.Source{Path: fmt.Sprint("t", i), Field: fmt.Sprintf("sources[%d].expand", i), Expand: &volume.Expand{
-			Text: volume.Reference{Ref: volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: "big"}, Key: "text", Field: "text"}, Env: volume.Env{Vars: []volume.EnvVar{{Name: "E"}}},
+			Text: volume.Reference{Ref: ref(volume.ConfigMap, "big"), Key: "text", Field: "text"}, Env: volume.Env{Vars: []volume.EnvVar{{Name: "E"}}},
 		}})
 	}
 	const tooLong = "sources[0].env: Too long: the joined and expanded files of a volume and the names and values of its variables may take 4194304 bytes together, with 64 for each variable, counted as often as it is set"
@@ -266,12 +253,8 @@ func TestRenderIsBounded(t *testing.T) {
 			if n > maxHeap { // with the race detector, appends take more
 				t.Errorf("allocated %d MiB, more than %d", n>>20, maxHeap>>20)
 			}
-			if err == nil || err.Error() != c.want {
-				t.Errorf("\ngot  %.300v\nwant %s", err, c.want)
-			}
-			var tooLarge *TooLargeError
-			if !errors.As(err, &tooLarge) {
-				t.Errorf("the error is a %T", err)
+			if err == nil || err.Error() != c.want || !errors.As(err, new(*TooLargeError)) {
+				t.Errorf("\ngot  a %T: %.300v\nwant %s", err, err, c.want)
 			}
 		})
 	}
@@ -293,8 +276,7 @@ func TestRenderIsFull(t *testing.T) {
 	} {
 		for limit, fits := range map[int]bool{2: false, 3: true} {
 			_, err := Render(spec(sources...), objects(numbered("three", 3, 1)), Options{MaxFiles: limit})
-			var tooLarge *TooLargeError
-			if fits && err != nil || !fits && !errors.As(err, &tooLarge) {
+			if fits && err != nil || !fits && !errors.As(err, new(*TooLargeError)) {
 				t.Errorf("%s: with a limit of %d: %v", name, limit, err)
 			}
 		}

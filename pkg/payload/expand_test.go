@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/refvol/refvol/internal/expect"
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -21,7 +22,7 @@ type variable struct{ name, escape, value string }
 
 // expanding returns a spec with a text and variables, and the objects with their values: each value is a key of one Secret.
 func expanding(text string, variables ...variable) (*volume.Spec, Objects) {
-	expand := &volume.Expand{Text: volume.Reference{Ref: volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: "c"}, Key: "text", Field: "text"}}
+	expand := &volume.Expand{Text: volume.Reference{Ref: ref(volume.ConfigMap, "c"), Key: "text", Field: "text"}}
 	secret := object(volume.Secret, "s")
 	for i, v := range variables {
 		key := fmt.Sprint("k", i)
@@ -36,8 +37,7 @@ func expanding(text string, variables ...variable) (*volume.Spec, Objects) {
 func expanded(t *testing.T, text string, variables ...variable) string {
 	t.Helper()
 	s, state := expanding(text, variables...)
-	got, err := Render(s, state, Options{})
-	must(t, err)
+	got := must.Get(Render(s, state, Options{}))(t)
 	if len(got.Files) != 1 || len(got.Files[0].Refs) != 2 || got.Files[0].Path != "d/app.yaml" || got.Files[0].Mode != volume.DefaultMode {
 		t.Fatalf("got %v of %v", got.Files, got.Files[0].Refs)
 	}
@@ -72,9 +72,7 @@ func TestExpand(t *testing.T) {
 		{"$(A)", "%2F", []variable{{"A", "json", "\xff"}, {"A", "url", "/"}}},
 		{"$(A)", "/", []variable{{"A", "url", "/"}, {"A", "", "/"}}},
 	} {
-		if got := expanded(t, test.text, test.variables...); got != test.want {
-			t.Errorf("%q with %q:\ngot  %q\nwant %q", test.text, test.variables, got, test.want)
-		}
+		expect.Equal(t, fmt.Sprintf("%q with %q", test.text, test.variables), expanded(t, test.text, test.variables...), test.want)
 	}
 }
 
@@ -96,8 +94,7 @@ func TestEscapesAreRead(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(document), &fromYAML); err != nil || fromYAML.A != value {
 		t.Errorf("YAML: %v, the same: %t", err, fromYAML.A == value)
 	}
-	address, err := url.Parse(expanded(t, "db://u:$(A)@h/$(A)?q=$(A)&r=$(A)#$(A)", variable{"A", "url", value}))
-	must(t, err)
+	address := must.Get(url.Parse(expanded(t, "db://u:$(A)@h/$(A)?q=$(A)&r=$(A)#$(A)", variable{"A", "url", value})))(t)
 	password, _ := address.User.Password()
 	for _, got := range []string{password, address.Path[1:], address.Query().Get("q"), address.Query().Get("r"), address.Fragment} {
 		if got != value {
@@ -137,33 +134,9 @@ func FuzzExpand(f *testing.F) {
 				}
 			}
 			got := expanded(t, text, variable{"A", escape, first}, variable{"b.c", escape, second})
-			if want := model(text, want); got != want {
-				t.Errorf("%s: %q became %q, want %q", escape, text, got, want)
-			}
+			expect.Equal(t, fmt.Sprintf("%s: %q", escape, text), got, model(text, want))
 		}
 	})
-}
-
-// 256 variables, and a large value and text.
-func TestExpandIsLarge(t *testing.T) {
-	var variables []variable
-	var text, want strings.Builder
-	for i := range 256 {
-		v := variable{fmt.Sprint("V", i), "", fmt.Sprintf("<$(V%d)>", 255-i)}
-		variables = append(variables, v)
-		text.WriteString("$(" + v.name + ")$$(" + v.name + ")")
-		want.WriteString(v.value + "$(" + v.name + ")")
-	}
-	if got := expanded(t, text.String(), variables...); got != want.String() {
-		t.Errorf("got %.200q", got)
-	}
-	value := strings.Repeat("\x00$(A)\"\n", 1<<18/7)
-	if got := expanded(t, "<$(A)>", variable{"A", "", value}); got != "<"+value+">" {
-		t.Errorf("a large value became %d bytes", len(got))
-	}
-	if got := expanded(t, value, variable{"A", "", "x"}); got != strings.ReplaceAll(value, "$(A)", "x") {
-		t.Errorf("a large text became %d bytes", len(got))
-	}
 }
 
 // A value that isn't UTF-8 is not written into JSON, neither partly nor with replaced characters.
@@ -171,12 +144,10 @@ func TestExpandOfNoText(t *testing.T) {
 	s, state := expanding("a: \"$(A)\"\nb: $(B)\n", variable{"B", "json", "x"}, variable{"A", "json", canary + "\xff"})
 	_, err := Render(s, state, Options{})
 	const want = "sources[0].expand: the value of variable A is not UTF-8, which escape: json needs: store a text, or set escape: url or none"
-	if unfit := new(UnfitError); !errors.As(err, &unfit) || err.Error() != want {
+	if !errors.As(err, new(*UnfitError)) || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
-	if leaked := leak.Check("the error", fmt.Sprint(err)); leaked != nil {
-		t.Error(leaked)
-	}
+	must.Do(t, leak.Check("the error", fmt.Sprint(err)))
 	for _, text := range []string{"$$(A)", "${A}", ""} { // it isn't written
 		if got := expanded(t, text, variable{"A", "json", "\xff"}); got != strings.TrimPrefix(text, "$$") && got != "$(A)" {
 			t.Errorf("%q became %q", text, got)
@@ -202,9 +173,7 @@ func TestExpandMissing(t *testing.T) {
 	}
 	check := func(opts Options, want string) {
 		t.Helper()
-		if got := render(opts); got != want {
-			t.Errorf("got  %s\nwant %s", got, want)
-		}
+		expect.Equal(t, "what is rendered", render(opts), want)
 	}
 	expand.Env.Vars = append(expand.Env.Vars, fromKey("B", volume.Secret, "s", "lost"), fromKey("C", volume.Secret, "gone", "k"))
 	expand.Text.Key = "none"
@@ -231,28 +200,24 @@ func TestExpandWithdrawn(t *testing.T) {
 	s, state := expanding("$(A)", variable{"A", "", "x"})
 	expand := s.Sources[0].Expand
 	s.Sources = []volume.Source{{Projection: &volume.Projection{Ref: expand.Text.Ref, Items: []volume.Item{{Key: "text", Path: "d/app.yaml"}}}}, s.Sources[0]}
-	secret := volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "s"}
+	secret := ref(volume.Secret, "s")
 	gone := objects(state[expand.Text.Ref])
 	for name, test := range map[string]struct {
-		objects Objects
-		opts    Options
-		files   int
+		objects    Objects
+		opts       Options
+		isOptional bool
+		files      int
 	}{
-		"all there":              {state, Options{}, 1},
-		"deleted and forgiven":   {gone, Options{ForgiveDeleted: true}, 0},
-		"a refused Secret":       {state, Options{Refused: map[volume.Ref]bool{secret: true}}, 0},
-		"a refused text":         {state, Options{Refused: map[volume.Ref]bool{expand.Text.Ref: true}}, 0},
-		"both, and one is there": {gone, Options{Refused: map[volume.Ref]bool{secret: true}}, 0},
+		"all there":              {state, Options{}, false, 1},
+		"deleted and forgiven":   {gone, Options{ForgiveDeleted: true}, false, 0},
+		"a refused Secret":       {state, Options{Refused: map[volume.Ref]bool{secret: true}}, false, 0},
+		"refused and optional":   {state, Options{Refused: map[volume.Ref]bool{secret: true}}, true, 0},
+		"a refused text":         {state, Options{Refused: map[volume.Ref]bool{expand.Text.Ref: true}}, false, 0},
+		"both, and one is there": {gone, Options{Refused: map[volume.Ref]bool{secret: true}}, false, 0},
 	} {
-		got, err := Render(s, test.objects, test.opts)
-		if err != nil || len(got.Files) != test.files {
-			t.Errorf("%s: got %v, %v", name, got, err)
-		}
-	}
-	expand.Env.Vars[0].Key.Optional = true
-	got, err := Render(s, state, Options{Refused: map[volume.Ref]bool{secret: true}})
-	if err != nil || len(got.Files) != 0 {
-		t.Errorf("refused and optional: got %v, %v", got, err)
+		t.Log(name)
+		expand.Env.Vars[0].Key.Optional = test.isOptional
+		expect.Equal(t, "files of "+name, len(must.Get(Render(s, test.objects, test.opts))(t).Files), test.files)
 	}
 }
 
@@ -261,13 +226,10 @@ func TestDirectoryOfASource(t *testing.T) {
 	dir := volume.Directory{Path: "a/rules.d", Field: "f"}
 	whole, items := source(0, volume.ConfigMap, "c").In(dir), source(1, volume.Secret, "s", "k:x/y").In(dir)
 	again := source(2, volume.Secret, "s").In(dir)
-	got, err := Render(spec(whole, items, again), objects(object(volume.ConfigMap, "c", "k", "l"), object(volume.Secret, "s", "k")), Options{})
-	must(t, err)
+	got := must.Get(Render(spec(whole, items, again), objects(object(volume.ConfigMap, "c", "k", "l"), object(volume.Secret, "s", "k")), Options{}))(t)
 	var paths []string
 	for _, file := range got.Files {
 		paths = append(paths, fmt.Sprint(file.Path, " ", file.Refs[0].Kind))
 	}
-	if want := []string{"a/rules.d/k Secret", "a/rules.d/l ConfigMap", "a/rules.d/x/y Secret"}; !slices.Equal(paths, want) {
-		t.Errorf("got %q, want %q", paths, want)
-	}
+	expect.Equal(t, "paths", paths, []string{"a/rules.d/k Secret", "a/rules.d/l ConfigMap", "a/rules.d/x/y Secret"})
 }

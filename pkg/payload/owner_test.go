@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/refvol/refvol/internal/expect"
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -44,22 +45,17 @@ func TestRenderOwner(t *testing.T) {
 		s.DefaultMode, s.UID, s.GID = &mode, c.uid, c.gid
 		s.Sources[0].Projection.Items[0].User = c.ofItem
 		s.Sources[0].Projection.DefaultUser, s.Sources[1].Projection.DefaultUser = c.ofVolume, c.ofItem
-		tree, err := Render(s, objects(object(volume.Secret, "a", "x"), object(volume.Secret, "b", "y")), Options{FSGroup: c.fsGroup})
-		must(t, err)
+		tree := must.Get(Render(s, objects(object(volume.Secret, "a", "x"), object(volume.Secret, "b", "y")), Options{FSGroup: c.fsGroup}))(t)
 		if got := tree.Files[0]; got.Path != "d/x" || got.Mode != c.mode || !reflect.DeepEqual(got.User, c.user) {
 			t.Errorf("%s: %s has user %v", c.name, got, got.User)
 		}
-		if tree.DirMode != c.dir || tree.UID != c.wantUID || tree.GID != c.wantGID {
-			t.Errorf("%s: directories are %v, owner %d:%d; want %v and %d:%d", c.name, tree.DirMode, tree.UID, tree.GID, c.dir, c.wantUID, c.wantGID)
-		}
+		expect.Equal(t, c.name+": directories", fmt.Sprint(tree.DirMode, tree.UID, tree.GID), fmt.Sprint(c.dir, c.wantUID, c.wantGID))
 		// Keys without items only have the volume's user.
 		want := c.ofItem
 		if c.uid != nil {
 			want = nil
 		}
-		if got := tree.Files[1]; !reflect.DeepEqual(got.User, want) {
-			t.Errorf("%s: %s has user %v", c.name, got, got.User)
-		}
+		expect.Equal(t, c.name+": the user of the other file", tree.Files[1].User, want)
 	}
 }
 
@@ -98,10 +94,9 @@ func TestDirectories(t *testing.T) {
 		row("a key above a directory among files that are not there yet", `directories[0]: the directory "conf/x" for a mount can't be beside the file "conf"`+fix,
 			with(volume.WriteInPlace, spec(optional(source(0, volume.ConfigMap, "m", "gone:conf/k")), whole), "conf/x"), "conf"),
 	} {
-		var text string
-		if got, err := Render(test.spec, objects(object(volume.ConfigMap, "m", "k"), object(volume.Secret, "s", test.keys...)), Options{}); err != nil {
-			text = err.Error()
-		} else {
+		got, err := Render(test.spec, objects(object(volume.ConfigMap, "m", "k"), object(volume.Secret, "s", test.keys...)), Options{})
+		text := fmt.Sprint(err)
+		if err == nil {
 			text = fmt.Sprintf("%q %q", got.Directories, got.Inner)
 		}
 		if text != test.want || strings.Contains(text, leak.Value) {
@@ -112,32 +107,23 @@ func TestDirectories(t *testing.T) {
 
 // What Names counts before the paths of whole objects are made is what the paths have.
 func TestNames(t *testing.T) {
-	app, db := volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: "app"}, volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "db"}
-	objects := Objects{app: {Ref: app, Data: map[string][]byte{"a": nil, "bcd": nil}, BinaryData: map[string][]byte{"e": nil}}}
-	spec := &volume.Spec{Sources: []volume.Source{
-		{Projection: &volume.Projection{Ref: app}},
-		{Projection: &volume.Projection{Ref: app}, Below: volume.Directory{Path: "some/dir"}},
-		{Projection: &volume.Projection{Ref: app, Items: []volume.Item{{Key: "a", Path: "listed"}}}},
-		{Projection: &volume.Projection{Ref: db, Optional: true}, Below: volume.Directory{Path: "other"}},
-	}}
+	app := values(volume.ConfigMap, "app", "a", "", "bcd", "")
+	app.BinaryData = map[string][]byte{"e": nil}
+	s := spec(source(0, volume.ConfigMap, "app"), source(1, volume.ConfigMap, "app").In(volume.Directory{Path: "some/dir"}),
+		source(2, volume.ConfigMap, "app", "a:listed"), optional(source(3, volume.Secret, "db")).In(volume.Directory{Path: "other"}))
 	want := volume.Names{Bytes: 2 * 5, Added: 3 * int64(len("some/dir/"))}
-	if got := Names(spec, objects); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
+	expect.Equal(t, "names", Names(s, objects(app)), want)
 }
 
 // Files with too many directories are refused before more is done with them.
 func TestTooManyDirectories(t *testing.T) {
-	app := volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: "app"}
-	objects := Objects{app: {Ref: app, Data: map[string][]byte{"k": nil}}}
-	spec := &volume.Spec{}
+	var sources []volume.Source
 	for i := range 10 {
-		spec.Sources = append(spec.Sources, volume.Source{Projection: &volume.Projection{Ref: app, Items: []volume.Item{{Key: "k", Path: fmt.Sprint(i) + "/a/b/f"}}}})
+		sources = append(sources, source(i, volume.ConfigMap, "app", fmt.Sprintf("k:%d/a/b/f", i)))
 	}
-	if _, err := Render(spec, objects, Options{MaxDirectories: 30}); err != nil {
-		t.Error(err)
-	}
-	_, err := Render(spec, objects, Options{MaxDirectories: 29})
+	shown := objects(object(volume.ConfigMap, "app", "k"))
+	must.Get(Render(spec(sources...), shown, Options{MaxDirectories: 30}))(t)
+	_, err := Render(spec(sources...), shown, Options{MaxDirectories: 29})
 	if !errors.As(err, new(*TooLargeError)) || !strings.Contains(err.Error(), "more than the 29 directories") {
 		t.Errorf("got %v", err)
 	}
@@ -158,7 +144,7 @@ func joined(parts ...string) volume.Source {
 
 func TestRenderJoin(t *testing.T) {
 	state := objects(values(volume.ConfigMap, "c", "line", "one\n", "open", "two", "empty", ""), values(volume.Secret, "s", "k", "three\n\n"))
-	state[volume.Ref{Kind: volume.ConfigMap, Namespace: "ns", Name: "c"}].BinaryData = map[string][]byte{"raw": []byte("\xff")}
+	state[ref(volume.ConfigMap, "c")].BinaryData = map[string][]byte{"raw": []byte("\xff")}
 	for _, test := range []struct {
 		parts []string
 		want  string
@@ -170,12 +156,8 @@ func TestRenderJoin(t *testing.T) {
 		{[]string{"ConfigMap/none/k?", "Secret/s/none?", "ConfigMap/c/line"}, "one\n", 2},
 		{[]string{"ConfigMap/none/k?"}, "", 0},
 	} {
-		got, err := Render(spec(joined(test.parts...)), state, Options{})
-		if err != nil {
-			t.Errorf("%q: %v", test.parts, err)
-			continue
-		}
-		file := got.Files[0]
+		t.Logf("%q", test.parts)
+		file := must.Get(Render(spec(joined(test.parts...)), state, Options{}))(t).Files[0]
 		if file.Path != "d/ca.pem" || string(file.Data) != test.want || len(file.Refs) != test.refs || file.Mode != volume.DefaultMode {
 			t.Errorf("%q: got %q of %v, %s", test.parts, file.Data, file.Refs, file)
 		}
@@ -185,16 +167,14 @@ func TestRenderJoin(t *testing.T) {
 func TestRenderJoinRefuses(t *testing.T) {
 	state := objects(values(volume.ConfigMap, "c", "k", "v"), values(volume.Secret, "large", "k", strings.Repeat("x", 1<<20)))
 	_, err := Render(spec(joined("ConfigMap/none/k", "ConfigMap/c/none", "Secret/none/k")), state, Options{})
-	var missing *MissingError
 	want := `part ConfigMap/none/k: ConfigMap "ns/none" not found` +
 		`; part ConfigMap/c/none: ConfigMap "ns/c": configmap references non-existent config key: none (it has k)` +
 		`; part Secret/none/k: Secret "ns/none" not found`
-	if !errors.As(err, &missing) || err.Error() != want {
+	if !errors.As(err, new(*MissingError)) || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
-	var tooLarge *TooLargeError
 	_, err = Render(spec(joined("Secret/large/k", "Secret/large/k", "Secret/large/k", "Secret/large/k")), state, Options{})
-	if !errors.As(err, &tooLarge) || !strings.HasPrefix(err.Error(), "sources[0].join: Too long: the joined and expanded files of a volume and ") {
+	if !errors.As(err, new(*TooLargeError)) || !strings.HasPrefix(err.Error(), "sources[0].join: Too long: the joined and expanded files of a volume and ") {
 		t.Errorf("got %.200v", err)
 	}
 	// An object that the pod may not read is left out.
@@ -209,8 +189,7 @@ func TestRenderJoinRefuses(t *testing.T) {
 func TestRenderVersions(t *testing.T) {
 	versions := volume.Source{Path: ".versions", Versions: true, Field: "sources[2].versions"}
 	s := spec(source(0, volume.ConfigMap, "c"), optional(source(1, volume.Secret, "s")), versions)
-	got, err := Render(s, objects(values(volume.ConfigMap, "c", "k", canary)), Options{})
-	must(t, err)
+	got := must.Get(Render(s, objects(values(volume.ConfigMap, "c", "k", canary)), Options{}))(t)
 	const want = `{
   "objects": [
     {
@@ -229,8 +208,7 @@ func TestRenderVersions(t *testing.T) {
 	}
 	both := objects(values(volume.ConfigMap, "c", "k", canary), values(volume.Secret, "s", "l", canary))
 	refused := map[volume.Ref]bool{{Kind: volume.ConfigMap, Namespace: "ns", Name: "c"}: true}
-	got, err = Render(s, both, Options{Refused: refused})
-	must(t, err)
+	got = must.Get(Render(s, both, Options{Refused: refused}))(t)
 	if text := string(got.Files[0].Data); strings.Contains(text, "ConfigMap") || !strings.Contains(text, `"name": "s"`) {
 		t.Errorf("without the ConfigMap: %s", text)
 	}
@@ -291,13 +269,8 @@ func TestRenderHeld(t *testing.T) {
 			},
 		},
 	} {
-		got, err := Render(s, newest, Options{Held: test.held})
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		if files := showHeld(got.Files); !slices.Equal(files, test.want) {
-			t.Errorf("%s:\ngot  %q\nwant %q", name, files, test.want)
-		}
+		t.Log(name)
+		got := must.Get(Render(s, newest, Options{Held: test.held}))(t)
+		expect.Equal(t, name, showHeld(got.Files), test.want)
 	}
 }

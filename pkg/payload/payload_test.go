@@ -4,21 +4,26 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/refvol/refvol/internal/expect"
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 // canary is in every value. No error may show it.
 const canary = leak.Value
 
+func ref(kind volume.Kind, name string) volume.Ref {
+	return volume.Ref{Kind: kind, Namespace: "ns", Name: name}
+}
+
 func object(kind volume.Kind, name string, keys ...string) *volume.Object {
 	o := &volume.Object{
-		Ref:     volume.Ref{Kind: kind, Namespace: "ns", Name: name},
+		Ref:     ref(kind, name),
 		Version: volume.Version{UID: "u", ResourceVersion: "1"},
 		Data:    map[string][]byte{},
 	}
@@ -39,7 +44,7 @@ func objects(list ...*volume.Object) Objects {
 // source returns a source for an object. Each item has the form key:path or key:path:mode.
 func source(i int, kind volume.Kind, name string, items ...string) volume.Source {
 	s := volume.Source{
-		Projection: &volume.Projection{Ref: volume.Ref{Kind: kind, Namespace: "ns", Name: name}},
+		Projection: &volume.Projection{Ref: ref(kind, name)},
 		Field:      fmt.Sprintf("sources[%d].%s%s", i, strings.ToLower(string(kind[:1])), kind[1:]),
 	}
 	for _, item := range items {
@@ -106,14 +111,9 @@ func TestRenderFiles(t *testing.T) {
 		{"objects that nobody asks for are left out", spec(source(0, cm, "a")), objects(object(cm, "a", "x"), object(secret, "a", "y"), object(cm, "b", "z")), []string{"x=a x/0644"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tree, err := Render(c.spec, c.objects, Options{})
-			must(t, err)
-			if got := show(tree.Payload); !slices.Equal(got, c.want) {
-				t.Errorf("\ngot  %q\nwant %q", got, c.want)
-			}
-			if tree.DirMode != 0o755 || tree.UID != 0 || tree.GID != 0 {
-				t.Errorf("directories are %v, owner %d:%d; want drwxr-xr-x and root", tree.DirMode, tree.UID, tree.GID)
-			}
+			tree := must.Get(Render(c.spec, c.objects, Options{}))(t)
+			expect.Equal(t, "files", show(tree.Payload), c.want)
+			expect.Equal(t, "directories", fmt.Sprint(tree.DirMode, tree.UID, tree.GID), fmt.Sprint(fs.FileMode(0o755), 0, 0))
 		})
 	}
 }
@@ -132,15 +132,15 @@ func TestRenderMissing(t *testing.T) {
 	}
 	for _, c := range []lacking{
 		row("ConfigMap", spec(source(0, cm, "a")), nil, `sources[0].configMap: ConfigMap "ns/a" not found`,
-			Missing{Ref: volume.Ref{Kind: cm, Namespace: "ns", Name: "a"}, Field: "sources[0].configMap"}),
+			Missing{Ref: ref(cm, "a"), Field: "sources[0].configMap"}),
 		row("Secret with items", spec(source(0, secret, "a", "x:x", "y:y")), nil, `sources[0].secret: Secret "ns/a" not found`,
-			Missing{Ref: volume.Ref{Kind: secret, Namespace: "ns", Name: "a"}, Field: "sources[0].secret"}),
+			Missing{Ref: ref(secret, "a"), Field: "sources[0].secret"}),
 		row("key of a ConfigMap", spec(source(0, cm, "a", "x:x", "none:p")), objects(object(cm, "a", "x")),
 			`sources[0].configMap: ConfigMap "ns/a": configmap references non-existent config key: none (it has x)`,
-			Missing{Ref: volume.Ref{Kind: cm, Namespace: "ns", Name: "a"}, Key: "none", Field: "sources[0].configMap", Has: "x"}),
+			Missing{Ref: ref(cm, "a"), Key: "none", Field: "sources[0].configMap", Has: "x"}),
 		row("key of a Secret", spec(source(0, secret, "a", "none:p")), objects(object(secret, "a", "f", "e", "d", "c", "b", "a")),
 			`sources[0].secret: Secret "ns/a": references non-existent secret key: none (it has a, b, c, d, e)`,
-			Missing{Ref: volume.Ref{Kind: secret, Namespace: "ns", Name: "a"}, Key: "none", Field: "sources[0].secret", Has: "a, b, c, d, e"}),
+			Missing{Ref: ref(secret, "a"), Key: "none", Field: "sources[0].secret", Has: "a, b, c, d, e"}),
 		row("another kind, name or namespace is not it", spec(source(0, cm, "a")),
 			Objects{
 				{Kind: secret, Namespace: "ns", Name: "a"}: object(secret, "a", "x"),
@@ -164,7 +164,7 @@ func TestRenderMissing(t *testing.T) {
 			if tree != nil || !errors.As(err, &missing) {
 				t.Fatalf("got %v, %v, want a *MissingError", tree, err)
 			}
-			must(t, leak.Check("the error", err.Error()))
+			must.Do(t, leak.Check("the error", err.Error()))
 			if got := err.Error(); got != c.want || c.missing != nil && !slices.Equal(missing.Missing, c.missing) {
 				t.Errorf("\ngot  %s: %+v\nwant %s: %+v", got, missing.Missing, c.want, c.missing)
 			}
@@ -236,19 +236,13 @@ func TestRenderConflicts(t *testing.T) {
 		}
 	}
 	// Paths with the same start but different elements don't conflict.
-	tree, err := Render(spec(source(0, cm, "b"), source(1, cm, "a", "x:confx/x", "x:con/f")), objects(a, b), Options{})
-	must(t, err)
-	if got, want := show(tree.Payload), []string{"con/f=a x/0644", "conf=b conf/0644", "conf.d=b conf.d/0644", "confx/x=a x/0644"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	tree := must.Get(Render(spec(source(0, cm, "b"), source(1, cm, "a", "x:confx/x", "x:con/f")), objects(a, b), Options{}))(t)
+	expect.Equal(t, "files", show(tree.Payload), []string{"con/f=a x/0644", "conf=b conf/0644", "conf.d=b conf.d/0644", "confx/x=a x/0644"})
 }
 
 // Each file names the objects of which it is made.
 func TestRenderNamesObjects(t *testing.T) {
 	const cm, secret = volume.ConfigMap, volume.Secret
-	ref := func(kind volume.Kind, name string) volume.Ref {
-		return volume.Ref{Kind: kind, Namespace: "ns", Name: name}
-	}
 	db, ca, own, absent := ref(secret, "db"), ref(cm, "ca"), ref(cm, "own"), ref(cm, "absent")
 	key := func(r volume.Ref, key string) *volume.Reference {
 		return &volume.Reference{Ref: r, Key: key, Optional: true}
@@ -266,27 +260,15 @@ func TestRenderNamesObjects(t *testing.T) {
 	opts := Options{}
 	render := func() map[string][]volume.Ref {
 		t.Helper()
-		shown, err := Render(s, objects(object(secret, "db", "x", "y"), object(cm, "ca", "x"), object(cm, "own", "x", "y")), opts)
-		must(t, err)
+		shown := must.Get(Render(s, objects(object(secret, "db", "x", "y"), object(cm, "ca", "x"), object(cm, "own", "x", "y")), opts))(t)
 		got := map[string][]volume.Ref{}
 		for _, f := range shown.Files {
 			got[f.Path] = f.Refs
 		}
 		return got
 	}
-	if got := render(); !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	expect.Equal(t, "objects of each file", render(), want)
 	opts.Refused = map[volume.Ref]bool{db: true}
 	want = map[string][]volume.Ref{"p": {own}, "own": {own}, "x": {ca}, "mixed.env": {ca, own}, "plain.env": {own}}
-	if got := render(); !reflect.DeepEqual(got, want) {
-		t.Errorf("refused: got %v, want %v", got, want)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Equal(t, "objects of each file without those that are refused", render(), want)
 }

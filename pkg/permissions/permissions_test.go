@@ -2,6 +2,7 @@ package permissions
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
+
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -68,13 +72,8 @@ func running(t *testing.T, s *apiServer) (*Checker, chan<- struct{}, *bytes.Buff
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))))
 	t.Cleanup(cancel)
 	refused := make(chan struct{}, 1)
-	c, err := New(Options{Identity: "plugin", Needs: needs(), Wants: s.wants, Reviews: s, Node: s.node, Refused: refused})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Ready(); !errors.Is(err, errUnknown) {
-		t.Errorf("at first: %v", err)
-	}
+	c := must.Get(New(Options{Identity: "plugin", Needs: needs(), Wants: s.wants, Reviews: s, Node: s.node, Refused: refused}))(t)
+	expect.Is(t, "at first", c.Ready(), errUnknown)
 	go c.Run(ctx)
 	return c, refused, &log
 }
@@ -101,13 +100,8 @@ const (
 
 func wantReady(t *testing.T, c *Checker, want string, missing ...string) {
 	t.Helper()
-	got := ""
-	if err := c.Ready(); err != nil {
-		got = err.Error()
-	}
-	if got != want || !slices.Equal(c.Missing(), missing) {
-		t.Errorf("got %q, missing %q, want %q, %q", got, c.Missing(), want, missing)
-	}
+	expect.Equal(t, "whether it is ready", fmt.Sprint(c.Ready()), cmp.Or(want, "<nil>"))
+	expect.Equal(t, "what is missing", fmt.Sprint(c.Missing()), fmt.Sprint(missing))
 }
 
 // TestRun asks until everything is allowed, reports each problem once, and then asks every ten minutes. A failed question then changes
@@ -123,9 +117,7 @@ func TestRun(t *testing.T) {
 		}()
 		after(10 * time.Minute)
 		wantReady(t, c, "ask whether the plugin may list configmaps: connection refused")
-		if n := s.answer(nil, "list configmaps", "watch configmaps", "list secrets"); n < 10 || n > 40 {
-			t.Errorf("%d requests in ten minutes", n)
-		}
+		expect.Between(t, "requests in ten minutes", s.answer(nil, "list configmaps", "watch configmaps", "list secrets"), 10, 40)
 		after(2 * time.Minute)
 		wantReady(t, c, lacks, "watch of secrets")
 		s.answer(errors.New("not any more"))
@@ -142,9 +134,7 @@ func TestRun(t *testing.T) {
 		<-ready
 		asked := s.answer(nil, strings.Split(all, ",")...)
 		after(time.Hour)
-		if n := s.answer(errors.New("not any more")) - asked; n < 4*5 || n > 4*6 {
-			t.Errorf("%d requests in an hour", n)
-		}
+		expect.Between(t, "requests in an hour", s.answer(errors.New("not any more"))-asked, 4*5, 4*6)
 		after(time.Hour)
 		wantReady(t, c, "")
 		s.answer(nil, "list configmaps", "watch configmaps", "list secrets")
@@ -208,9 +198,7 @@ func TestRefused(t *testing.T) {
 			}
 			after(time.Second)
 		}
-		if n := s.answer(nil) - asked; n < 4*5 || n > 4*7 {
-			t.Errorf("%d requests in a minute of refusals", n)
-		}
+		expect.Between(t, "requests in a minute of refusals", s.answer(nil)-asked, 4*5, 4*7)
 	})
 }
 

@@ -3,7 +3,6 @@ package pod
 import (
 	"fmt"
 	"path"
-	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -11,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -26,6 +27,11 @@ func mounting(mounts ...string) corev1.Container {
 		c.VolumeMounts = append(c.VolumeMounts, m)
 	}
 	return c
+}
+
+// belowIn finds the mounts below each volume of a spec.
+func belowIn(spec *corev1.PodSpec) func(name string) []Below {
+	return func(name string) []Below { return MountsBelow(spec, field.NewPath("spec"))[name] }
 }
 
 func TestMountsBelow(t *testing.T) {
@@ -55,14 +61,12 @@ func TestMountsBelow(t *testing.T) {
 	} {
 		spec := &corev1.PodSpec{Containers: []corev1.Container{mounting(test.mounts...)}}
 		var got []string
-		for _, b := range MountsBelow(spec, field.NewPath("spec"))["v"] {
+		for _, b := range belowIn(spec)("v") {
 			text := path.Join(b.In, b.Path) + " < " + b.Field + " > " + b.Of
 			text = strings.NewReplacer("spec.containers[0].volumeMounts[", "", "].mountPath", "", "]", "").Replace(text)
 			got = append(got, strings.TrimSpace(text+" "+b.By))
 		}
-		if !reflect.DeepEqual(got, test.want) {
-			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
-		}
+		expect.Equal(t, test.name, got, test.want)
 	}
 }
 
@@ -76,16 +80,14 @@ func TestMountsBelowInAllContainers(t *testing.T) {
 		},
 	}
 	var got []string
-	for _, b := range MountsBelow(spec, field.NewPath("spec"))["v"] {
+	for _, b := range belowIn(spec)("v") {
 		got = append(got, b.Path+" "+b.Field+" "+b.Of)
 	}
 	want := []string{
 		"i spec.initContainers[0].volumeMounts[1].mountPath spec.initContainers[0].volumeMounts[0]",
 		"y spec.containers[1].volumeMounts[1].mountPath spec.containers[1].volumeMounts[0]",
 	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	expect.Equal(t, "mounts below", got, want)
 }
 
 func TestResolveMountsBelow(t *testing.T) {
@@ -117,11 +119,10 @@ func TestResolveMountsBelow(t *testing.T) {
 		default:
 			attributes["directories"] = test.attributes
 		}
-		spec, err := volume.Parse(attributes, testPod)
-		must(t, err)
+		spec := must.Get(volume.Parse(attributes, testPod))(t)
 		before := len(spec.Directories)
 		in := &corev1.PodSpec{Containers: []corev1.Container{mounting(test.mounts...)}}
-		resolved, _, err := Resolve(spec, nil, nil, func(name string) []Below { return MountsBelow(in, field.NewPath("spec"))[name] }, "v", nil)
+		resolved, _, err := Resolve(spec, nil, nil, belowIn(in), "v", nil)
 		got := fmt.Sprint(err)
 		if err == nil {
 			root, inner := resolved.MountPoints()
@@ -148,8 +149,7 @@ func TestLongSubPath(t *testing.T) {
 			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "e", MountPath: fmt.Sprint("/a/", i)})
 		}
 		in := &corev1.PodSpec{Containers: []corev1.Container{c}}
-		spec, err := volume.Parse(map[string]string{"configMap": "m", "writeStrategy": "InPlace"}, testPod)
-		must(t, err)
+		spec := must.Get(volume.Parse(map[string]string{"configMap": "m", "writeStrategy": "InPlace"}, testPod))(t)
 		allow := func(n volume.Names) error {
 			if n.Added < 4<<20 {
 				return nil
@@ -158,13 +158,9 @@ func TestLongSubPath(t *testing.T) {
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, _, err = Resolve(spec, nil, nil, func(name string) []Below { return MountsBelow(in, field.NewPath("spec"))[name] }, "v", allow)
+		_, _, err := Resolve(spec, nil, nil, belowIn(in), "v", allow)
 		runtime.ReadMemStats(&after)
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("a subPath of %d bytes: %.200v, want %q", test.subPath, err, test.want)
-		}
-		if took := after.TotalAlloc - before.TotalAlloc; took > 8<<20 {
-			t.Errorf("a subPath of %d bytes and %d mounts took %d KiB", test.subPath, test.mounts, took>>10)
-		}
+		expect.Has(t, fmt.Sprintf("a subPath of %d bytes", test.subPath), fmt.Sprint(err), test.want)
+		expect.Between(t, fmt.Sprintf("bytes for a subPath of %d and %d mounts", test.subPath, test.mounts), after.TotalAlloc-before.TotalAlloc, 0, 8<<20)
 	}
 }

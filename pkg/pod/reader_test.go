@@ -14,6 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -92,9 +94,7 @@ func TestReader(t *testing.T) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	static.UID = mirror.UID
-	if got, err := reader.Get(t.Context(), static); err != nil || !got.Mirror {
-		t.Errorf("got %+v, %v, want a mirror", got, err)
-	}
+	expect.Equal(t, "a mirror", must.Get(reader.Get(t.Context(), static))(t).Mirror, true)
 
 	server.err = errors.New("connection refused")
 	if _, _, err := read(web, "main"); !errors.Is(err, server.err) || apierrors.IsNotFound(err) {
@@ -116,15 +116,12 @@ func TestReaderInline(t *testing.T) {
 			csi("writable", new(false)), csi("read-only", new(true)),
 		}},
 	}}}
-	got, err := server.reader().Get(t.Context(), testPod)
-	must(t, err)
+	got := must.Get(server.reader().Get(t.Context(), testPod))(t)
 	want := map[string]InlineVolume{}
 	for name, readOnly := range map[string]bool{"default": false, "writable": false, "read-only": true} {
 		want[name] = InlineVolume{Driver: "example.com", Attributes: map[string]string{"name": name}, ReadOnly: readOnly}
 	}
-	if !reflect.DeepEqual(got.Inline, want) {
-		t.Errorf("\ngot  %+v\nwant %+v", got.Inline, want)
-	}
+	expect.Equal(t, "the inline volumes", got.Inline, want)
 }
 
 // An API server may take seconds to answer. If it never answers, the request ends soon, because few requests may

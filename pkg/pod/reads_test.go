@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/internal/expect"
 	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -122,9 +123,8 @@ func TestReadsAPodOnce(t *testing.T) {
 				if asked, _, ended := s.state(); asked != 1 || ended != 1 || s.changed[0] != testPod.UID {
 					t.Errorf("%d reads, and the signals %q", asked, s.changed)
 				}
-				if _, err := r.Get(testPod, "0", urgent); !errors.Is(err, ErrPending) {
-					t.Errorf("later: got %v", err)
-				}
+				_, err := r.Get(testPod, "0", urgent)
+				expect.Is(t, "later", err, ErrPending)
 				if asked, _, _ := s.state(); asked != 2 {
 					t.Errorf("%d reads for a volume that came later", asked)
 				}
@@ -151,9 +151,8 @@ func TestReadsRepeat(t *testing.T) {
 			withReads(t, s, func(t *testing.T, r *Reads, _ func()) {
 				_, _ = r.Get(testPod, "v", test.urgent)
 				<-time.After(10 * time.Minute)
-				if _, err := r.Get(testPod, "v", test.urgent); !errors.Is(err, test.err) {
-					t.Errorf("got %v", err)
-				}
+				_, err := r.Get(testPod, "v", test.urgent)
+				expect.Is(t, "while it fails", err, test.err)
 				asked, _, ended := s.state()
 				if asked > 200 || asked != ended {
 					t.Errorf("%d reads in ten minutes, of which %d have ended", asked, ended)
@@ -163,9 +162,7 @@ func TestReadsRepeat(t *testing.T) {
 					t.Errorf("%d more reads until the first success", now-asked)
 				}
 				for i := range s.asked[1:] {
-					if pause := s.asked[i+1].Sub(s.asked[i]); pause > test.longest {
-						t.Errorf("pause %d is %s", i, pause)
-					}
+					expect.Between(t, fmt.Sprint("pause ", i), s.asked[i+1].Sub(s.asked[i]), 0, test.longest)
 				}
 				if spec, err := r.Get(testPod, "v", test.urgent); err != nil || spec == nil {
 					t.Errorf("got %+v, %v", spec, err)
@@ -219,9 +216,7 @@ func TestReadsOfNoPod(t *testing.T) {
 	withReads(t, s, func(t *testing.T, r *Reads, _ func()) {
 		_, _ = r.Get(testPod, "v", true)
 		<-time.After(time.Hour)
-		if asked, _, ended := s.state(); asked != 1 || ended != 1 {
-			t.Errorf("%d reads, %d signals", asked, ended)
-		}
+		expect.Equal(t, "reads, and those in flight and ended", fmt.Sprint(s.state()), "1 0 1")
 		if spec, err := r.Get(testPod, "v", true); spec != nil || !apierrors.IsNotFound(err) {
 			t.Errorf("got %+v, %v", spec, err)
 		}
@@ -272,9 +267,7 @@ func TestReadsAtOnce(t *testing.T) {
 		if ordinary == 0 || ordinary > 50 {
 			t.Errorf("%d of 100 reads are in flight", ordinary)
 		}
-		if n := get(100, 1, true); n != ordinary+1 {
-			t.Errorf("%d reads are in flight, not %d and one for a publish", n, ordinary)
-		}
+		expect.Equal(t, "reads in flight, with one for a publish", get(100, 1, true), ordinary+1)
 		all := get(101, 100, true)
 		if all <= ordinary || all > 50 {
 			t.Errorf("%d reads are in flight with publishes that wait", all)
@@ -289,8 +282,7 @@ func TestReadsAtOnce(t *testing.T) {
 		if now, inFlight, _ := s.state(); now != asked || inFlight != 0 {
 			t.Errorf("after Run: %d reads more, %d in flight", now-asked, inFlight)
 		}
-		if _, err := r.Get(testPod, "v", true); !errors.Is(err, ErrPending) {
-			t.Errorf("after Run: got %v", err)
-		}
+		_, err := r.Get(testPod, "v", true)
+		expect.Is(t, "after Run", err, ErrPending)
 	})
 }

@@ -4,24 +4,32 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 var testPod = volume.Pod{Namespace: "ns", Name: "web-0", UID: "8f7e", ServiceAccount: "web"}
 
+func parsed(t *testing.T, sources string) *volume.Spec {
+	t.Helper()
+	return must.Get(volume.Parse(map[string]string{"sources": sources}, testPod))(t)
+}
+
+// resolveAs resolves a spec for a pod whose volumes all show the sources, and whose containers have no variables. Or the pod has neither.
+func resolveAs(spec *volume.Spec, shown []volume.Source, neither error) (*volume.Spec, error) {
+	resolved, _, err := Resolve(spec, func(string) (volume.Env, []string, error) { return volume.Env{}, nil, neither },
+		func(string) ([]volume.Source, error) { return shown, neither }, nil, "", nil)
+	return resolved, err
+}
+
 func TestResolve(t *testing.T) {
-	spec, err := volume.Parse(map[string]string{
-		"sources": "[{secret: {name: s}}, {podEnv: {path: d/e, container: main, mode: 0400, format: shell}}, {volume: {name: v}}, {podEnv: {path: f, container: main}}]",
-	}, testPod)
-	must(t, err)
-	if got := spec.NeedsPod(); got != "sources[1].podEnv.container" {
-		t.Errorf("it needs the pod for %q", got)
-	}
+	spec := parsed(t, "[{secret: {name: s}}, {podEnv: {path: d/e, container: main, mode: 0400, format: shell}}, {volume: {name: v}}, {podEnv: {path: f, container: main}}]")
+	expect.Equal(t, "what needs the pod", spec.NeedsPod(), "sources[1].podEnv.container")
 	before := slices.Clone(spec.Sources)
 	env := volume.Env{From: []volume.EnvFrom{{Ref: volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: "e"}, Field: "f"}}, Vars: []volume.EnvVar{{Name: "A", Value: "1"}}}
 	shown := []volume.Source{native("configMap", "a", "x"), native("secret", "b")}
@@ -41,25 +49,17 @@ func TestResolve(t *testing.T) {
 	}
 	want := *spec
 	want.Sources = []volume.Source{before[0], file(1, "d/e", volume.EnvShell), shown[0], shown[1], file(3, "f", volume.EnvDotenv)}
-	if !reflect.DeepEqual(resolved, &want) {
-		t.Errorf("\ngot  %+v\nwant %+v", resolved, want)
-	}
-	if at := resolved.NeedsPod(); at != "" {
-		t.Errorf("it still needs the pod for %s", at)
-	}
-	if n := CountItems(resolved); n != 1 {
-		t.Errorf("it lists %d items, of which one is in the pod's spec", n)
-	}
-	if !reflect.DeepEqual(spec.Sources, before) {
-		t.Errorf("the spec became %+v", spec.Sources)
-	}
+	expect.Equal(t, "the resolved spec", resolved, &want)
+	expect.Equal(t, "what still needs the pod", resolved.NeedsPod(), "")
+	expect.Equal(t, "items that are listed, one of them in the pod's spec", CountItems(resolved), 1)
+	expect.Equal(t, "the spec's own sources", spec.Sources, before)
 }
 
 // What a spec will name is asked before any path of it is made: a long directory in front of many items is refused at once.
 func TestResolveAsksFirst(t *testing.T) {
 	dir := strings.Repeat("a/", 1900) + "b"
-	spec, err := volume.Parse(map[string]string{"sources": "[{volume: {name: v, path: " + dir + "}}, {podEnv: {path: e, container: c}}]", "directories": "[d]"}, testPod)
-	must(t, err)
+	attributes := map[string]string{"sources": "[{volume: {name: v, path: " + dir + "}}, {podEnv: {path: e, container: c}}]", "directories": "[d]"}
+	spec := must.Get(volume.Parse(attributes, testPod))(t)
 	keys := make([]string, 8192)
 	for i := range keys {
 		keys[i] = fmt.Sprint(i)
@@ -75,8 +75,7 @@ func TestResolveAsksFirst(t *testing.T) {
 			func(n volume.Names) error { asked = n; return answer })
 		return resolved, err
 	}
-	resolved, err := resolve(nil)
-	must(t, err)
+	resolved := must.Get(resolve(nil))(t)
 	if want := resolved.Names(); asked != want || asked.Items != 2+8192+1+2 || asked.Added != 8192*int64(len(dir)+1) {
 		t.Errorf("asked for %+v, the result names %+v", asked, want)
 	}
@@ -86,9 +85,7 @@ func TestResolveAsksFirst(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if allocated > 100 {
-		t.Errorf("a refusal takes %v allocations", allocated)
-	}
+	expect.Between(t, "allocations for a refusal", allocated, 0, 100)
 }
 
 // native returns a source of one of the pod's own volumes, with keys that are mapped to files of the same names.
@@ -117,10 +114,10 @@ func TestResolveRefuses(t *testing.T) {
 		err           error
 		want          string
 	}{
-		{"nothing", "[{volume: {name: v}}]", nil, nil, ""},
-		{"one path twice in one volume", "[{volume: {name: v}}]", []volume.Source{native("configMap", "a", "x"), later}, nil, ""},
-		{"many of one object", "[{volume: {name: v}}]", many, nil, ""},
-		{"many objects", "[{env: {path: e, envFrom: [{secretRef: {name: s}}]}}, {volume: {name: v}}]", apart[:volume.MaxReferences-1], nil, ""},
+		{"nothing", "[{volume: {name: v}}]", nil, nil, "<nil>"},
+		{"one path twice in one volume", "[{volume: {name: v}}]", []volume.Source{native("configMap", "a", "x"), later}, nil, "<nil>"},
+		{"many of one object", "[{volume: {name: v}}]", many, nil, "<nil>"},
+		{"many objects", "[{env: {path: e, envFrom: [{secretRef: {name: s}}]}}, {volume: {name: v}}]", apart[:volume.MaxReferences-1], nil, "<nil>"},
 		{
 			"too many objects", "[{env: {path: e, envFrom: [{secretRef: {name: s}}, {secretRef: {name: t}}]}}, {volume: {name: v}}]", apart[:volume.MaxReferences-1], nil,
 			"spec.volumes[1].projected.sources[254].secret: Too many: 257: a volume may name at most 256 ConfigMaps and Secrets, each counted once; show the others in another volume",
@@ -130,24 +127,14 @@ func TestResolveRefuses(t *testing.T) {
 		{"a file where a source before needs a directory", "[{podEnv: {path: conf/app, container: c}}, {volume: {name: v}}]", []volume.Source{native("configMap", "a", "conf")}, nil, `sources[0].podEnv.path: Invalid value: "conf/app": must not lie below "conf", which ` + item + ` makes a file`},
 		{"below a file of a source before", "[{configMap: {name: m, items: [{key: k, path: conf}]}}, {volume: {name: v}}]", []volume.Source{native("configMap", "a", "x", "conf/app")}, nil, `spec.volumes[1].projected.sources[0].configMap.items[1].path: Invalid value: "conf/app": must not lie below "conf", which sources[0].configMap.items[0].path makes a file`},
 		{"below a file of a volume before", "[{volume: {name: v}}, {podEnv: {path: conf/app, container: c}}]", []volume.Source{native("configMap", "a", "conf")}, nil, `sources[1].podEnv.path: Invalid value: "conf/app": must not lie below "conf", which ` + item + ` makes a file`},
-		{"a file and a directory in one volume", "[{volume: {name: v}}]", []volume.Source{native("configMap", "a", "conf"), native("secret", "b", "conf/app")}, nil, ""},
+		{"a file and a directory in one volume", "[{volume: {name: v}}]", []volume.Source{native("configMap", "a", "conf"), native("secret", "b", "conf/app")}, nil, "<nil>"},
 		{"no such volume", "[{volume: {name: v}}]", nil, errors.New("none"), "sources[0].volume.name: none"},
 		{"no such container", "[{podEnv: {path: x, container: c}}]", nil, errors.New("none"), "sources[0].podEnv.container: none"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			spec, err := volume.Parse(map[string]string{"sources": c.sources}, testPod)
-			must(t, err)
-			resolved, _, err := Resolve(spec,
-				func(string) (volume.Env, []string, error) { return volume.Env{}, nil, c.err },
-				func(string) ([]volume.Source, error) { return c.shown, c.err }, nil, "", nil)
-			text := ""
-			if err != nil {
-				text = err.Error()
-			}
-			if text != c.want || (err == nil) != (resolved != nil) || c.err != nil && !errors.Is(err, c.err) {
-				t.Errorf("\ngot  %.300s\nwant %s", text, c.want)
-			}
-		})
+		resolved, err := resolveAs(parsed(t, c.sources), c.shown, c.err)
+		if text := fmt.Sprint(err); text != c.want || (err == nil) != (resolved != nil) || c.err != nil && !errors.Is(err, c.err) {
+			t.Errorf("%s:\ngot  %.300s\nwant %s", c.name, text, c.want)
+		}
 	}
 }
 
@@ -158,8 +145,7 @@ func TestPodEnvIsBounded(t *testing.T) {
 	for i := range 100 {
 		fmt.Fprintf(&files, "{podEnv: {path: e%d, container: main}},", i)
 	}
-	spec, err := volume.Parse(map[string]string{"sources": files.String() + "]"}, testPod)
-	must(t, err)
+	spec := parsed(t, files.String()+"]")
 	reads := 0
 	with := func(env volume.Env) (*volume.Spec, error) {
 		resolved, _, err := Resolve(spec, func(string) (volume.Env, []string, error) {
@@ -177,21 +163,18 @@ func TestPodEnvIsBounded(t *testing.T) {
 		many.From = append(many.From, volume.EnvFrom{Ref: volume.Ref{Kind: volume.Secret, Namespace: "ns", Name: fmt.Sprint(i)}, Field: fmt.Sprintf("spec.containers[0].envFrom[%d].secretRef", i)})
 	}
 	_, err = with(many)
-	if want := "spec.containers[0].envFrom[256].secretRef: Too many: 257: a volume may name at most 256 ConfigMaps and Secrets, each counted once; show the others in another volume"; err == nil || err.Error() != want {
-		t.Errorf("\ngot  %v\nwant %s", err, want)
-	}
+	const want = "spec.containers[0].envFrom[256].secretRef: Too many: 257: a volume may name at most 256 ConfigMaps and Secrets, each counted once; show the others in another volume"
+	expect.Equal(t, "the error", fmt.Sprint(err), want)
 }
 
 // TestResolveInADirectory: all files of the pod's own volume are in the directory of its source, with or without items, and no others are.
 // The sources from the pod's spec are not changed.
 func TestResolveInADirectory(t *testing.T) {
-	spec, err := volume.Parse(map[string]string{"sources": "[{volume: {name: v, path: a/b}}, {secret: {name: s, path: a, items: [{key: k, path: x}]}}]"}, testPod)
-	must(t, err)
+	spec := parsed(t, "[{volume: {name: v, path: a/b}}, {secret: {name: s, path: a, items: [{key: k, path: x}]}}]")
 	shown := []volume.Source{native("configMap", "items", "x", "y/z"), native("secret", "whole")}
 	dir := volume.Directory{Path: "a/b", Field: "sources[0].volume.path"}
 	for range 2 { // the second time with the same sources
-		resolved, _, err := Resolve(spec, nil, func(string) ([]volume.Source, error) { return shown, nil }, nil, "", nil)
-		must(t, err)
+		resolved := must.Get(resolveAs(spec, shown, nil))(t)
 		items := resolved.Sources[0].Projection.Items
 		if resolved.Sources[0].Below != dir || len(items) != 2 || items[0].Path != "a/b/x" || items[1].Path != "a/b/y/z" {
 			t.Errorf("with items: %+v, %+v", resolved.Sources[0], items)
@@ -199,18 +182,14 @@ func TestResolveInADirectory(t *testing.T) {
 		if whole := resolved.Sources[1]; whole.Below != dir || len(whole.Projection.Items) != 0 {
 			t.Errorf("without items: %+v", whole)
 		}
-		if !reflect.DeepEqual(resolved.Sources[2], spec.Sources[1]) {
-			t.Errorf("the other source became %+v", resolved.Sources[2])
-		}
+		expect.Equal(t, "the other source", resolved.Sources[2], spec.Sources[1])
 	}
 	if path := shown[0].Projection.Items[0].Path; path != "x" || shown[0].Below.Path != "" {
 		t.Errorf("what was shown became %q in %q", path, shown[0].Below.Path)
 	}
 	// With the pod's spec, a path may be too long or taken.
-	long, err := volume.Parse(map[string]string{"sources": "[{volume: {name: v, path: a}}, {secret: {name: s, items: [{key: k, path: a/x}]}}]"}, testPod)
-	must(t, err)
+	long := parsed(t, "[{volume: {name: v, path: a}}, {secret: {name: s, items: [{key: k, path: a/x}]}}]")
 	const want = `sources[1].secret.items[0].path: Invalid value: "a/x": conflicting duplicate paths: also the path of spec.volumes[1].projected.sources[0].configMap.items[0].path`
-	if _, _, err = Resolve(long, nil, func(string) ([]volume.Source, error) { return shown, nil }, nil, "", nil); err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
+	_, err := resolveAs(long, shown, nil)
+	expect.Equal(t, "the error", fmt.Sprint(err), want)
 }

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/refvol/refvol/internal/expect"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -30,13 +32,8 @@ func TestVolumeSourcesRefuses(t *testing.T) {
 	}
 	for want, source := range map[string]corev1.VolumeSource{
 		"spec.volumes[1].emptyDir: " + volumes:                                                                   {EmptyDir: &corev1.EmptyDirVolumeSource{}},
-		"spec.volumes[1].csi: " + volumes:                                                                        {CSI: &corev1.CSIVolumeSource{}},
-		"spec.volumes[1].downwardAPI: " + volumes:                                                                {DownwardAPI: &corev1.DownwardAPIVolumeSource{}},
 		"spec.volumes[1]: " + volumes:                                                                            {},
 		"spec.volumes[1].projected.sources[1].downwardAPI: " + sources:                                           projected(corev1.VolumeProjection{DownwardAPI: &corev1.DownwardAPIProjection{}}),
-		"spec.volumes[1].projected.sources[1].serviceAccountToken: " + sources:                                   projected(corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{}}),
-		"spec.volumes[1].projected.sources[1].clusterTrustBundle: " + sources:                                    projected(corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{}}),
-		"spec.volumes[1].projected.sources[1].podCertificate: " + sources:                                        projected(corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{}}),
 		"spec.volumes[1].projected.sources[1]: " + sources:                                                       projected(corev1.VolumeProjection{}),
 		"spec.volumes[1].configMap.name: Required value: must name a ConfigMap":                                  {ConfigMap: &corev1.ConfigMapVolumeSource{}},
 		"spec.volumes[1].secret.secretName: Required value: must name a Secret":                                  {Secret: &corev1.SecretVolumeSource{}},
@@ -67,9 +64,7 @@ func TestVolumeSourcesRefuses(t *testing.T) {
 		`the pod has no volume "v"; it has a, b`: {{Name: "a"}, csi, {Name: "b"}},
 	} {
 		_, err := VolumeSources(&corev1.PodSpec{Volumes: volumes}, field.NewPath("spec"), "ns", "v")
-		if err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		expect.Equal(t, "the error", fmt.Sprint(err), want)
 	}
 }
 
@@ -99,9 +94,7 @@ func TestVolumeSourcesKnowsEveryType(t *testing.T) {
 			}
 		}
 	}
-	if want := 3 + 2; shown != want {
-		t.Errorf("%d types are shown, want %d", shown, want)
-	}
+	expect.Equal(t, "types that are shown", shown, 3+2)
 }
 
 func unknown(names ...string) (vars []volume.EnvVar) {
@@ -113,24 +106,23 @@ func unknown(names ...string) (vars []volume.EnvVar) {
 
 func TestEnv(t *testing.T) {
 	for _, test := range []struct {
-		name, container string // YAML of the second of two containers
-		want            volume.Env
-		leftOut         []string
+		name, env string // of the second of two containers, in YAML
+		want      volume.Env
+		leftOut   []string
 	}{
 		{
 			name: "what a publish can't know, sorted",
-			container: `
-name: app
-envFrom: [{}]
-env:
-- {name: TOKEN, valueFrom: {fileKeyRef: {volumeName: config, path: app.env, key: TOKEN}}}
-- {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
-- {name: TIER, valueFrom: {fieldRef: {fieldPath: "metadata.labels['tier']"}}}
-- {name: NOTE, valueFrom: {fieldRef: {fieldPath: "metadata.annotations['note']"}}}
-- {name: FUTURE, valueFrom: {fieldRef: {fieldPath: metadata.name, apiVersion: v2}}}
-- {name: CPUS, valueFrom: {resourceFieldRef: {containerName: app, resource: limits.cpu}}}
-- {name: NEW, valueFrom: {}}
-- {name: KEPT, value: x}
+			env: `
+  envFrom: [{}]
+  env:
+  - {name: TOKEN, valueFrom: {fileKeyRef: {volumeName: config, path: app.env, key: TOKEN}}}
+  - {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+  - {name: TIER, valueFrom: {fieldRef: {fieldPath: "metadata.labels['tier']"}}}
+  - {name: NOTE, valueFrom: {fieldRef: {fieldPath: "metadata.annotations['note']"}}}
+  - {name: FUTURE, valueFrom: {fieldRef: {fieldPath: metadata.name, apiVersion: v2}}}
+  - {name: CPUS, valueFrom: {resourceFieldRef: {containerName: app, resource: limits.cpu}}}
+  - {name: NEW, valueFrom: {}}
+  - {name: KEPT, value: x}
 `,
 			want: volume.Env{Vars: append(unknown("TOKEN", "IP", "TIER", "NOTE", "FUTURE", "CPUS", "NEW"), volume.EnvVar{Name: "KEPT", Value: "x"})},
 			leftOut: []string{
@@ -146,15 +138,14 @@ env:
 		},
 		{
 			name: "the last of a name counts",
-			container: `
-name: app
-env:
-- {name: A, value: shown}
-- {name: A, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
-- {name: B, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
-- {name: B, value: shown}
-- {name: C, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
-- {name: C, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
+			env: `
+  env:
+  - {name: A, value: shown}
+  - {name: A, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
+  - {name: B, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
+  - {name: B, value: shown}
+  - {name: C, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
+  - {name: C, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
 `,
 			want: volume.Env{Vars: []volume.EnvVar{
 				{Name: "A", Value: "shown"}, {Name: "A", Unknown: true}, {Name: "B", Unknown: true}, {Name: "B", Value: "shown"}, {Name: "C", Unknown: true}, {Name: "C", Unknown: true},
@@ -162,18 +153,11 @@ env:
 			leftOut: []string{"A (resourceFieldRef limits.cpu)", "C (fieldRef status.hostIP)"},
 		},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			spec := parseSpec(t, "containers: [{name: first, env: [{name: FIRST, value: x}]}]")
-			spec.Containers = append(spec.Containers, parseSpec(t, "containers:\n- "+indent(test.container)).Containers...)
-			got, leftOut, err := Env(spec, "ns", "app")
-			must(t, err)
-			if !reflect.DeepEqual(got, test.want) {
-				t.Errorf("got  %s\nwant %s", describe(got), describe(test.want))
-			}
-			if !slices.Equal(leftOut, test.leftOut) {
-				t.Errorf("left out %q, want %q", leftOut, test.leftOut)
-			}
-		})
+		spec := parseSpec(t, "containers:\n- {name: first, env: [{name: FIRST, value: x}]}\n- name: app"+test.env)
+		got, leftOut, err := Env(spec, "ns", "app")
+		if err != nil || !reflect.DeepEqual(got, test.want) || !slices.Equal(leftOut, test.leftOut) {
+			t.Errorf("%s:\ngot  %+v, left out %q, %v\nwant %+v, %q", test.name, got, leftOut, err, test.want, test.leftOut)
+		}
 	}
 }
 
@@ -193,11 +177,9 @@ func TestEnvRefuses(t *testing.T) {
 		},
 	} {
 		got, leftOut, err := Env(parseSpec(t, test.spec), "ns", "app")
-		if err == nil || err.Error() != test.want {
-			t.Errorf("%s: got %v, want %s", test.name, err, test.want)
-		}
+		expect.Equal(t, test.name, fmt.Sprint(err), test.want)
 		if !reflect.DeepEqual(got, volume.Env{}) || leftOut != nil {
-			t.Errorf("%s: got %s, %v beside the error", test.name, describe(got), leftOut)
+			t.Errorf("%s: got %+v, %v beside the error", test.name, got, leftOut)
 		}
 	}
 }

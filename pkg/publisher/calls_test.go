@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -95,19 +94,6 @@ func TestASecondCallIsRefused(t *testing.T) {
 func TestCalls(t *testing.T) { each(t, inBubble, callsTests) }
 
 var callsTests = map[string]func(e *env){
-	"unpublish of the unknown succeeds": func(e *env) {
-		r := e.request("v1")
-		e.unpublish(r)
-		e.objects.put(configMap("app"), "a", "1")
-		e.publish(r)
-		e.end(r, r)
-	},
-	"unpublish needs no state: the mount is unmounted, whatever was requested": func(e *env) {
-		r := e.publishApp()
-		e.objects.failWith(configMap("app"), errors.New("no API server"))
-		e.restartUnread()
-		e.end(r)
-	},
 	"unpublish of another target keeps the volume": func(e *env) {
 		r := e.publishApp()
 		e.settle() // the mounts have been listed: nothing that was forgotten is taken over again
@@ -149,44 +135,6 @@ var callsTests = map[string]func(e *env){
 		e.end(r)
 		e.wantLines(1, "Unpublished volume")
 	},
-}
-
-func TestPublishReturnsAtTheChangeThatItWaitsFor(t *testing.T) {
-	app := configMap("app")
-	items := []string{"configMap", "app", "items", "[{key: a, path: a}]"}
-	for name, test := range map[string]struct {
-		attributes     []string
-		before, change func(o *fakeObjects)
-	}{
-		"object missing": {nil, func(*fakeObjects) {}, func(o *fakeObjects) { o.put(app, "a", "1") }},
-		"key missing":    {items, func(o *fakeObjects) { o.put(app, "b", "2") }, func(o *fakeObjects) { o.put(app, "a", "1") }},
-		"not synced": {nil, func(o *fakeObjects) {
-			o.put(app, "a", "1")
-			o.failWith(app, manager.ErrNotSynced)
-		}, func(o *fakeObjects) { o.failWith(app, nil) }},
-	} {
-		inBubbleOf(t, name, func(e *env) {
-			test.before(e.objects)
-			r := e.request("v1", test.attributes...)
-			begin := time.Now()
-			result := e.waiting(r)
-			if e.mounts.count("Create") > 0 {
-				e.Error("a file system was made before there was anything to write")
-			}
-			after(30 * time.Second)
-			e.wantWaiting(result)
-			test.change(e.objects)
-			e.wantDone(result)
-			e.wantTook(begin, 30*time.Second)
-			e.wantFiles(r, "a", "1")
-			e.end(r)
-		})
-	}
-}
-
-func TestPublishWaits(t *testing.T) { each(t, inBubble, publishWaitsTests) }
-
-var publishWaitsTests = map[string]func(e *env){
 	"publish lists all that is missing when the wait ends": func(e *env) {
 		e.objects.put(secret("tls"), "tls.crt", "x")
 		r := e.request("v1", "sources", `
@@ -215,6 +163,72 @@ var publishWaitsTests = map[string]func(e *env){
 		e.publish(e.request("v3")) // a volume that needs no wait still works
 		e.wantTook(begin, 0)
 	},
+	// A volume whose spec an earlier version accepted stays mounted, and its pod's containers can be restarted: the publish succeeds. Its
+	// author and the status are told why it is not updated.
+	"a mount of a refused spec stays": func(e *env) {
+		r := e.publishApp()
+		e.restartUnread()
+		refused := r
+		refused.Attributes = map[string]string{"configMap": "app", "noSuchThing": "1"}
+		e.publish(refused, refused)
+		e.wantEvents("VolumeUpdateFailed: noSuchThing")
+		e.update(configMap("app"), "a", "2")
+		e.wantFiles(r, "a", "1")
+		if s := e.status(); s.Condition != failure.VolumeUpdateFailed || !strings.Contains(s.Reason, "noSuchThing") || s.Pod != r.Pod {
+			e.Errorf("status %+v", s)
+		}
+		wantIs(e, "%v registrations are left", len(e.objects.registrations()), 0)
+		e.end(r)
+	},
+	"nothing is watched for a pinned volume, also after a restart": func(e *env) {
+		r := e.publishApp("configMap", "app", "updatePolicy", "Pinned")
+		made := e.objects.registrationsMade
+		e.update(configMap("app"), "a", "2")
+		e.resume()
+		e.wait(3 * testResync)
+		wantIs(e, "%v registrations were made", e.objects.registrationsMade, made)
+		wantIs(e, "%v registrations are left", len(e.objects.registrations()), 0)
+		e.wantBetween("the mount was opened %d times", e.mounts.count("Reopen"), 0, 1) // a restarted process prunes once
+		e.wantFiles(r, "a", "1")
+		e.wantProblem(r, "")
+		e.end(r)
+	},
+	"while a volume may have files of two versions, its status doesn't report the new one as shown": func(e *env) {
+		r := e.publishApp("configMap", "app", "writeStrategy", "InPlace")
+		first := e.objects.get(configMap("app")).Version
+		e.writes.set(nil, func() error { return errFault })
+		e.update(configMap("app"), "a", "2")
+		e.wantCondition(failure.VolumeUpdateFailed)
+		e.wantShown(configMap("app"), first)
+		// The record names the new version before the files are rewritten. If a restarted plugin cannot verify them, that must not count as
+		// success.
+		e.writes.set(nil, nil)
+		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
+		e.resume()
+		e.wantShown(configMap("app"), volume.Version{})
+		e.objects.failWith(configMap("app"), nil)
+		e.wait(2 * testResync)
+		e.wantCondition(ConditionCurrent)
+		e.wantShown(configMap("app"), e.objects.get(configMap("app")).Version)
+		e.end(r)
+	},
+}
+
+func TestPublishReturnsAtTheChangeThatItWaitsFor(t *testing.T) {
+	inBubble(t, func(e *env) {
+		e.objects.put(configMap("app"), "b", "2")
+		r := e.request("v1", "configMap", "app", "items", "[{key: a, path: a}]")
+		begin := time.Now()
+		result := e.waiting(r)
+		wantIs(e, "%v file systems were made before there was anything to write", e.mounts.count("Create"), 0)
+		after(30 * time.Second)
+		e.wantWaiting(result)
+		e.objects.put(configMap("app"), "a", "1")
+		e.wantDone(result)
+		e.wantTook(begin, 30*time.Second)
+		e.wantFiles(r, "a", "1")
+		e.end(r)
+	})
 }
 
 func TestPublishDoesNotWaitWhereThatIsOfNoUse(t *testing.T) {
@@ -297,11 +311,13 @@ func TestRepublishOfALiveVolumeSucceeds(t *testing.T) {
 		{"with another group", func(_ *env, r *binding.Request) { r.FSGroup = &group }},
 		{"with another service account", func(_ *env, r *binding.Request) { r.Pod.ServiceAccount = "other" }},
 		{"with nil attributes' kin", func(_ *env, _ *binding.Request) {}},
-		{"while its object is missing", func(e *env, _ *binding.Request) { e.objects.remove(configMap("app")) }},
-		{"while its object is out of reach", func(e *env, _ *binding.Request) { e.objects.failWith(configMap("app"), errors.New("timeout")) }},
 		{"while the plugin stops", func(e *env, _ *binding.Request) { e.p.StopWaiting() }},
 		{"while its mount can't be examined", func(e *env, _ *binding.Request) { e.mounts.failAt("Check", errFault) }},
 		{"while its target is outside", func(e *env, _ *binding.Request) { e.mounts.failAt("Check", mount.ErrOutside) }},
+		{"that a newer plugin refuses, and an older one accepted", func(e *env, r *binding.Request) {
+			r.Attributes = map[string]string{"configMap": "app", "noSuchThing": "1"}
+			e.lookup("v1").wanted.request.Attributes = r.Attributes
+		}},
 		{"that no longer tells the pod", func(_ *env, r *binding.Request) {
 			r.Pod, r.PodErr = volume.Pod{}, errors.New("podInfoOnMount is off")
 		}},
@@ -311,7 +327,7 @@ func TestRepublishOfALiveVolumeSucceeds(t *testing.T) {
 			pod := r.Pod
 			test.change(e, &r)
 			e.publish(r)
-			e.wantFiles(r, "a", "1")
+			e.updateApp(r, "a", "2")
 			if r.PodErr == nil {
 				pod = r.Pod
 			}
@@ -320,101 +336,6 @@ func TestRepublishOfALiveVolumeSucceeds(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestRepublish(t *testing.T) { each(t, inBubble, republishTests) }
-
-var republishTests = map[string]func(e *env){
-	"a newer plugin may refuse what an older one accepted, but not for a mounted volume": func(e *env) {
-		r := e.publishApp()
-		e.lookup("v1").wanted.request.Attributes = map[string]string{"configMap": "app", "noSuchThing": "1"}
-		r.Attributes["noSuchThing"] = "1"
-		e.publish(r)
-		e.updateApp(r, "a", "2")
-		e.unpublish(r)
-		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonInvalid, "")
-		e.wantNothing()
-	},
-	// A volume whose spec an earlier version accepted stays mounted, and its pod's containers can be restarted: the publish succeeds. Its
-	// author and the status are told why it is not updated.
-	"a mount of a refused spec stays": func(e *env) {
-		r := e.publishApp()
-		e.restartUnread()
-		refused := r
-		refused.Attributes = map[string]string{"configMap": "app", "noSuchThing": "1"}
-		e.publish(refused, refused)
-		e.wantEvents("VolumeUpdateFailed: noSuchThing")
-		e.update(configMap("app"), "a", "2")
-		e.wantFiles(r, "a", "1")
-		if s := e.status(); s.Condition != failure.VolumeUpdateFailed || !strings.Contains(s.Reason, "noSuchThing") || s.Pod != r.Pod {
-			e.Errorf("status %+v", s)
-		}
-		wantIs(e, "%v registrations are left", len(e.objects.registrations()), 0)
-		e.end(r)
-	},
-	"a pinned volume is written once: no change, resync, restart or takeover rewrites it, and nothing is watched for it": func(e *env) {
-		r := e.publishApp("configMap", "app", "updatePolicy", "Pinned")
-		untouched := func(when string) {
-			e.Helper()
-			after(3 * testResync)
-			synctest.Wait()
-			e.wantFiles(r, "a", "1")
-			e.wantProblem(r, "")
-			wantIs(e, when+": %v registrations", len(e.objects.registrations()), 0)
-			if n := e.mounts.count("Reopen"); n > 1 { // a restarted process prunes once
-				e.Errorf("%s: the mount was opened %d times", when, n)
-			}
-		}
-		untouched("after the publish")
-		e.objects.put(configMap("app"), "a", "2")
-		untouched("after a change")
-		e.objects.remove(configMap("app"))
-		e.publish(r)
-		untouched("after a republish")
-		before := e.objects.registrationsMade
-		e.restart()
-		e.wantBetween("%d registrations in the restart", e.objects.registrationsMade-before, 0, 0)
-		untouched("after a restart")
-		e.objects.put(configMap("app"), "a", "3")
-		untouched("after a change behind a restart")
-		e.end(r)
-	},
-	// With onDelete: Remove, the files of a deleted object are removed, those of others stay, and they come back with the object. A first
-	// publish still waits for it.
-	"onDelete: Remove": func(e *env) {
-		r := e.request("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]", "onDelete", "Remove")
-		e.objects.put(configMap("app"), "a", "1")
-		waiting := e.waiting(r)
-		e.objects.put(secret("db"), "password", "x")
-		e.wantDone(waiting)
-		e.remove(secret("db"))
-		e.wantFiles(r, "a", "1")
-		e.wantProblem(r, "")
-		e.resume()
-		e.wantFiles(r, "a", "1")
-		e.update(secret("db"), "password", "y")
-		e.wantFiles(r, "a", "1", "password", "y")
-		e.end(r)
-	},
-	"while a volume may have files of two versions, its status doesn't report the new one as shown": func(e *env) {
-		r := e.publishApp("configMap", "app", "writeStrategy", "InPlace")
-		first := e.objects.get(configMap("app")).Version
-		e.writes.set(nil, func() error { return errFault })
-		e.update(configMap("app"), "a", "2")
-		e.wantCondition(failure.VolumeUpdateFailed)
-		e.wantShown(configMap("app"), first)
-		// The record names the new version before the files are rewritten. If a restarted plugin cannot verify them, that must not count as
-		// success.
-		e.writes.set(nil, nil)
-		e.objects.failWith(configMap("app"), manager.ErrNotSynced)
-		e.resume()
-		e.wantShown(configMap("app"), volume.Version{})
-		e.objects.failWith(configMap("app"), nil)
-		e.wait(2 * testResync)
-		e.wantCondition(ConditionCurrent)
-		e.wantShown(configMap("app"), e.objects.get(configMap("app")).Version)
-		e.end(r)
-	},
 }
 
 func TestRepublishWithAnotherSpecIsRefused(t *testing.T) {

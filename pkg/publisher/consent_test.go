@@ -123,59 +123,6 @@ const (
 	configRefused = `sources[2].env.envFrom[0].configMapRef.namespace: Forbidden: service account "default" of the pod may not get ConfigMap "platform/ca"; the owner of namespace "platform" can allow it with a Role and a RoleBinding there`
 )
 
-func TestReviews(t *testing.T) { each(t, acrossInBubble, reviewsTests) }
-
-var reviewsTests = map[string]func(e *env, access *fakeAccess, r binding.Request){
-	"an error of the review is not a refusal: the publish waits and can be retried": func(e *env, access *fakeAccess, r binding.Request) {
-		access.failWith(errReview)
-		waiting := e.waiting(r)
-		after(30 * time.Second)
-		e.wantWaiting(waiting)
-		e.wantBetween("%d questions in 30 s", len(access.takeAsked()), 0, 2*12)
-		access.failWith(nil)
-		e.wantDone(waiting)
-		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-		e.unpublish(r)
-
-		access.failWith(errReview)
-		after(consentAge)
-		begin := time.Now()
-		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable,
-			"access could not be reviewed: the API server is away")
-		e.wantTook(begin, testWait)
-		waiting = e.waiting(r)
-		e.unpublish(r)
-		e.wantReason(<-waiting, failure.ReasonBusy, "")
-		waiting = e.waiting(r)
-		e.p.StopWaiting()
-		e.wantReason(<-waiting, failure.ReasonUnavailable, "")
-		e.wantNothing()
-	},
-	"after a restart nothing is written before the rights were reviewed, and files whose right was revoked meanwhile are removed": func(e *env, access *fakeAccess, r binding.Request) {
-		e.publish(r)
-		access.failWith(errReview)
-		e.restart()
-		e.update(sharedSecret, "password", "p2")
-		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-		access.failWith(nil)
-		access.grant(sharedConfig)
-		e.wait(5*time.Second + 2*refusalTime)
-		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
-		e.restart()
-		e.update(configMap("app"), "a", "2") // an object that does not exist needs no confirmation
-		e.wantFiles(r, "a", "2", "app.env", "CA=c1\nOWN=1\n")
-		e.wantProblem(r, secretRefused)
-
-		e.opts.CrossNamespace = false // disabled for the whole node
-		e.restart()
-		e.confirm()
-		e.wantFiles(r, "a", "2", "app.env", "OWN=1\n")
-		e.wantProblem(r, "sources[1].secret.namespace: Forbidden: this node shows no objects of other namespaces (its plugin runs without --cross-namespace)")
-		e.publish(r)
-		e.end(r)
-	},
-}
-
 func TestOtherNamespacesAreSwitchedOff(t *testing.T) {
 	inBubble(t, func(e *env) {
 		err := e.p.Publish(e.ctx, e.request("v1", "secret", "db", "namespace", "platform"))
@@ -262,17 +209,6 @@ var revokedTests = map[string]func(e *env, access *fakeAccess, r binding.Request
 		e.p.StopWaiting()
 		e.wantDone(waiting)
 	},
-	"a lost mount beside a refusal is examined at once, as any other": func(e *env, access *fakeAccess, r binding.Request) {
-		e.publish(r)
-		access.grant(sharedConfig)
-		e.takeUntil(func() bool { return e.status().Condition == failure.RefForbidden })
-		e.rest()
-		e.mounts.vanish(r.Target)
-		e.update(configMap("app"), "a", "2")
-		if e.lookup(r.VolumeID) != nil {
-			e.Error("the volume is still known")
-		}
-	},
 	// A new object comes into an expanded text although another object of the text was not known at first. While it is not, the record
 	// does not name the new object, as the text lacks it.
 	"a new object beside an unknown one": func(e *env, access *fakeAccess, r binding.Request) {
@@ -293,21 +229,6 @@ var revokedTests = map[string]func(e *env, access *fakeAccess, r binding.Request
 		e.wait(2 * time.Second)
 		e.wantFiles(r, "text", "1p1")
 	},
-	// Files that the pod may no longer read are removed at once, and the change beside them continues to wait. A required object that the
-	// pod may read again is shown at once, and an optional one at the pod's moment.
-	"a withdrawal is not spread": func(e *env, access *fakeAccess, r binding.Request) {
-		r.Attributes["sources"], r.Attributes["spread"] = acrossSources, "1h"
-		e.publish(r)
-		e.update(configMap("app"), "a", "2")
-		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-		e.grant(access)
-		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
-		e.wantProblem(r, secretRefused)
-		e.grant(access, sharedSecret, sharedConfig)
-		e.wantFiles(r, "a", "1", "app.env", "CA=c1\nOWN=1\n")
-		e.wait(2 * time.Hour)
-		e.wantFiles(r, "a", "2", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-	},
 	"an env file that was removed with a refused object comes back without it, although its other object is held": func(e *env, access *fakeAccess, r binding.Request) {
 		r.Attributes["sources"] = `
 - configMap: {name: app}
@@ -323,18 +244,7 @@ var revokedTests = map[string]func(e *env, access *fakeAccess, r binding.Request
 		e.update(configMap("other"), "o", "1")
 		e.wantFiles(r, "a", "2", "o", "1", "app.env", "a=2\n")
 	},
-	"a withdrawal does not wait for a share, nor does an object that is allowed again": func(e *env, access *fakeAccess, r binding.Request) {
-		e.publish(r)
-		e.updateShare(configMap("app"), "0%", "a", "2")
-		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-		e.grant(access)
-		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
-		e.wantCondition(failure.RefForbidden)
-		e.grant(access, sharedSecret, sharedConfig)
-		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-		e.wantCondition(ConditionHeld)
-	},
-	"nor does what shares a file with it": func(e *env, access *fakeAccess, r binding.Request) {
+	"a withdrawal does not wait for a share, nor does what shares a file with it": func(e *env, access *fakeAccess, r binding.Request) {
 		r.Attributes["sources"] = `
 - configMap: {name: app}
 - env: {path: app.env, envFrom: [{configMapRef: {name: ca, namespace: platform}}, {configMapRef: {name: app}}]}
@@ -345,34 +255,6 @@ var revokedTests = map[string]func(e *env, access *fakeAccess, r binding.Request
 		e.grant(access)
 		e.wantFiles(r, "a", "2", "app.env", "a=2\n")
 		e.wantCondition(failure.RefForbidden)
-	},
-	"an optional object that is allowed again is shown at once, also outside of its share": func(e *env, access *fakeAccess, r binding.Request) {
-		e.publish(r)
-		e.grant(access, sharedConfig)
-		e.objects.putShare(sharedSecret, "0%", "password", "p2")
-		e.grant(access, sharedConfig, sharedSecret)
-		e.wantFiles(r, "a", "1", "password", "p2", "app.env", "CA=c1\nOWN=1\n")
-	},
-	// What shows both goes as a whole, and comes back with the whole set.
-	"a refused object of a set goes although the others wait": func(e *env, access *fakeAccess, r binding.Request) {
-		app, more := configMap("app"), configMap("more")
-		put := func(revision volume.Revision, value string, refs ...volume.Ref) {
-			for _, ref := range refs {
-				e.objects.putRevision(ref, revision, "K_"+ref.Name, value)
-			}
-		}
-		put("r1", "1", app, more, sharedSecret)
-		r.Attributes["sameRevision"], r.Attributes["sources"] = "true", `[{configMap: {name: app}}, {configMap: {name: more}}, {secret: {name: db, namespace: platform}},
-			{env: {path: app.env, envFrom: [{configMapRef: {name: app}}, {secretRef: {name: db, namespace: platform}}]}}]`
-		e.publish(r)
-		put("r2", "2", app)
-		e.settle()
-		e.wantCondition(ConditionSplit)
-		e.grant(access)
-		e.wantSome(r, "K_db", "", "app.env", "", "K_app", "1")
-		put("r2", "2", sharedSecret, more)
-		e.grant(access, sharedSecret)
-		e.wantSome(r, "K_app", "2", "K_db", "2", "app.env", "K_app=2\nK_db=2\n")
 	},
 	"files that a refusal removes have no receipts, and the other files keep theirs": func(e *env, access *fakeAccess, r binding.Request) {
 		opens := fakenode.NewOpens()
@@ -393,6 +275,105 @@ var revokedTests = map[string]func(e *env, access *fakeAccess, r binding.Request
 		e.read(r, opens, "app.env")
 		e.wantOpened(sharedConfig, opened.Yes)
 		e.wantNoErrors()
+	},
+	"an error of the review is not a refusal: the publish waits and can be retried": func(e *env, access *fakeAccess, r binding.Request) {
+		access.failWith(errReview)
+		waiting := e.waiting(r)
+		after(30 * time.Second)
+		e.wantWaiting(waiting)
+		e.wantBetween("%d questions in 30 s", len(access.takeAsked()), 0, 2*12)
+		access.failWith(nil)
+		e.wantDone(waiting)
+		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
+		e.unpublish(r)
+
+		access.failWith(errReview)
+		after(consentAge)
+		begin := time.Now()
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable,
+			"access could not be reviewed: the API server is away")
+		e.wantTook(begin, testWait)
+		e.wantNothing()
+	},
+	"after a restart nothing is written before the rights were reviewed, and without --cross-namespace files of other namespaces are removed": func(e *env, access *fakeAccess, r binding.Request) {
+		e.publish(r)
+		access.failWith(errReview)
+		e.restart()
+		e.update(sharedSecret, "password", "p2")
+		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
+		e.opts.CrossNamespace = false
+		e.restart()
+		e.confirm()
+		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
+		e.wantProblem(r, "sources[1].secret.namespace: Forbidden: this node shows no objects of other namespaces (its plugin runs without --cross-namespace)")
+		e.publish(r)
+		e.end(r)
+	},
+	"a superseded generation may still have a file of the object": func(e *env, access *fakeAccess, r binding.Request) {
+		e.publish(r)
+		access.grant(sharedConfig)
+		e.takeUntil(func() bool { return e.generations(r) == 2 })
+		e.failReopen(errFault) // so that nothing can be pruned
+		after(10 * pruneTime)
+		e.wantWithdrawn()
+		e.wantGenerations(r, 2)
+		e.failReopen(nil)
+		e.wait(reviewTime)
+		e.wantWithdrawn(sharedSecret)
+	},
+	"an object that no file shows is withdrawn as soon as it is refused": func(e *env, access *fakeAccess, r binding.Request) {
+		e.objects.remove(sharedSecret) // it is optional
+		e.publish(r)
+		e.rest()
+		access.grant(sharedConfig)
+		e.takeUntil(func() bool { return e.status().Condition == failure.RefForbidden })
+		e.wantWithdrawn(sharedSecret)
+	},
+	"if it is not known what the files show, a refusal is confirmed too": func(e *env, access *fakeAccess, r binding.Request) {
+		e.publish(r)
+		e.restartUnread()
+		access.grant()
+		e.publish(r)
+		e.mounts.failAt("Reopen", errFault)
+		e.settle()
+		e.mounts.failAt("Reopen", nil)
+		e.settle()
+		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
+		e.end(r)
+	},
+	"an object of another namespace without keys has no file: files of the pod's own namespace stay when it is refused": func(e *env, access *fakeAccess, r binding.Request) {
+		e.objects.put(sharedSecret)
+		r.Attributes["sources"] = "[{configMap: {name: app}}, {secret: {name: db, namespace: platform}}]"
+		e.publish(r)
+		e.objects.remove(configMap("app"))
+		access.grant()
+		e.restart()
+		e.wait(reviewTime)
+		e.wantFiles(r, "a", "1")
+		if shown := e.status().Shown; shown[configMap("app")].UID == "" || shown[sharedSecret].UID != "" {
+			e.Errorf("the status says %v", shown)
+		}
+		e.end(r)
+	},
+	// A withdrawal is not told while the files can't be changed, nor after a write that has created them again, but when a later try succeeds.
+	"a failed withdrawal is not told: a write that failed has put the file there again": func(e *env, access *fakeAccess, r binding.Request) {
+		r.Attributes["writeStrategy"] = "InPlace"
+		e.publish(r)
+		access.grant(sharedConfig)
+		e.wait(reviewTime + 2*pruneTime)
+		e.wantWithdrawn(sharedSecret)
+		e.writes.set(nil, func() error { return errFault })
+		e.grant(access, sharedConfig, sharedSecret)
+		e.wantWithdrawn()
+		e.failReopen(errFault)
+		access.grant(sharedConfig)
+		e.wait(2 * reviewTime)
+		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
+		e.wantWithdrawn()
+		e.failReopen(nil)
+		e.wait(reviewTime)
+		e.wantWithdrawn(sharedSecret)
+		e.wantFiles(r, "a", "1", "password", "", "app.env", "CA=c1\nOWN=1\n")
 	},
 }
 
@@ -425,12 +406,9 @@ func TestRevokedWhileUpdatesFail(t *testing.T) {
 		files   []string
 	}{
 		"own object deleted":                {func(e *env) { e.objects.remove(app) }, noRestart, own},
-		"own object unknown":                {func(e *env) { e.objects.failWith(app, manager.ErrNotSynced) }, noRestart, both},
 		"own object forbidden":              {func(e *env) { e.objects.failWith(app, errForbiddenObject) }, noRestart, both},
 		"own object too large":              {func(e *env) { e.objects.put(app, "a", pages(300)) }, noRestart, own},
-		"own object deleted, a restart":     {func(e *env) { e.objects.remove(app) }, restart, own},
 		"own object unknown, a restart":     {func(e *env) { e.objects.failWith(app, manager.ErrNotSynced) }, restart, both},
-		"own object forbidden, a restart":   {func(e *env) { e.objects.failWith(app, errForbiddenObject) }, restart, both},
 		"own object deleted, and a publish": {func(e *env) { e.objects.remove(app) }, takeOver, own},
 		"the size limit was lowered": {func(e *env) {
 			e.objects.put(app, "a", pages(3))
@@ -515,89 +493,6 @@ func TestWithdrawnIsTold(t *testing.T) {
 			e.end(r)
 		})
 	}
-}
-
-func TestWithdrawn(t *testing.T) { each(t, acrossInBubble, withdrawnTests) }
-
-var withdrawnTests = map[string]func(e *env, access *fakeAccess, r binding.Request){
-	"a superseded generation may still have a file of the object": func(e *env, access *fakeAccess, r binding.Request) {
-		e.publish(r)
-		access.grant(sharedConfig)
-		e.takeUntil(func() bool { return e.generations(r) == 2 })
-		e.failReopen(errFault) // so that nothing can be pruned
-		after(10 * pruneTime)
-		e.wantWithdrawn()
-		e.wantGenerations(r, 2)
-		e.failReopen(nil)
-		e.wait(reviewTime)
-		e.wantWithdrawn(sharedSecret)
-	},
-	"an object that no file shows is withdrawn as soon as it is refused": func(e *env, access *fakeAccess, r binding.Request) {
-		e.objects.remove(sharedSecret) // it is optional
-		e.publish(r)
-		e.rest()
-		access.grant(sharedConfig)
-		e.takeUntil(func() bool { return e.status().Condition == failure.RefForbidden })
-		e.wantWithdrawn(sharedSecret)
-	},
-	"if it is not known what the files show, a refusal is confirmed too": func(e *env, access *fakeAccess, r binding.Request) {
-		e.publish(r)
-		e.restartUnread()
-		access.grant()
-		e.publish(r)
-		e.mounts.failAt("Reopen", errFault)
-		e.settle()
-		e.mounts.failAt("Reopen", nil)
-		e.settle()
-		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-		e.end(r)
-	},
-	"an object of another namespace without keys has no file: files of the pod's own namespace stay when it is refused": func(e *env, access *fakeAccess, r binding.Request) {
-		e.objects.put(sharedSecret)
-		r.Attributes["sources"] = "[{configMap: {name: app}}, {secret: {name: db, namespace: platform}}]"
-		e.publish(r)
-		e.objects.remove(configMap("app"))
-		access.grant()
-		e.restart()
-		e.wait(reviewTime)
-		e.wantFiles(r, "a", "1")
-		if shown := e.status().Shown; shown[configMap("app")].UID == "" || shown[sharedSecret].UID != "" {
-			e.Errorf("the status says %v", shown)
-		}
-		e.end(r)
-	},
-	// A withdrawal is not told while the files can't be changed, nor after a write that has created them again, but when a later try succeeds.
-	"a failed withdrawal is not told: the volume can't be opened": func(e *env, access *fakeAccess, r binding.Request) {
-		e.publish(r)
-		access.grant()
-		e.mounts.failAt("Reopen", errFault)
-		e.wait(2 * reviewTime)
-		e.wantWithdrawn()
-		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-		e.mounts.failAt("Reopen", nil)
-		e.wait(reviewTime)
-		e.wantWithdrawn(sharedSecret, sharedConfig)
-		e.wantFiles(r, "a", "1", "app.env", "OWN=1\n")
-	},
-	"a failed withdrawal is not told: a write that failed has put the file there again": func(e *env, access *fakeAccess, r binding.Request) {
-		r.Attributes["writeStrategy"] = "InPlace"
-		e.publish(r)
-		access.grant(sharedConfig)
-		e.wait(reviewTime + 2*pruneTime)
-		e.wantWithdrawn(sharedSecret)
-		e.writes.set(nil, func() error { return errFault })
-		e.grant(access, sharedConfig, sharedSecret)
-		e.wantWithdrawn()
-		e.failReopen(errFault)
-		access.grant(sharedConfig)
-		e.wait(2 * reviewTime)
-		e.wantFiles(r, "a", "1", "password", "p1", "app.env", "CA=c1\nOWN=1\n")
-		e.wantWithdrawn()
-		e.failReopen(nil)
-		e.wait(reviewTime)
-		e.wantWithdrawn(sharedSecret)
-		e.wantFiles(r, "a", "1", "password", "", "app.env", "CA=c1\nOWN=1\n")
-	},
 }
 
 // With a lower limit, a volume above it may still change and become smaller.

@@ -33,7 +33,6 @@ type fakeObjects struct {
 	kept              map[string]bool
 	registrationsMade int
 	reads, refreshes  map[volume.Ref][]time.Time
-	again             map[volume.Ref]*volume.Object // what ReadAgain finds
 	version           int
 	// rollouts, canaries and revisions have the annotations that each object gets.
 	rollouts, canaries map[volume.Ref]string
@@ -48,7 +47,7 @@ func newFakeObjects() *fakeObjects {
 	type texts = map[volume.Ref]string
 	return &fakeObjects{
 		subscriber: func(volume.ServiceAccount, volume.Ref) {}, onRegister: func() {}, onUnregister: func() {}, version: 100,
-		objects: map[volume.Ref]*volume.Object{}, again: map[volume.Ref]*volume.Object{}, failures: errs{}, denials: errs{},
+		objects: map[volume.Ref]*volume.Object{}, failures: errs{}, denials: errs{},
 		registered: map[string][]volume.Ref{}, kept: map[string]bool{}, reads: times{}, refreshes: times{},
 		rollouts: texts{}, canaries: texts{}, revisions: map[volume.Ref]volume.Revision{},
 	}
@@ -127,16 +126,7 @@ func (o *fakeObjects) Refresh(_ volume.Pod, refs []volume.Ref) {
 	})
 }
 
-func (o *fakeObjects) ReadAgain(_ volume.Pod, refs []volume.Ref) {
-	for _, ref := range refs {
-		if again := get(&o.guard, func() *volume.Object { return o.again[ref] }); again != nil {
-			o.set(ref, func() {
-				o.objects[ref] = again
-				delete(o.again, ref)
-			})
-		}
-	}
-}
+func (o *fakeObjects) ReadAgain(volume.Pod, []volume.Ref) {}
 
 // take returns what a map has for an object, and forgets it: when the object was read, or refreshed.
 func (o *fakeObjects) take(from map[volume.Ref][]time.Time, ref volume.Ref) (at []time.Time) {

@@ -20,6 +20,7 @@ import (
 	"github.com/refvol/refvol/internal/fakenode"
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/failure"
@@ -169,9 +170,7 @@ func (e *env) wantNoLeak() {
 // start creates the Publisher, as a process does at its start.
 func (e *env) start() {
 	e.Helper()
-	p, err := New(e.opts)
-	e.must(err)
-	e.p = p
+	e.p = must.Get(New(e.opts))(e)
 }
 
 // run starts the Publisher's goroutines.
@@ -348,11 +347,11 @@ func (e *env) unpublishing(r binding.Request) <-chan error {
 	return result
 }
 
-// publishMany publishes as many new requests, each of a pod of its own.
-func (e *env) publishMany(prefix string, n int, attributes ...string) (all []binding.Request) {
+// publishMany publishes n new requests, each of a pod of its own.
+func (e *env) publishMany(n int) (all []binding.Request) {
 	e.Helper()
 	for i := range n {
-		all = append(all, e.publishNew(fmt.Sprint(prefix, i), attributes...))
+		all = append(all, e.publishNew(fmt.Sprint("v", i)))
 	}
 	return all
 }
@@ -376,9 +375,7 @@ func (e *env) wantDone(results ...<-chan error) {
 // must fails the test at once with an error.
 func (e *env) must(err error) {
 	e.Helper()
-	if err != nil {
-		e.Fatal(err)
-	}
+	must.Do(e, err)
 }
 
 // wantIs compares a value. format says what it is.
@@ -537,11 +534,9 @@ func (e *env) recorded(r binding.Request) record.Versions {
 
 func (e *env) recordOf(r binding.Request) record.Record {
 	e.Helper()
-	root, err := os.OpenRoot(e.mounts.Directory(r.Target))
-	e.must(err)
+	root := must.Get(os.OpenRoot(e.mounts.Directory(r.Target)))(e)
 	defer root.Close()
-	text, err := writer.Record(root, e.opts.AttributePrefix)
-	e.must(err)
+	text := must.Get(writer.Record(root, e.opts.AttributePrefix))(e)
 	return record.Decode(text, e.lookup(r.VolumeID).vol.binding.Spec().Refs)
 }
 

@@ -239,7 +239,9 @@ func TestAPodsShare(t *testing.T) {
 
 // Each volume of a pod keeps a list of what it shows, so the number of volumes and of items is limited.
 func TestAPodsVolumesAreBounded(t *testing.T) {
-	inIdentities(t, func(e *env) {
+	bounded := func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		e.pods.show("native", volume.Source{Projection: &volume.Projection{Ref: configMap("app")}, Field: "spec.volumes[0].configMap"})
 		volumes := e.inOnePod("v", volume.MaxPodVolumes+1, "volume", "native")
 		e.publish(volumes[:volume.MaxPodVolumes]...)
 		last := volumes[volume.MaxPodVolumes]
@@ -254,7 +256,9 @@ func TestAPodsVolumesAreBounded(t *testing.T) {
 		e.pods.show("native", volume.Source{Projection: &volume.Projection{Ref: configMap("app"), Items: items}, Field: "spec.volumes[1].configMap"})
 		e.wantReason(e.p.Publish(e.ctx, e.inOnePod("other", 1, "volume", "native")[0]), failure.ReasonTooLarge,
 			"the volume has 257 items, more than 256: one for each page of 4096 bytes of --max-volume-size")
-	})
+	}
+	inBubble(t, bounded)
+	asNode(t, bounded)
 }
 
 // When the node is full, the volumes are measured at once. Files that readers have closed no longer count, so the kubelet's next try

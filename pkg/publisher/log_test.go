@@ -93,10 +93,11 @@ var logTests = map[string]func(e *env){
 		}
 		e.wantNoLeak()
 	},
-	"volumes of a pod that fail alike at one time are one line, and so is the end of that: another pod has its own": func(e *env) {
+	"volumes of a pod that fail alike at one time are one line, and so is the end of that: another pod has its own, without a number": func(e *env) {
 		const volumes = 128
 		e.objects.put(configMap("app"), "a", "1")
 		e.publish(e.inOnePod("many", volumes, "sources", ofKeyA)...)
+		e.wantLines(volumes, "Published volume", `pod="shop/pod-many"`) // it is named in the first reconcile, too
 		e.publish(e.request("alone", "sources", ofKeyA))
 		for round := range 3 {
 			e.update(configMap("app"), "b", "1")
@@ -105,30 +106,17 @@ var logTests = map[string]func(e *env){
 				e.wantLines(round+1, text, `pod="shop/pod-many"`, `volumeID="many-`, `volume="settings-`, "volumes=128\n")
 				e.wantLines(2*(round+1), text)
 			}
+			for severity, text := range map[string]string{
+				"E": `"` + logFails + `" err="sources[0].configMap: ConfigMap \"shop/app\": configmap references non-existent config key: a (it has b)"`,
+				"I": `"` + logAgain + `"`,
+			} {
+				lines := e.logs.With(text + ` volumeID="alone" pod="shop/pod-alone" volume="settings"` + "\n")
+				if len(lines) != round+1 || lines[round][:1] != severity {
+					e.Errorf("%d lines with %s, want %d of severity %s: %q", len(lines), text, round+1, severity, lines)
+				}
+			}
 		}
 		e.wantLines(0, "A mounted volume is not updated")
-	},
-	"the lines about one volume have no number": func(e *env) {
-		const names = ` volumeID="v1" pod="shop/pod-v1" volume="settings"` + "\n"
-		e.objects.put(configMap("app"), "a", "1")
-		e.publish(e.request("v1", "sources", ofKeyA))
-		if lines := e.logs.With("Published volume"); len(lines) != 1 || !strings.Contains(lines[0], ` pod="shop/pod-v1"`) { // also in the first reconcile
-			e.Errorf("the log has %q", lines)
-		}
-		e.update(configMap("app"), "b", "1")
-		e.update(configMap("app"), "a", "1")
-		var got []string
-		for _, line := range append(e.logs.With(logFails), e.logs.With(logAgain)...) {
-			_, text, _ := strings.Cut(line, "] ")
-			got = append(got, line[:1]+" "+text)
-		}
-		want := []string{
-			`E "` + logFails + `" err="sources[0].configMap: ConfigMap \"shop/app\": configmap references non-existent config key: a (it has b)"` + names,
-			`I "` + logAgain + `"` + names,
-		}
-		if !slices.Equal(got, want) {
-			e.Errorf("got\n%q\nwant\n%q", got, want)
-		}
 	},
 	"a worker whose volumes take long does not keep its news for more than about a second": func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
@@ -141,6 +129,48 @@ var logTests = map[string]func(e *env){
 			e.Errorf("the log has %q", lines)
 		}
 		e.writes.set(nil, nil)
+	},
+	"the author gets an event at once for what the publish waits for, again after each change, and none after the publish": func(e *env) {
+		r := e.request("v1", "sources", "[{configMap: {name: app, items: [{key: a, path: a}]}}, {secret: {name: db}}]")
+		waiting := e.waiting(r)
+		e.wantEvents(r.Pod.String() + `: RefNotFound: sources[0].configMap: ConfigMap "shop/app" not found; sources[1].secret: Secret "shop/db" not found`)
+		e.p.table.objectChanged(volume.ServiceAccount{}, configMap("app")) // nothing new
+		e.wantEvents()
+		e.objects.put(configMap("app"), "b", "1")
+		e.wantEvents(`RefKeyNotFound: sources[0].configMap: ConfigMap "shop/app": configmap references non-existent config key: a`)
+		e.objects.put(configMap("app"), "a", "1")
+		e.wantEvents(`RefNotFound: sources[1].secret: Secret "shop/db" not found`)
+		e.objects.put(secret("db"), "password", canary)
+		e.wantDone(waiting)
+		e.settle()
+		e.wantProblem(r, "")
+		e.wantEvents()
+	},
+	"while a volume is mounted there is one event per change of its condition, however many reconciles or resyncs find it": func(e *env) {
+		e.objects.put(secret("db"), "password", canary)
+		r := e.publishNew("v1", "secret", "db", "items", "[{key: password, path: p}]")
+		e.objects.remove(secret("db"))
+		e.wantEvents(`RefDeleted: secret: Secret "shop/db" not found`)
+		after(3 * testResync)
+		e.wantEvents()
+		e.objects.put(secret("db"), "other", canary)
+		e.wantEvents("RefKeyNotFound: secret: Secret \"shop/db\": references non-existent secret key: password")
+		e.update(secret("db"), "password", canary+"2")
+		e.wantFiles(r, "p", canary+"2")
+		e.wantEvents()
+
+		e.writes.set(func() error { return errFault }, nil)
+		e.objects.put(secret("db"), "password", canary+"3")
+		e.wantEvents("VolumeUpdateFailed: write the files of volume v1: ")
+		after(testResync)
+		e.wantEvents()
+		e.writes.set(nil, nil)
+		after(testResync)
+		e.wantEvents()
+		e.wantProblem(r, "")
+
+		e.objects.failWith(secret("db"), errForbiddenObject)
+		e.wantEvents("RefForbidden: configmaps \"app\" is forbidden: no")
 	},
 }
 
@@ -164,27 +194,17 @@ func TestLinesOfAPodAreLimited(t *testing.T) {
 		e.objects.put(configMap("quiet"), "a", "1")
 		e.publish(e.request("loud", "sources", ofKeyA))
 		e.publish(e.request("quiet", "sources", strings.ReplaceAll(ofKeyA, "app", "quiet")))
-		begin, before := time.Now(), 0
-		for minute := range 3 {
-			for time.Since(begin) < time.Duration(minute+1)*time.Minute {
-				e.objects.put(configMap("app"), "b", "1")
-				after(200 * time.Millisecond)
-				e.objects.put(configMap("app"), "a", "1")
-				after(200 * time.Millisecond)
-			}
-			synctest.Wait()
-			lines := len(e.logs.With(logFails)) + len(e.logs.With(logAgain))
-			if lines-before != 60 {
-				t.Errorf("minute %d has %d lines, want 60", minute, lines-before)
-			}
-			if n := len(e.logs.With(logOthers, `pod="shop/pod-loud" podUID="uid-loud"`)); n != minute+1 {
-				t.Errorf("%d lines say that others are missing, want %d", n, minute+1)
-			}
-			before = lines
+		for begin := time.Now(); time.Since(begin) < time.Minute; {
+			e.objects.put(configMap("app"), "b", "1")
+			after(200 * time.Millisecond)
+			e.objects.put(configMap("app"), "a", "1")
+			after(200 * time.Millisecond)
 		}
-		if leftOut < 600 {
-			t.Errorf("%d lines were left out", leftOut)
+		synctest.Wait()
+		if lines := len(e.logs.With(logFails)) + len(e.logs.With(logAgain)); lines != 60 || leftOut < 200 {
+			t.Errorf("%d lines, want 60, and %d were left out", lines, leftOut)
 		}
+		e.wantLines(1, logOthers, `pod="shop/pod-loud" podUID="uid-loud"`)
 		e.update(configMap("quiet"), "b", "1")
 		e.wantLines(1, logFails, "pod-quiet")
 	})
@@ -264,53 +284,6 @@ func (e *env) wantEvents(texts ...string) {
 		}
 	}
 	e.events.told = nil
-}
-
-func TestEvents(t *testing.T) { each(t, inBubble, eventsTests) }
-
-var eventsTests = map[string]func(e *env){
-	"the author gets an event at once for what the publish waits for, again after each change, and none after the publish": func(e *env) {
-		r := e.request("v1", "sources", "[{configMap: {name: app, items: [{key: a, path: a}]}}, {secret: {name: db}}]")
-		waiting := e.waiting(r)
-		e.wantEvents(r.Pod.String() + `: RefNotFound: sources[0].configMap: ConfigMap "shop/app" not found; sources[1].secret: Secret "shop/db" not found`)
-		e.p.table.objectChanged(volume.ServiceAccount{}, configMap("app")) // nothing new
-		e.wantEvents()
-		e.objects.put(configMap("app"), "b", "1")
-		e.wantEvents(`RefKeyNotFound: sources[0].configMap: ConfigMap "shop/app": configmap references non-existent config key: a`)
-		e.objects.put(configMap("app"), "a", "1")
-		e.wantEvents(`RefNotFound: sources[1].secret: Secret "shop/db" not found`)
-		e.objects.put(secret("db"), "password", canary)
-		e.wantDone(waiting)
-		e.settle()
-		e.wantProblem(r, "")
-		e.wantEvents()
-	},
-	"while a volume is mounted there is one event per change of its condition, however many reconciles or resyncs find it": func(e *env) {
-		e.objects.put(secret("db"), "password", canary)
-		r := e.publishNew("v1", "secret", "db", "items", "[{key: password, path: p}]")
-		e.objects.remove(secret("db"))
-		e.wantEvents(`RefDeleted: secret: Secret "shop/db" not found`)
-		after(3 * testResync)
-		e.wantEvents()
-		e.objects.put(secret("db"), "other", canary)
-		e.wantEvents("RefKeyNotFound: secret: Secret \"shop/db\": references non-existent secret key: password")
-		e.update(secret("db"), "password", canary+"2")
-		e.wantFiles(r, "p", canary+"2")
-		e.wantEvents()
-
-		e.writes.set(func() error { return errFault }, nil)
-		e.objects.put(secret("db"), "password", canary+"3")
-		e.wantEvents("VolumeUpdateFailed: write the files of volume v1: ")
-		after(testResync)
-		e.wantEvents()
-		e.writes.set(nil, nil)
-		after(testResync)
-		e.wantEvents()
-		e.wantProblem(r, "")
-
-		e.objects.failWith(secret("db"), errForbiddenObject)
-		e.wantEvents("RefForbidden: configmaps \"app\" is forbidden: no")
-	},
 }
 
 // A publish that is refused for a reason that is not visible in the pod's spec also has an event.

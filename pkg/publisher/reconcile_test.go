@@ -82,51 +82,6 @@ var reconcileTests = map[string]func(e *env){
 		e.rest()
 		e.wantFiles(r, "a", "2")
 	},
-}
-
-func TestAPublishThatPanicsLeavesNothingInTheWay(t *testing.T) {
-	for _, method := range []string{"Create", "Attach", "Attached"} {
-		inBubbleOf(t, method, func(e *env) {
-			e.objects.put(configMap("app"), "a", "1")
-			r := e.request("v1")
-			e.mounts.on(method, func(string) error { panic("out of luck") })
-			e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable, "volume v1: "+failure.ErrPanicked.Error())
-			e.mounts.on(method, nil)
-			synctest.Wait()
-			if method != "Attached" { // otherwise the next call finds the volume
-				if left := e.objects.registrations(); len(left) > 0 || e.used() != 0 {
-					e.Errorf("left registered: %v, %d bytes counted", left, e.used())
-				}
-				r.Attributes["optional"] = "true" // another spec: the first one is forgotten
-			}
-			e.publish(r)
-			e.updateApp(r, "a", "2")
-			e.end(r)
-		})
-	}
-}
-
-// A change between the read of the objects and the moment at which the volume is mounted must not be lost.
-func TestAChangeDuringAPublishIsNotLost(t *testing.T) {
-	for _, method := range []string{"Create", "Attach", "Close"} {
-		inBubbleOf(t, method, func(e *env) {
-			e.objects.put(configMap("app"), "a", "1")
-			r := e.request("v1")
-			e.mounts.on(method, func(string) error {
-				e.mounts.on(method, nil)
-				e.objects.put(configMap("app"), "a", "2")
-				return nil
-			})
-			e.publish(r)
-			e.settle()
-			e.wantFiles(r, "a", "2")
-		})
-	}
-}
-
-func TestFaults(t *testing.T) { each(t, inBubble, faultsTests) }
-
-var faultsTests = map[string]func(e *env){
 	"a volume that cannot be attached is unmounted again: if that fails too, the error names both": func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		r := e.request("v1")
@@ -184,21 +139,6 @@ var faultsTests = map[string]func(e *env){
 		e.wantProblem(r, "")
 		e.end(r, other)
 	},
-	"what the files showed goes even if the object is deleted meanwhile and the first try to remove it fails": func(e *env) {
-		r := e.publishApp()
-		e.update(configMap("app"), "a", "2")
-		e.remove(configMap("app"))
-		e.mounts.failAt("IsMountedAt", unix.EMFILE)
-		e.mounts.failAt("Reopen", unix.EMFILE)
-		after(pruneTime + time.Second)
-		e.wantProblem(r, "not found")
-		e.wantGenerations(r, 2)
-		e.mounts.failAt("Reopen", nil)
-		after(retryMax)
-		e.wantGenerations(r, 1)
-		e.wantFiles(r, "a", "2")
-		e.wantProblem(r, "not found")
-	},
 	"a 404 of something between the plugin and the API server says nothing about an object": func(e *env) {
 		notFound := apierrors.NewGenericServerResponse(404, "get", resourceOf(configMap("app")), "app", "default backend - 404", 0, true)
 		cause := fmt.Errorf("%w: %w", manager.ErrNotSynced, notFound)
@@ -211,28 +151,6 @@ var faultsTests = map[string]func(e *env){
 		waiting := e.waiting(e.request("v2", "configMap", "app", "optional", "true"))
 		e.wantReason(<-waiting, failure.ReasonUnavailable, "")
 	},
-}
-
-// volumesFor publishes volumes of one pod, which show an object with the pod's name.
-func (e *env) volumesFor(pod string, volumes int) []binding.Request {
-	e.Helper()
-	e.objects.put(configMap(pod), "a", "1")
-	all := e.inOnePod(pod, volumes, "configMap", pod)
-	e.publish(all...)
-	return all
-}
-
-// wantWorkers fails the test unless this many pods have a worker.
-func (e *env) wantWorkers(want int) {
-	e.Helper()
-	e.p.table.mu.Lock()
-	defer e.p.table.mu.Unlock()
-	wantIs(e, "%v workers", len(e.p.table.workers), want)
-}
-
-func TestHangs(t *testing.T) { each(t, inBubble, hangsTests) }
-
-var hangsTests = map[string]func(e *env){
 	"a write that hangs delays the volumes of its pod, and no other pod": func(e *env) {
 		r := e.publishApp()
 		const pods, volumes = 40, 3
@@ -303,15 +221,10 @@ var hangsTests = map[string]func(e *env){
 		defer release()
 		e.wantTook(begin, stopTimeout)
 	},
-}
-
-func TestResync(t *testing.T) { each(t, inBubble, resyncTests) }
-
-var resyncTests = map[string]func(e *env){
 	"the resyncs of many volumes wake the process up at a few moments of each interval": func(e *env) {
 		const count = 500
 		e.objects.put(configMap("app"), "a", "1")
-		e.publishMany("v", count)
+		e.publishMany(count)
 		after(3 * e.opts.ResyncInterval)
 		synctest.Wait() // this moment may be one of them
 		e.objects.takeRefreshes(configMap("app"))
@@ -356,7 +269,7 @@ var resyncTests = map[string]func(e *env){
 		e.objects.put(configMap("app"), "a", "1")
 		synctest.Wait()
 		before := runtime.NumGoroutine()
-		all := e.publishMany("v", count)
+		all := e.publishMany(count)
 		after(3 * e.opts.ResyncInterval) // generations that readers may still use are gone
 		synctest.Wait()
 		if more := runtime.NumGoroutine() - before; more > 1 { // Go's runtime may have one of its own for a moment
@@ -366,35 +279,7 @@ var resyncTests = map[string]func(e *env){
 		synctest.Wait()
 		e.wantFilesOf(all, "a", "2")
 	},
-	"after a restart the first answers about many objects of a volume bring few reconciles": func(e *env) {
-		const count = 200
-		name := func(i int) string { return fmt.Sprintf("app-%03d", i) }
-		var sources strings.Builder
-		for i := range count {
-			e.objects.put(configMap(name(i)), name(i), "1")
-			fmt.Fprintf(&sources, "- configMap: {name: %s}\n", name(i))
-		}
-		r := e.publishNew("v", "sources", sources.String())
-		var files []string
-		for i := range count {
-			e.objects.put(configMap(name(i)), name(i), "2")
-			e.objects.failWith(configMap(name(i)), &manager.PendingError{Ref: configMap(name(i))})
-			files = append(files, name(i), "2")
-		}
-		e.resume()
-		e.objects.takeReads(configMap(name(0)))
-		for i := range count {
-			after(time.Millisecond)
-			e.objects.failWith(configMap(name(i)), nil)
-		}
-		n := len(e.objects.takeReads(configMap(name(0))))
-		after(time.Second)
-		e.wantFiles(r, files...)
-		if n > count/10 {
-			e.Errorf("%d answers brought %d reconciles", count, n)
-		}
-	},
-	"the last first answer brings its reconcile at once": func(e *env) {
+	"the first of two answers that are due brings no reconcile, and the last one brings it at once": func(e *env) {
 		refs := []volume.Ref{configMap("a"), configMap("b")}
 		for _, ref := range refs {
 			e.objects.put(ref, ref.Name, "1")
@@ -413,6 +298,63 @@ var resyncTests = map[string]func(e *env){
 			e.Errorf("published after %s: %v", time.Since(begin), err)
 		}
 	},
+}
+
+func TestAPublishThatPanicsLeavesNothingInTheWay(t *testing.T) {
+	for _, method := range []string{"Create", "Attach", "Attached"} {
+		inBubbleOf(t, method, func(e *env) {
+			e.objects.put(configMap("app"), "a", "1")
+			r := e.request("v1")
+			e.mounts.on(method, func(string) error { panic("out of luck") })
+			e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable, "volume v1: "+failure.ErrPanicked.Error())
+			e.mounts.on(method, nil)
+			synctest.Wait()
+			if method != "Attached" { // otherwise the next call finds the volume
+				if left := e.objects.registrations(); len(left) > 0 || e.used() != 0 {
+					e.Errorf("left registered: %v, %d bytes counted", left, e.used())
+				}
+				r.Attributes["optional"] = "true" // another spec: the first one is forgotten
+			}
+			e.publish(r)
+			e.updateApp(r, "a", "2")
+			e.end(r)
+		})
+	}
+}
+
+// A change between the read of the objects and the moment at which the volume is mounted must not be lost.
+func TestAChangeDuringAPublishIsNotLost(t *testing.T) {
+	for _, method := range []string{"Create", "Attach", "Close"} {
+		inBubbleOf(t, method, func(e *env) {
+			e.objects.put(configMap("app"), "a", "1")
+			r := e.request("v1")
+			e.mounts.on(method, func(string) error {
+				e.mounts.on(method, nil)
+				e.objects.put(configMap("app"), "a", "2")
+				return nil
+			})
+			e.publish(r)
+			e.settle()
+			e.wantFiles(r, "a", "2")
+		})
+	}
+}
+
+// volumesFor publishes volumes of one pod, which show an object with the pod's name.
+func (e *env) volumesFor(pod string, volumes int) []binding.Request {
+	e.Helper()
+	e.objects.put(configMap(pod), "a", "1")
+	all := e.inOnePod(pod, volumes, "configMap", pod)
+	e.publish(all...)
+	return all
+}
+
+// wantWorkers fails the test unless this many pods have a worker.
+func (e *env) wantWorkers(want int) {
+	e.Helper()
+	e.p.table.mu.Lock()
+	defer e.p.table.mu.Unlock()
+	wantIs(e, "%v workers", len(e.p.table.workers), want)
 }
 
 // TestLostReport: a volume shows a change that nobody reported after two resyncs, or after ten if its objects should report their changes.

@@ -17,6 +17,7 @@ import (
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/payload"
 	"github.com/refvol/refvol/pkg/pod"
+	"github.com/refvol/refvol/pkg/stage"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -111,31 +112,6 @@ var resolveTests = map[string]func(e *env){
 			e.wantNothing()
 		}
 	},
-	// After a restart an API server that does not answer prevents reads of pods' specs. No other volume, no unpublish and no stop waits
-	// for that.
-	"slow pods hold up nothing": func(e *env) {
-		e.pods.set(podEnv(), nil)
-		e.objects.put(secret("db"), "password", "p1")
-		e.objects.put(configMap("app"), "a", "1")
-		other := e.publishNew("other")
-		volumes := e.publishMany("v", 3*16, "sources", podEnvSources)
-		e.pods.setSlow(endless)
-		e.resume()
-		e.publish(other)
-		e.updateApp(other, "a", "2")
-		e.unpublish(volumes[0])
-		e.pods.setSlow(0)
-		e.restart() // the end of the process does not wait either
-		e.settle()
-		e.update(secret("db"), "password", "p2")
-		for _, r := range volumes[1:] {
-			if got := e.mounts.files(r.Target)["a.env"]; !strings.Contains(got, "PASSWORD=p2") {
-				e.Errorf("%s shows %q", r.VolumeID, got)
-			}
-			e.unpublish(r)
-		}
-		e.end(other)
-	},
 	"variables that env files leave out are reported once per change": func(e *env) {
 		e.objects.put(configMap("app"), "B.x", "1", "A-y", "1", "ok", "1")
 		r := e.publishNew("v1", "sources", "[{env: {path: app.env, format: shell, envFrom: [{configMapRef: {name: app}}]}}]")
@@ -220,15 +196,6 @@ var resolveTests = map[string]func(e *env){
 		e.wantSome(r, "conf/app.yaml", `p: "2"`)
 		e.wantProblem(r, "")
 		e.end(r)
-	},
-	"a volume of which nothing is known after a restart stays Unknown, and writes nothing": func(e *env) {
-		e.objects.put(secret("db"), "p", "1")
-		r := e.publishNew("v1", "secret", "db")
-		e.objects.failWith(secret("db"), errKMS)
-		e.restart()
-		e.wait(time.Minute)
-		e.wantCondition(ConditionUnknown, "not synced")
-		e.wantFiles(r, "p", "1")
 	},
 }
 
@@ -341,7 +308,7 @@ func TestAFaultIsNotHidden(t *testing.T) {
 			r := e.publishNew("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db}}]", "spread", cmp.Or(test.spread, "0s"))
 			e.objects.put(db, "p", "2") // leaves a superseded generation
 			if test.spread != "" {
-				after(time.Until(spreadMoment(r.Pod, time.Hour, time.Now())))
+				after(time.Until(stage.NextMoment(r.Pod.UID, time.Hour, time.Now())))
 			}
 			e.settle()
 			if test.beside != "" {
@@ -353,24 +320,6 @@ func TestAFaultIsNotHidden(t *testing.T) {
 			e.wantCondition(failure.VolumeUpdateFailed, test.beside)
 			e.wantEvents(r.Pod.Name + ": VolumeUpdateFailed")
 			e.failReopen(nil)
-		})
-	}
-}
-
-// TestAMissingFileIsRepairedAtOnce: with spread, files that are missing don't wait, also if an optional object does not exist.
-func TestAMissingFileIsRepairedAtOnce(t *testing.T) {
-	for _, sources := range []string{"[{configMap: {name: app}}]", "[{configMap: {name: app}}, {secret: {name: db, optional: true}}]"} {
-		inBubbleOf(t, sources, func(e *env) {
-			e.objects.put(configMap("app"), "a", "1", "b", "1")
-			r := e.publishNew("v1", "sources", sources, "spread", "1h")
-			e.halt()
-			e.removeFile(r, e.generation(r), "a")
-			farFromMoment(r)
-			e.restart()
-			e.wait(5 * time.Second)
-			if got := e.mounts.files(r.Target)["a"]; got != "1" {
-				e.Errorf("the file is %q, the condition is %s (%s)", got, e.status().Condition, e.status().Reason)
-			}
 		})
 	}
 }

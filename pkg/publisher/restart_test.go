@@ -15,82 +15,7 @@ import (
 	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/pod"
-	"github.com/refvol/refvol/pkg/volume"
 )
-
-func TestDerivedRequests(t *testing.T) { each(t, inBubble, derivedRequestsTests) }
-
-var derivedRequestsTests = map[string]func(e *env){
-	"the request is derived: a later publish by the kubelet finds no difference": func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		group := int64(2000)
-		r := e.request("v1", "configMap", "app", "defaultMode", "0400")
-		r.FSGroup, r.Pod.ServiceAccount = &group, "web"
-		e.publish(r)
-		e.pods.change(r, func(says *pod.Spec) {
-			inline := says.Inline["settings"]
-			inline.Attributes = map[string]string{"configMap": "app", "defaultMode": "0400", "csi.storage.k8s.io/pod.uid": "of the author"}
-			says.Inline["settings"] = inline
-		})
-		e.resume()
-		derived := *e.lookup("v1").wanted.request
-		if what := derived.Differs(&r); what != "" || derived.Pod != r.Pod || *derived.FSGroup != group || derived.VolumeID != r.VolumeID {
-			e.Errorf("the derived request is %+v (another %s), want %+v", derived, what, r)
-		}
-		other := r
-		other.Pod.ServiceAccount = "another"
-		for i, again := range []binding.Request{r, other} {
-			e.publish(again)
-			e.settle()
-			e.wantLines(i, "not the one that was derived")
-			e.resume()
-		}
-	},
-	"volumes that cannot be taken over, and pods that may not be read, don't delay other volumes": func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		all := e.publishMany("v", 40)
-		bad, unread := all[:3], all[3:6]
-		for _, r := range unread {
-			e.pods.fail(r, errForbiddenObject)
-		}
-		e.mounts.on("Open", func(target string) error {
-			if slices.ContainsFunc(bad, func(r binding.Request) bool { return r.Target == target }) {
-				return errFault
-			}
-			return nil
-		})
-		e.restart()
-		after(time.Minute)
-		e.update(configMap("app"), "a", "2")
-		e.wantFilesOf(all[6:], "a", "2")
-		e.mounts.on("Open", nil)
-		e.wait(3 * testResync)
-		e.wantFilesOf(bad, "a", "2")
-		e.wantFilesOf(unread, "a", "1")
-	},
-	"the ID of a mounted volume stands for that volume": func(e *env) {
-		r := e.publishApp()
-		e.restartUnread()
-		elsewhere := r
-		elsewhere.Target = strings.Replace(r.Target, "/settings/", "/other/", 1)
-		e.makeTarget(elsewhere)
-		e.wantReason(e.p.Publish(e.ctx, elsewhere), failure.ReasonExists, "volume v1 is published already, with another target path")
-		e.end(r)
-	},
-	"the kubelet's own request decides, even if it comes while the API server is asked": func(e *env) {
-		r := e.publishApp()
-		e.pods.setSlow(endless)
-		e.resume()
-		e.publish(r)
-		v := e.lookup("v1")
-		e.pods.setSlow(0)
-		after(time.Minute)
-		if v == nil || e.lookup("v1") != v || v.wanted.request.Derived {
-			e.Error("the volume was taken over once more")
-		}
-		e.end(r)
-	},
-}
 
 // TestNothingElseIsDerived: a volume waits for the kubelet if the pod's spec does not show what was requested. Its files stay, and an
 // unpublish works.
@@ -168,11 +93,6 @@ func TestAVolumeTakenOverCounts(t *testing.T) {
 			e.restartUnread()
 			e.publish(r)
 		},
-		"by a publish, and again": func(e *env, r binding.Request) {
-			e.restartUnread()
-			e.publish(r)
-			e.restart()
-		},
 		"when it could be read at the second try": func(e *env, _ binding.Request) {
 			e.mounts.failAt("Open", errFault)
 			e.restart()
@@ -249,29 +169,74 @@ var takeoversTests = map[string]func(e *env){
 		e.wantFiles(hangs, "a", "2")
 		e.wantBetween("%d mounts were made", e.mounts.count("Create"), 3, 3)
 	},
-	// An API server that is catching up sends older immutable objects, which nothing follows. All of them are read again at a resync, and
-	// nothing before it.
-	"older immutable objects are read again": func(e *env) {
-		app, db := configMap("app"), configMap("db")
-		older := map[volume.Ref]*volume.Object{}
-		for _, ref := range []volume.Ref{app, db} {
-			e.objects.put(ref, ref.Name, "1")
-			older[ref] = e.objects.get(ref)
-			e.objects.put(ref, ref.Name, "2")
+	"the request is derived: a later publish by the kubelet finds no difference": func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		group := int64(2000)
+		r := e.request("v1", "configMap", "app", "defaultMode", "0400")
+		r.FSGroup, r.Pod.ServiceAccount = &group, "web"
+		e.publish(r)
+		e.pods.change(r, func(says *pod.Spec) {
+			inline := says.Inline["settings"]
+			inline.Attributes = map[string]string{"configMap": "app", "defaultMode": "0400", "csi.storage.k8s.io/pod.uid": "of the author"}
+			says.Inline["settings"] = inline
+		})
+		e.resume()
+		derived := *e.lookup("v1").wanted.request
+		if what := derived.Differs(&r); what != "" || derived.Pod != r.Pod || *derived.FSGroup != group || derived.VolumeID != r.VolumeID {
+			e.Errorf("the derived request is %+v (another %s), want %+v", derived, what, r)
 		}
-		r := e.publishNew("v1", "sources", "[{configMap: {name: app}}, {configMap: {name: db}}]")
-		e.halt()
-		for ref, object := range older {
-			e.objects.put(ref, ref.Name, "3")
-			e.objects.set(ref, func() { e.objects.again[ref], e.objects.objects[ref] = e.objects.objects[ref], object })
+		other := r
+		other.Pod.ServiceAccount = "another"
+		for i, again := range []binding.Request{r, other} {
+			e.publish(again)
+			e.settle()
+			e.wantLines(i, "not the one that was derived")
+			e.resume()
 		}
+	},
+	"volumes that cannot be taken over, and pods that may not be read, don't delay other volumes": func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		all := e.publishMany(40)
+		bad, unread := all[:3], all[3:6]
+		for _, r := range unread {
+			e.pods.fail(r, errForbiddenObject)
+		}
+		e.mounts.on("Open", func(target string) error {
+			if slices.ContainsFunc(bad, func(r binding.Request) bool { return r.Target == target }) {
+				return errFault
+			}
+			return nil
+		})
 		e.restart()
-		e.wait(testResync / 2)
-		e.wantFiles(r, "app", "2", "db", "2")
-		e.wantCondition(failure.VolumeUpdateFailed, "older than what the files show")
-		e.wait(2 * testResync)
-		e.wantFiles(r, "app", "3", "db", "3")
-		e.wantCondition(ConditionCurrent)
+		after(time.Minute)
+		e.update(configMap("app"), "a", "2")
+		e.wantFilesOf(all[6:], "a", "2")
+		e.mounts.on("Open", nil)
+		e.wait(3 * testResync)
+		e.wantFilesOf(bad, "a", "2")
+		e.wantFilesOf(unread, "a", "1")
+	},
+	"the ID of a mounted volume stands for that volume": func(e *env) {
+		r := e.publishApp()
+		e.restartUnread()
+		elsewhere := r
+		elsewhere.Target = strings.Replace(r.Target, "/settings/", "/other/", 1)
+		e.makeTarget(elsewhere)
+		e.wantReason(e.p.Publish(e.ctx, elsewhere), failure.ReasonExists, "volume v1 is published already, with another target path")
+		e.end(r)
+	},
+	"the kubelet's own request decides, even if it comes while the API server is asked": func(e *env) {
+		r := e.publishApp()
+		e.pods.setSlow(endless)
+		e.resume()
+		e.publish(r)
+		v := e.lookup("v1")
+		e.pods.setSlow(0)
+		after(time.Minute)
+		if v == nil || e.lookup("v1") != v || v.wanted.request.Derived {
+			e.Error("the volume was taken over once more")
+		}
+		e.end(r)
 	},
 }
 
@@ -280,78 +245,4 @@ func TestTheKubeletsDirectoryMayBeSpelledBadly(t *testing.T) {
 		e.objects.put(configMap("app"), "a", "1")
 		e.publish(e.request("v1"))
 	})
-}
-
-// inIdentities is like inBubble, with and without the node's rights. The pods have a volume that shows the ConfigMap "app".
-func inIdentities(t *testing.T, test func(e *env)) {
-	for name, nodeRights := range map[string]bool{"plugin": false, "node": true} {
-		t.Run(name, func(t *testing.T) {
-			inStoppedBubble(t, func(o *Options) { o.NodeRights = nodeRights }, func(e *env) {
-				e.objects.put(configMap("app"), "a", "1")
-				e.pods.name(configMap("app"))
-				e.pods.show("native", volume.Source{Projection: &volume.Projection{Ref: configMap("app")}, Field: "spec.volumes[0].configMap"})
-				e.run()
-				test(e)
-			})
-		})
-	}
-}
-
-// publishingAll starts all publishes.
-func (e *env) publishingAll(requests []binding.Request) []<-chan error {
-	var answers []<-chan error
-	for _, r := range requests {
-		answers = append(answers, e.publishing(r))
-	}
-	return answers
-}
-
-// wantReads compares how many reads of pods were sent since the last call.
-func (e *env) wantReads(want int) {
-	e.Helper()
-	wantIs(e, "%v reads of pods", len(strings.Fields(e.pods.takeReads())), want)
-}
-
-func TestReadsOfPods(t *testing.T) { each(t, inIdentities, readsOfPodsTests) }
-
-var readsOfPodsTests = map[string]func(e *env){
-	"however many volumes a pod has, concurrent publishes read it once, and so does a restart": func(e *env) {
-		volumes := e.inOnePod("v", 100, "volume", "native")
-		e.pods.setSlow(30 * time.Second)
-		answers := e.publishingAll(volumes)
-		after(20 * time.Second)
-		e.wantWaiting(answers...)
-		e.wantDone(answers...)
-		e.wantReads(1)
-		e.restart()
-		e.wantDone(e.publishingAll(volumes)...) // mounted ones wait for nothing
-		after(time.Minute)
-		e.wantReads(1)
-		e.update(configMap("app"), "a", "2")
-		e.wantFilesOf(volumes, "a", "2")
-	},
-	"a node's start reads many pods: few at the same time, those for which a publish waits first, and in the end all": func(e *env) {
-		const pods, each = 100, 2
-		mounted := e.publishMany("mounted", 40, "volume", "native")
-		var volumes []binding.Request
-		for i := range pods {
-			volumes = append(volumes, e.inOnePod(fmt.Sprint("v", i), each, "volume", "native")...)
-		}
-		e.pods.setSlow(time.Second)
-		e.pods.takeReads()
-		e.restart()
-		after(time.Second / 2)
-		e.wantReads(12) // of the mounted volumes; publishes have four places more
-		answers := e.publishingAll(volumes)
-		after(7 * time.Second)
-		reads := e.pods.takeReads()
-		e.wantBetween("%d reads of a second each in 7 s", len(strings.Fields(reads)), 0, 7*16)
-		if first := strings.Count(reads, "pod-v"); first < pods*9/10 {
-			e.Errorf("%d reads for publishes in 7 s, want most of %d", first, pods)
-		}
-		e.wantDone(answers...)
-		after(5 * time.Second)
-		e.update(configMap("app"), "a", "2")
-		e.wantFilesOf(mounted, "a", "2")
-	},
 }

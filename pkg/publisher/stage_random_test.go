@@ -35,25 +35,19 @@ type rolloutWorld struct {
 	groups [5]int
 	// history has every object that ever existed.
 	history map[volume.Version]*volume.Object
-	// torn means that a write in place failed half-way.
-	torn bool
-	// wasOpen has the objects that the pod could take at some moment of the step, and open the versions that it could take at the start of
-	// the step. A version that was held with another object of its group may be shown for a moment, once that one is open.
-	wasOpen map[volume.Ref]bool
-	open    record.Versions
 	// counts says how often each event was seen.
 	counts map[string]int
 }
 
 // TestRandomRollouts: what the simulation leaves out, which are objects that share files, and files that are rewritten in place. The files
-// match the versions in the record; versions that the pod may not take yet are only shown if necessary; and nothing else is held. The
-// schedule has changes, steps, failed writes and restarts.
+// match the versions in the record, and nothing is held unless an object of its group has to wait. The schedule has changes, steps, failed
+// writes and restarts. TestHeldTogether of package stage has what is held.
 func TestRandomRollouts(t *testing.T) {
 	counts, all := map[string]int{}, dice.Seeds(t, 20)
 	for _, seed := range all {
 		inBubbleOf(t, fmt.Sprint(seed), func(e *env) {
 			w := &rolloutWorld{
-				env: e, dice: dice.New(seed), history: map[volume.Version]*volume.Object{}, wasOpen: map[volume.Ref]bool{},
+				env: e, dice: dice.New(seed), history: map[volume.Version]*volume.Object{},
 				groups: [...]int{0, 0, 1, 1, 0}, counts: counts,
 			}
 			for i := range w.groups {
@@ -89,7 +83,6 @@ func (w *rolloutWorld) put(i int, share string, pairs ...string) {
 	now := w.objects.get(w.refs[i])
 	w.history[now.Version] = now
 	w.Logf("%s at %s: %q, %q", now.Name, now.ResourceVersion, now.Rollout, pairs)
-	w.wasOpen[w.refs[i]] = w.wasOpen[w.refs[i]] || w.mayTake(now)
 }
 
 // change changes an object or its share.
@@ -118,14 +111,6 @@ func (w *rolloutWorld) change() {
 
 // step makes something happen, and checks the volume when everything has settled.
 func (w *rolloutWorld) step() {
-	before := w.recorded(w.r)
-	clear(w.wasOpen)
-	w.open = record.Versions{}
-	for _, ref := range w.refs {
-		if now := w.objects.get(ref); now != nil && w.mayTake(now) {
-			w.open[ref] = now.Version
-		}
-	}
 	for range 1 + w.dice.IntN(2) {
 		w.change()
 	}
@@ -138,8 +123,7 @@ func (w *rolloutWorld) step() {
 		w.writes.set(nil, nil)
 		after(10 * time.Second)
 	case 2:
-		w.torn = w.torn || w.r.Attributes["writeStrategy"] == "InPlace"
-		w.count("torn", w.torn)
+		w.count("torn", w.r.Attributes["writeStrategy"] == "InPlace")
 		w.writes.set(nil, func() error { return errKilled })
 		w.settle()
 		w.change()
@@ -148,7 +132,7 @@ func (w *rolloutWorld) step() {
 		after(10 * time.Second)
 	}
 	w.settle()
-	w.check(before)
+	w.check()
 }
 
 func (w *rolloutWorld) count(what string, is bool) {
@@ -157,8 +141,8 @@ func (w *rolloutWorld) count(what string, is bool) {
 	}
 }
 
-// render returns what the volume must show for objects at given versions, and each file with its objects if requested.
-func (w *rolloutWorld) render(at record.Versions, withRefs bool) map[string]string {
+// render returns what the volume must show for objects at given versions.
+func (w *rolloutWorld) render(at record.Versions) map[string]string {
 	w.Helper()
 	objects := payload.Objects{}
 	for ref, version := range at {
@@ -177,25 +161,12 @@ func (w *rolloutWorld) render(at record.Versions, withRefs bool) map[string]stri
 	files := map[string]string{}
 	for i := range tree.Files {
 		files[tree.Files[i].Path] = string(tree.Files[i].Data)
-		if withRefs {
-			files[tree.Files[i].Path] += fmt.Sprint(tree.Files[i].Refs)
-		}
 	}
 	return files
 }
 
-// changesFiles reports whether another version of one object changes files, apart from the versions file.
-func (w *rolloutWorld) changesFiles(at record.Versions, ref volume.Ref, version volume.Version) bool {
-	next := maps.Clone(at)
-	next[ref] = version
-	before, now := w.render(at, true), w.render(next, true)
-	delete(before, "versions.json")
-	delete(now, "versions.json")
-	return now == nil || !maps.Equal(before, now)
-}
-
 // check compares the volume with what it must show.
-func (w *rolloutWorld) check(before record.Versions) {
+func (w *rolloutWorld) check() {
 	w.Helper()
 	shown, status := w.recorded(w.r), w.status()
 	w.compareFiles(shown)
@@ -203,60 +174,28 @@ func (w *rolloutWorld) check(before record.Versions) {
 	w.count("held", status.Condition == ConditionHeld)
 	w.count("current", status.Condition == ConditionCurrent)
 	w.count("failed", isFailed)
-	// late says, by group, whether an object is not shown at its newest version, waits whether such a one may not be, and atOnce whether one
-	// is shown for the first time, which does not wait.
-	var late, waits, atOnce [2]bool
-	newest := record.Versions{}
+	if isFailed {
+		return
+	}
+	// late says, by group, whether an object is not shown at its newest version, and waits whether such a one may not be.
+	var late, waits [2]bool
 	for i, ref := range w.refs {
-		now, group := w.objects.get(ref), w.groups[i]
-		atOnce[group] = atOnce[group] || (before[ref].UID == "") != (shown[ref].UID == "")
-		if now == nil {
-			continue
-		}
-		if newest[ref] = now.Version; now.Version != shown[ref] {
-			late[group], waits[group] = true, waits[group] || !w.mayTake(now)
+		if now := w.objects.get(ref); now != nil && now.Version != shown[ref] {
+			late[w.groups[i]], waits[w.groups[i]] = true, waits[w.groups[i]] || !w.mayTake(now)
 		}
 	}
-	canBeShown := w.render(newest, false) != nil
-	for i, ref := range w.refs {
-		now, group := w.objects.get(ref), w.groups[i]
-		if now == nil {
-			continue
-		}
-		isTaken := shown[ref] == now.Version && before[ref] != now.Version && !w.mayTake(now) && !w.wasOpen[ref]
-		if isTaken && !w.torn && !atOnce[group] && w.changesFiles(shown, ref, before[ref]) && w.changesFiles(shown, ref, w.open[ref]) {
-			w.Errorf("%s is not held: it was at %v, and is at %v with %q", ref, before[ref], now.Version, now.Rollout)
-		}
-		if shown[ref] == now.Version || isFailed {
-			continue
-		}
-		if !waits[group] {
-			w.Errorf("%s is held, and nothing of its files has to wait: it is at %v, and not at %v with %q", ref, shown[ref], now.Version, now.Rollout)
-		}
-		if shown[ref].UID != "" && canBeShown && w.isAlone(i, shown) && !w.changesFiles(shown, ref, now.Version) {
-			w.Errorf("%s is held, and changes no file: it is at %v, and not at %v", ref, shown[ref], now.Version)
-		}
+	if late != waits {
+		w.Errorf("by group, %v is not the newest, and %v has to wait", late, waits)
 	}
-	w.torn = w.torn && isFailed // if rendering fails, the files stay torn
-	if !isFailed && (late[0] || late[1]) != (status.Condition == ConditionHeld) {
+	if (late[0] || late[1]) != (status.Condition == ConditionHeld) {
 		w.Errorf("%s, and %v is not the newest", status.Condition, late)
 	}
-}
-
-// isAlone reports whether all other objects of its group are shown at their newest versions.
-func (w *rolloutWorld) isAlone(i int, shown record.Versions) bool {
-	for j, ref := range w.refs {
-		if now := w.objects.get(ref); j != i && w.groups[j] == w.groups[i] && now != nil && now.Version != shown[ref] {
-			return false
-		}
-	}
-	return true
 }
 
 // compareFiles compares the files with the record. With InPlace, removed files are empty.
 func (w *rolloutWorld) compareFiles(shown record.Versions) {
 	w.Helper()
-	want, got := w.render(shown, false), w.mounts.files(w.r.Target)
+	want, got := w.render(shown), w.mounts.files(w.r.Target)
 	if want == nil {
 		w.Errorf("what the record has can't be shown: %v", shown)
 	}

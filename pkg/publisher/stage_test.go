@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/failure"
 	"github.com/refvol/refvol/pkg/record"
@@ -53,9 +54,7 @@ func (e *env) wantShown(ref volume.Ref, want volume.Version) {
 
 func (e *env) generation(r binding.Request) string {
 	e.Helper()
-	name, err := os.Readlink(filepath.Join(e.mounts.Directory(r.Target), "..data"))
-	e.must(err)
-	return name
+	return must.Get(os.Readlink(filepath.Join(e.mounts.Directory(r.Target), "..data")))(e)
 }
 
 // TestRollout: a pod keeps what it shows until the share reaches its place, also after a restart, and renders nothing meanwhile.
@@ -182,17 +181,31 @@ func TestRolloutBesideOthers(t *testing.T) {
 	}
 }
 
-// A missing link is created, to what is held. If there are no files, or only torn ones, nothing is held.
+// If there are no files, or only torn ones, nothing is held, at once even with spread.
 func TestRolloutOfMissingAndTornFiles(t *testing.T) {
-	for name, want := range map[string]string{"a": "1", "..data": "2"} {
-		inBubble(t, func(e *env) {
+	inPlace := []string{"configMap", "app", "writeStrategy", "InPlace", "spread", "5m"}
+	for name, test := range map[string]struct {
+		attributes []string
+		spoil      func(e *env, r binding.Request)
+		want       string
+	}{
+		"a missing link is created, to what is held": {nil, func(e *env, r binding.Request) { e.removeFile(r, "a") }, "1"},
+		"no files":              {nil, func(e *env, r binding.Request) { e.removeFile(r, "..data") }, "2"},
+		"files that are old":    {inPlace, func(*env, binding.Request) {}, "1"},
+		"files of a killed one": {inPlace, tearRecord, "2"},
+	} {
+		inBubbleOf(t, name, func(e *env) {
 			e.objects.putShare(configMap("app"), "0%", "a", "1")
-			r := e.publishNew("v1")
+			r := e.publishNew("v1", test.attributes...)
 			e.halt()
-			e.removeFile(r, name)
+			test.spoil(e, r)
 			e.objects.putShare(configMap("app"), "0%", "a", "2")
 			e.resume()
-			e.wantFiles(r, "a", want)
+			e.wantFiles(r, "a", test.want)
+			if test.attributes != nil {
+				e.updateShare(configMap("app"), "100%", "a", "3")
+				e.wantFiles(r, "a", test.want) // it is whole again and waits for its moment
+			}
 		})
 	}
 	inBubble(t, func(e *env) {
@@ -207,28 +220,10 @@ func TestRolloutOfMissingAndTornFiles(t *testing.T) {
 	})
 }
 
-// TestRolloutOfATornRecord: files that a killed process left torn get the newest version, at once even with spread. Files that are only old
-// after a restart don't.
-func TestRolloutOfATornRecord(t *testing.T) {
-	for _, isTorn := range []bool{false, true} {
-		inBubble(t, func(e *env) {
-			e.objects.putShare(configMap("app"), "0%", "a", "1")
-			r := e.publishNew("v1", "configMap", "app", "writeStrategy", "InPlace", "spread", "5m")
-			e.halt()
-			want := "1"
-			if isTorn {
-				want = "2"
-				generation := filepath.Join(e.mounts.Directory(r.Target), e.generation(r))
-				text := record.Record{Shown: e.recorded(r)}.Encode() + "torn\n"
-				e.setAttribute(generation, "record", text)
-			}
-			e.objects.putShare(configMap("app"), "0%", "a", "2")
-			e.resume()
-			e.wantFiles(r, "a", want)
-			e.updateShare(configMap("app"), "100%", "a", "3")
-			e.wantFiles(r, "a", want) // it is whole again and waits for its moment
-		})
-	}
+// tearRecord makes a volume's record that of a process which was killed during a rewrite in place.
+func tearRecord(e *env, r binding.Request) {
+	generation := filepath.Join(e.mounts.Directory(r.Target), e.generation(r))
+	e.setAttribute(generation, "record", record.Record{Shown: e.recorded(r)}.Encode()+"torn\n")
 }
 
 const withCanary = `[{versions: {path: versions.json}}, {configMap: {name: app}}, {configMap: {name: app-canary, canary: true}}, {env: {path: e, envFrom: [{configMapRef: {name: app-canary, canary: true}}, {configMapRef: {name: app}}]}}]`
@@ -256,8 +251,7 @@ func (e *env) wantSome(r binding.Request, pairs ...string) {
 func TestStages(t *testing.T) { each(t, inBubble, stagesTests) }
 
 var stagesTests = map[string]func(e *env){
-	// A canary exists only for the pods in its share: in a new volume, in a running one, after a restart and in a lost mount. Its keys and
-	// variables win while it exists.
+	// A canary exists only for the pods in its share: in a new volume and in a running one. Its keys and variables win while it exists.
 	"canary": func(e *env) {
 		r := e.request("v1", "sources", withCanary)
 		out, in := shares(r)
@@ -282,17 +276,6 @@ var stagesTests = map[string]func(e *env){
 		e.publish(r)
 		stable()
 		e.putCanary(in, "a", "canary")
-		replaced()
-		e.resume()
-		replaced()
-		e.mounts.vanish(r.Target)
-		e.publish(r)
-		replaced()
-		e.putCanary(out, "a", "canary")
-		stable()
-		e.resume()
-		stable()
-		e.putCanary("100%", "a", "canary")
 		replaced()
 		e.putCanary("", "a", "canary") // a request that drops the annotation
 		stable()
@@ -404,26 +387,6 @@ var stagesTests = map[string]func(e *env){
 		e.remove(configMap("db"))
 		e.wantFiles(r, "all", "2\n")
 	},
-}
-
-var pairOf = []string{"sources", "[{configMap: {name: app}}, {secret: {name: db}}]", "sameRevision", "true"}
-
-// updateRevision is putRevision, and waits until nothing happens any more.
-func (e *env) updateRevision(ref volume.Ref, revision volume.Revision, pairs ...string) {
-	e.Helper()
-	e.objects.putRevision(ref, revision, pairs...)
-	e.settle()
-}
-
-// putPair writes both objects of the pair with one revision.
-func (e *env) putPair(value string) {
-	e.objects.putRevision(configMap("app"), volume.Revision("r"+value), "a", value)
-	e.objects.putRevision(secret("db"), volume.Revision("r"+value), "p", value)
-}
-
-func TestSets(t *testing.T) { each(t, inBubble, setsTests) }
-
-var setsTests = map[string]func(e *env){
 	"a volume takes both objects when they carry the same revision, and keeps both until then, also after a restart": func(e *env) {
 		e.putPair("1")
 		r := e.request("v1", pairOf...)
@@ -469,23 +432,6 @@ var setsTests = map[string]func(e *env){
 			"the objects of the volume must carry the same refvol.dev/revision: ConfigMap shop/app carries none, Secret shop/db carries r2")
 		e.wantNothing()
 	},
-	"the whole set waits outside of a share": func(e *env) {
-		e.putPair("1")
-		r := e.request("v1", pairOf...)
-		e.publish(r)
-		e.objects.rollouts[configMap("app")] = "0%"
-		e.putPair("2")
-		e.settle()
-		e.wantFiles(r, "a", "1", "p", "1")
-		e.wantCondition(ConditionHeld, "shop/app has a newer version for 0%", "shop/db waits for the other objects of its set")
-		e.resume()
-		e.wantFiles(r, "a", "1", "p", "1")
-		e.objects.rollouts[configMap("app")] = ""
-		e.putPair("3")
-		e.settle()
-		e.wantFiles(r, "a", "3", "p", "3")
-		e.wantCondition(ConditionCurrent)
-	},
 	"when the kubelet sends another group, the volume is bound anew, and the revision of what it shows stays known": func(e *env) {
 		e.objects.putRevision(configMap("app"), "r1", "a", "1")
 		r, group := e.request("v1"), int64(2000)
@@ -498,50 +444,6 @@ var setsTests = map[string]func(e *env){
 			e.Errorf("revision %q, known: %t", got, isKnown)
 		}
 	},
-}
-
-func spreadMoment(pod volume.Pod, window time.Duration, after time.Time) time.Time {
-	return stage.NextMoment(pod.UID, window, after)
-}
-
-// farFromMoment waits until the moment of a pod with spread: 1h is more than ten minutes away.
-func farFromMoment(r binding.Request) {
-	for time.Until(spreadMoment(r.Pod, time.Hour, time.Now())) < 10*time.Minute {
-		after(5 * time.Minute)
-	}
-}
-
-// TestSpread: a change waits for the pod's moment, whatever comes meanwhile, and then the newest state is written.
-func TestSpread(t *testing.T) {
-	o := &fakeObserver{}
-	inBubbleWith(t, func(opts *Options) { opts.Observer = o }, func(e *env) {
-		e.objects.put(configMap("app"), "a", "1")
-		r := e.publishNew("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db, optional: true}}]", "spread", "5m")
-		e.wantFiles(r, "a", "1")
-		first := e.objects.get(configMap("app")).Version
-		e.objects.put(configMap("app"), "a", "2")
-		e.update(secret("db"), "p", "x")
-		moment := spreadMoment(r.Pod, 5*time.Minute, time.Now())
-		e.wantCondition(ConditionSpreading, moment.UTC().Format(time.RFC3339))
-		e.wantShown(configMap("app"), first)
-		after(time.Until(moment) - time.Millisecond)
-		e.wantFiles(r, "a", "1")
-		e.update(configMap("app"), "a", "3") // it does not delay the moment
-		e.wantFiles(r, "a", "3", "p", "x")
-		e.wantProblem(r, "")
-		e.wantCondition(ConditionCurrent)
-		if _, _, took := o.take(); len(took) != 1 || took[0] > time.Second {
-			t.Errorf("the wait is part of the propagation: %v", took)
-		}
-		e.wantEvents()
-		e.wantLines(0, "Volume is current again") // a change that waited was no fault
-		e.end(r)
-	})
-}
-
-func TestSpreads(t *testing.T) { each(t, inBubble, spreadsTests) }
-
-var spreadsTests = map[string]func(e *env){
 	"missing files are not spread, nor is a deletion with onDelete: Remove": func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		e.objects.put(secret("db"), "p", "x")
@@ -562,15 +464,60 @@ var spreadsTests = map[string]func(e *env){
 		app := configMap("app")
 		e.objects.put(app, "a", "1", "b", "1")
 		e.objects.put(secret("db"), "p", "1")
-		r := e.publishNew("v1", "sources", "[{configMap: {name: app, items: [{key: a, path: a}, {key: b, path: b}]}}, {secret: {name: db}}]", "spread", "1h")
+		r := e.publishNew("v1", "sources", "[{configMap: {name: app, items: [{key: a, path: a}, {key: b, path: b}]}}, {secret: {name: db}}, {secret: {name: none, optional: true}}]", "spread", "1h")
 		e.halt()
 		e.removeFile(r, e.generation(r), "a")
 		e.objects.put(app, "a", "2", "b", "2")
 		e.objects.put(secret("db"), "p", "2")
-		farFromMoment(r)
+		for time.Until(stage.NextMoment(r.Pod.UID, time.Hour, time.Now())) < 10*time.Minute {
+			after(5 * time.Minute)
+		}
 		e.restart()
 		e.wait(5 * time.Second)
 		e.wantFiles(r, "a", "2", "b", "2", "p", "1")
 		e.wantCondition(ConditionSpreading, "shop/db")
 	},
+}
+
+var pairOf = []string{"sources", "[{configMap: {name: app}}, {secret: {name: db}}]", "sameRevision", "true"}
+
+// updateRevision is putRevision, and waits until nothing happens any more.
+func (e *env) updateRevision(ref volume.Ref, revision volume.Revision, pairs ...string) {
+	e.Helper()
+	e.objects.putRevision(ref, revision, pairs...)
+	e.settle()
+}
+
+// putPair writes both objects of the pair with one revision.
+func (e *env) putPair(value string) {
+	e.objects.putRevision(configMap("app"), volume.Revision("r"+value), "a", value)
+	e.objects.putRevision(secret("db"), volume.Revision("r"+value), "p", value)
+}
+
+// TestSpread: a change waits for the pod's moment, whatever comes meanwhile, and then the newest state is written.
+func TestSpread(t *testing.T) {
+	o := &fakeObserver{}
+	inBubbleWith(t, func(opts *Options) { opts.Observer = o }, func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.publishNew("v1", "sources", "[{configMap: {name: app}}, {secret: {name: db, optional: true}}]", "spread", "5m")
+		e.wantFiles(r, "a", "1")
+		first := e.objects.get(configMap("app")).Version
+		e.objects.put(configMap("app"), "a", "2")
+		e.update(secret("db"), "p", "x")
+		moment := stage.NextMoment(r.Pod.UID, 5*time.Minute, time.Now())
+		e.wantCondition(ConditionSpreading, moment.UTC().Format(time.RFC3339))
+		e.wantShown(configMap("app"), first)
+		after(time.Until(moment) - time.Millisecond)
+		e.wantFiles(r, "a", "1")
+		e.update(configMap("app"), "a", "3") // it does not delay the moment
+		e.wantFiles(r, "a", "3", "p", "x")
+		e.wantProblem(r, "")
+		e.wantCondition(ConditionCurrent)
+		if _, _, took := o.take(); len(took) != 1 || took[0] > time.Second {
+			t.Errorf("the wait is part of the propagation: %v", took)
+		}
+		e.wantEvents()
+		e.wantLines(0, "Volume is current again") // a change that waited was no fault
+		e.end(r)
+	})
 }

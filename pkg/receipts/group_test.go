@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // TestABurstLosesNothing: while nobody reads.
@@ -52,21 +55,17 @@ func TestAnOverflowIsTold(t *testing.T) {
 	if paths, _ := r.take(); len(paths) < limit-1 || len(paths) > limit || v.overflows != 1 {
 		t.Errorf("got %d files and %d overflows, want about %d and 1", len(paths), v.overflows, limit)
 	}
-	_, err = v.group.read(true, nil) // a pause has passed
-	v.must(err)
+	must.Get(v.group.read(true, nil))(t) // a pause has passed
 	v.cat("1/1")
 	v.want(r, "1/1")
-	if v.overflows != 1 {
-		t.Error("the overflow was told again")
-	}
+	expect.Equal(t, "overflows", v.overflows, 1) // it is not told again
 }
 
 func (v *volume) numbered(files int) {
 	v.Helper()
 	dir := v.dir("1")
 	for i := range files {
-		fd, err := unix.Openat(int(dir.Fd()), strconv.Itoa(i), unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
-		v.must(err)
+		fd := must.Get(unix.Openat(int(dir.Fd()), strconv.Itoa(i), unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o644))(v)
 		unix.Close(fd)
 	}
 }
@@ -125,12 +124,11 @@ func TestAnIdleGroupIsNotRead(t *testing.T) {
 			v.dir("1", "key")
 			_, r := v.watch()
 			v.runs()
-			<-time.After((maxEmpty + 3) * pause)
-			reads := v.group.reads.Load()
-			<-time.After(3 * pause)
-			if got := v.group.reads.Load(); got != reads || got < maxEmpty {
-				t.Errorf("%d reads, and then %d in 3 pauses", reads, got-reads)
-			}
+			waitFor(t, func() bool { // a busy machine reads later
+				reads := v.group.reads.Load()
+				<-time.After(5 * pause)
+				return v.group.reads.Load() == reads && reads >= maxEmpty
+			})
 			if name == "a new group" {
 				v.group.reading <- struct{}{}
 				_ = v.group.discard(errTooMany)
@@ -164,9 +162,8 @@ func TestNothingWorksAfterClose(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	if _, err := v.group.Watch(-1, "", nil, nil); !errors.Is(err, unix.EBADF) {
-		t.Errorf("of a closed descriptor: %v", err)
-	}
+	_, err := v.group.Watch(-1, "", nil, nil)
+	expect.Is(t, "of a closed descriptor", err, unix.EBADF)
 }
 
 // TestConcurrentUse is for the race detector.
@@ -192,9 +189,7 @@ func TestConcurrentUse(t *testing.T) {
 	}
 	users.Wait()
 	stop()
-	if n := len(v.group.watches); n != 0 {
-		t.Errorf("%d watches are left", n)
-	}
+	expect.Equal(t, "watches that are left", len(v.group.watches), 0)
 }
 
 // TestAGroupThatEnds: its watches end, and there is nothing to do until the next watch, which uses another group.
@@ -221,9 +216,7 @@ func TestAGroupThatEnds(t *testing.T) {
 		if err := end(v); err == nil || r.end() == nil || errors.Is(r.end(), ErrNoisy) {
 			t.Errorf("%s: got %v, and the watch was ended: %v", name, err, r.end())
 		}
-		if n := len(v.group.watches); n > 0 {
-			t.Errorf("%s: %d watches are left", name, n)
-		}
+		expect.Equal(t, name+": watches that are left", len(v.group.watches), 0)
 		file := int(v.open("1/key").Fd())
 		v.must(errors.Join(v.group.Drain(drainTime), v.ignore(file), v.group.Listen(file)))
 		_, r = v.watch()

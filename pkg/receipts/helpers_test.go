@@ -17,6 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/internal/sandbox"
 )
 
@@ -40,8 +42,6 @@ func do(job string, args []string) error {
 	switch job {
 	case "O_PATH":
 		return openOnce(args[0], unix.O_PATH)
-	case "open for writing":
-		return openOnce(args[0], unix.O_WRONLY)
 	case "open an O_PATH":
 		fd, err := unix.Open(args[0], unix.O_PATH, 0)
 		if err != nil {
@@ -128,16 +128,12 @@ func startStorm(t testing.TB, dir string) (stop func()) {
 	cmd.Stderr = os.Stderr
 	in, inErr := cmd.StdinPipe()
 	out, outErr := cmd.StdoutPipe()
-	if err := errors.Join(inErr, outErr, cmd.Start()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(inErr, outErr, cmd.Start()))
 	_, _ = out.Read(make([]byte, 1))
 	return func() {
 		t.Helper()
 		in.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("the opener: %v", err)
-		}
+		expect.Is(t, "the end of the opener", cmd.Wait(), nil)
 	}
 }
 
@@ -222,8 +218,7 @@ func (v *volume) dir(path string, files ...string) *os.File {
 
 func (v *volume) open(path string) *os.File {
 	v.Helper()
-	f, err := os.Open(filepath.Join(v.path, path))
-	v.must(err)
+	f := must.Get(os.Open(filepath.Join(v.path, path)))(v)
 	v.Cleanup(func() { f.Close() })
 	return f
 }
@@ -231,28 +226,21 @@ func (v *volume) open(path string) *os.File {
 func (v *volume) watch() (stop func(), r *recorder) {
 	v.Helper()
 	r = &recorder{}
-	dir, err := os.Open(v.path)
-	v.must(err)
+	dir := must.Get(os.Open(v.path))(v)
 	defer dir.Close()
-	stop, err = v.group.Watch(int(dir.Fd()), cmp.Or(v.owner, v.path), r.opened, r.lost)
-	v.must(err)
-	return stop, r
+	return must.Get(v.group.Watch(int(dir.Fd()), cmp.Or(v.owner, v.path), r.opened, r.lost))(v), r
 }
 
 func (v *volume) beside() *volume { return &volume{TB: v.TB, path: mountTmpfs(v.TB), group: v.group} }
 
 func (v *volume) id(path string) string {
 	v.Helper()
-	id, err := v.group.ID(unix.AT_FDCWD, filepath.Join(v.path, path))
-	v.must(err)
-	return id
+	return must.Get(v.group.ID(unix.AT_FDCWD, filepath.Join(v.path, path)))(v)
 }
 
 func (v *volume) must(err error) {
 	v.Helper()
-	if err != nil {
-		v.Fatal(err)
-	}
+	must.Do(v, err)
 }
 
 // reportsLate watches a directory with the files key and other. The first report closes taken, and ends when report is closed.
@@ -260,14 +248,13 @@ func (v *volume) reportsLate() (taken, report chan struct{}, reported *[]string)
 	v.Helper()
 	dir := v.dir("1", "key", "other")
 	taken, report, reported = make(chan struct{}), make(chan struct{}), &[]string{}
-	_, err := v.group.Watch(int(dir.Fd()), "", func(files []string) {
+	must.Get(v.group.Watch(int(dir.Fd()), "", func(files []string) {
 		if len(*reported) == 0 {
 			close(taken)
 			<-report
 		}
 		*reported = append(*reported, files...)
-	}, func(error) {})
-	v.must(err)
+	}, func(error) {}))(v)
 	return taken, report, reported
 }
 
@@ -302,7 +289,6 @@ func (v *volume) want(r *recorder, paths ...string) {
 
 func (v *volume) marks() int {
 	v.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", v.group.fd))
-	v.must(err)
+	text := must.Get(os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", v.group.fd)))(v)
 	return strings.Count(string(text), "fanotify ino:") + strings.Count(string(text), "fanotify sdev:")
 }

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // TestProbeFindsSupport and leaves nothing behind, also in the first process: the plugin has the ID 1 in its container.
@@ -18,34 +21,25 @@ func TestProbeFindsSupport(t *testing.T) {
 	v := newVolume(t) // skips if there is no support
 	dir := v.dir("1")
 	for range 2 {
-		if reads, err := probe(int(dir.Fd())); reads != 2 || err != nil {
-			t.Errorf("it has read the queue %d times: %v", reads, err)
-		}
+		expect.Equal(t, "reads of the queue", must.Get(probe(int(dir.Fd())))(t), 2)
 	}
-	exe, err := os.Executable()
-	v.must(err)
+	exe := must.Get(os.Executable())(v)
 	first := exec.Command("unshare", "-pf", exe, v.path+"/1")
 	first.Env = job("probe").Env
 	run(t, first)
-	if entries, err := os.ReadDir(v.path + "/1"); err != nil || len(entries) > 0 {
-		t.Errorf("there are %v, %v", entries, err)
-	}
+	expect.Equal(t, "entries", len(must.Get(os.ReadDir(v.path+"/1"))(t)), 0)
 }
 
 // TestProbeKnowsTheKernel: it finds support from Linux 6.0 on. On older kernels it says that this is missing.
 func TestProbeKnowsTheKernel(t *testing.T) {
 	var system unix.Utsname
-	if err := unix.Uname(&system); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Uname(&system))
 	release, major := unix.ByteSliceToString(system.Release[:]), 0
 	if _, err := fmt.Sscanf(release, "%d.", &major); err != nil {
 		t.Fatalf("release %q: %v", release, err)
 	}
 	dir, err := os.Open(mountTmpfs(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer dir.Close()
 	switch err := Probe(int(dir.Fd())); {
 	case errors.Is(err, unix.EPERM):
@@ -62,21 +56,16 @@ func TestProbeSaysWhatLacks(t *testing.T) {
 	v := newVolume(t)
 	v.dir("1", "key")
 	v.must(os.Chmod(v.path+"/1", 0o777))
-	exe, err := os.Executable()
-	v.must(err)
+	exe := must.Get(os.Executable())(v)
 	unshared := exec.Command("unshare", "-Ur", exe, v.path+"/1")
 	unshared.Env = job("probe").Env
 	out, err := unshared.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "make a fanotify group: operation not permitted (CAP_SYS_ADMIN is needed, and not in a user namespace)") {
 		t.Errorf("in a user namespace: %v, %s", err, out)
 	}
-	if err := Probe(int(v.open("1/key").Fd())); !errors.Is(err, unix.ENOTDIR) {
-		t.Errorf("of a file: %v", err)
-	}
+	expect.Is(t, "of a file", Probe(int(v.open("1/key").Fd())), unix.ENOTDIR)
 	bind(v, v.path, v.path)
-	if err := Probe(int(v.open("1").Fd())); !errors.Is(err, unix.EROFS) {
-		t.Errorf("where nothing can be made: %v", err)
-	}
+	expect.Is(t, "where nothing can be made", Probe(int(v.open("1").Fd())), unix.EROFS)
 }
 
 // TestAGroupIsTriedAgain if the node has too many groups, and the error names the limit. A process without free descriptors gets the same
@@ -112,8 +101,6 @@ func TestAGroupIsTriedAgain(t *testing.T) {
 		refused(2*retryMin-time.Second, false)
 		setDescriptors(limit.Cur)
 		<-time.After(time.Second)
-		if _, err := g.Watch(dir, "", func([]string) {}, nil); err != nil {
-			t.Error(err)
-		}
+		must.Get(g.Watch(dir, "", func([]string) {}, nil))(t)
 	})
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/internal/expect"
 )
 
 // storms starts processes that open superseded files of a volume again and again, until the test ends.
@@ -34,15 +36,11 @@ func TestAStormCostsItsOwnVolume(t *testing.T) {
 	v.runs()
 	waitFor(t, func() bool { return noisy.end() != nil })
 	v.must(v.group.Unmark(int(root.Fd())))
-	if !errors.Is(noisy.end(), ErrNoisy) {
-		t.Errorf("the watch was ended: %v", noisy.end())
-	}
+	expect.Is(t, "the end of the watch", noisy.end(), ErrNoisy)
 	for range 4 {
 		begin := time.Now()
 		v.must(v.group.Drain(drainTime))
-		if took := time.Since(begin); took > 10*time.Second {
-			t.Errorf("a read took %s", took)
-		}
+		expect.Between(t, "the time of a read", time.Since(begin), 0, 10*time.Second)
 		other.cat("2/key")
 		waitFor(t, func() bool { files, _ := quiet.take(); return len(files) > 0 })
 	}
@@ -98,9 +96,7 @@ func TestTheNoisiestAreEnded(t *testing.T) {
 					t.Errorf("watch %d of %s was ended: %v, and has reported %d files, want %d", i, o.owner, err, len(files), o.files[i])
 				}
 			}
-			if ended != o.ended {
-				t.Errorf("%d watches of %s were ended, want %d", ended, o.owner, o.ended)
-			}
+			expect.Equal(t, "watches of "+o.owner+" that were ended", ended, o.ended)
 		}
 	}
 }
@@ -124,9 +120,7 @@ func TestLatePauses(t *testing.T) {
 		t.Fatalf("the watch was ended: %v", r.end())
 	}
 	newPause(v.group.most + 1)
-	if !errors.Is(r.end(), errTooMany) {
-		t.Errorf("the watch was ended: %v", r.end())
-	}
+	expect.Is(t, "the end of the watch", r.end(), errTooMany)
 }
 
 // TestAMarkThatStays: if nobody removes it, the group is discarded. Each read ends, however fast new events arrive.
@@ -157,18 +151,14 @@ func TestADrainIsBounded(t *testing.T) {
 	v.cat("1/key")
 	v.group.reading <- struct{}{} // somebody reads
 	reads := v.group.reads.Load()
-	if err := v.group.Drain(10 * time.Millisecond); !errors.Is(err, errSlow) {
-		t.Errorf("while another reader reads: %v", err)
-	}
+	expect.Is(t, "while another reader reads", v.group.Drain(10*time.Millisecond), errSlow)
 	<-v.group.reading
 	late := make(chan time.Time)
 	close(late)
 	if n, err := v.group.read(false, late); !errors.Is(err, errSlow) || n > 0 {
 		t.Errorf("%d events were read in no time: %v", n, err)
 	}
-	if n := v.group.reads.Load() - reads; n > 0 {
-		t.Errorf("%d reads count that have left something", n)
-	}
+	expect.Equal(t, "reads that count, and that have left something", v.group.reads.Load()-reads, 0)
 	v.want(r, "1/key")
 	if v.group.reads.Load() == reads {
 		t.Error("a read that has left nothing does not count")

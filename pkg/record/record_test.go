@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -52,9 +53,7 @@ func withAttributes(t *testing.T) (*os.Root, string) {
 		for _, prefix := range []string{"trusted.refvol.", "user.refvol."} {
 			if unix.Setxattr(path, prefix+"try", []byte("1"), 0) == nil {
 				dir, err := os.OpenRoot(path)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				t.Cleanup(func() { dir.Close() })
 				return dir, prefix
 			}
@@ -68,9 +67,7 @@ func withAttributes(t *testing.T) (*os.Root, string) {
 func TestPod(t *testing.T) {
 	dir, prefix := withAttributes(t)
 	for _, pod := range []volume.Pod{{Namespace: "shop", Name: "web-0"}, {Namespace: strings.Repeat("n", 63), Name: strings.Repeat("a.", 126) + "b"}} {
-		if err := SetPod(dir, prefix, pod); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, SetPod(dir, prefix, pod))
 		if namespace, name, err := Pod(dir, prefix); namespace != pod.Namespace || name != pod.Name || err != nil {
 			t.Errorf("%s is read as %q, %q, %v", pod, namespace, name, err)
 		}
@@ -81,18 +78,12 @@ func TestPod(t *testing.T) {
 func TestHostilePod(t *testing.T) {
 	dir, prefix := withAttributes(t)
 	for _, text := range []string{"", "shop", "/", "shop/", "/web", "../web", "shop/../x", "shop/web/log", "shop/web?x=y", "shop/%2e", "Shop/web", "shop/web\x00", "shop/" + strings.Repeat("x", 254), strings.Repeat("x", 3000)} {
-		if err := SetPod(dir, prefix, volume.Pod{Namespace: "n", Name: "p"}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, SetPod(dir, prefix, volume.Pod{Namespace: "n", Name: "p"}))
 		root, err := dir.Open(".")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		err = unix.Fsetxattr(int(root.Fd()), prefix+podAttribute, []byte(text), 0)
 		root.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if namespace, name, err := Pod(dir, prefix); !errors.Is(err, errNoPod) || namespace != "" || name != "" {
 			t.Errorf("%.20q is read as %q, %q, %v", text, namespace, name, err)
 		}

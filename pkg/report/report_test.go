@@ -2,17 +2,19 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/refvol/refvol/internal/doclines"
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
@@ -55,17 +57,8 @@ func (w *world) report(t *testing.T, resync time.Duration, objects ...status.Obj
 func read(t *testing.T, stream *status.Stream) *status.Report {
 	t.Helper()
 	var body bytes.Buffer
-	must(t, stream.Write(&body))
-	report, err := status.Read(&body)
-	must(t, err)
-	return report
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Write(&body))
+	return must.Get(status.Read(&body))(t)
 }
 
 func volumeAsJSON(t *testing.T, v *status.Volume) (text string) {
@@ -75,8 +68,7 @@ func volumeAsJSON(t *testing.T, v *status.Volume) (text string) {
 		values = append(values, o.Object)
 	}
 	for _, value := range values {
-		line, err := json.Marshal(value)
-		must(t, err)
+		line := must.Get(json.Marshal(value))(t)
 		text += string(line) + "\n"
 	}
 	return text
@@ -125,9 +117,7 @@ func TestReport(t *testing.T) {
 			`{"kind":"ConfigMap","namespace":"shop","name":"db","state":"denied","reason":"no\nway","followed":false}` + "\n" +
 			`{"kind":"ConfigMap","namespace":"shop","name":"gone","state":"unknown","reason":"the plugin does not ask for it","followed":false}` + "\n" +
 			`{"kind":"ConfigMap","namespace":"shop","name":"canary","state":"present","followed":false,"canary":"10%","versions":[{"uid":"u1","resourceVersion":"812"}]}` + "\n"
-		if first := volumeAsJSON(t, &got.Volumes[0]); first != want {
-			t.Errorf("got  %s\nwant %s", first, want)
-		}
+		expect.Equal(t, "the volume", volumeAsJSON(t, &got.Volumes[0]), want)
 		if second := got.Volumes[1]; second.VolumeID != "v2" || second.Abnormal || second.Objects == nil {
 			t.Errorf("got %+v", second)
 		}
@@ -157,9 +147,7 @@ func TestReceipts(t *testing.T) {
 		if test.opened != nil {
 			v.Opened = map[volume.Ref]*opened.Object{ref: test.opened}
 		}
-		if got := volumeAsJSON(t, &(&world{volumes: []publisher.VolumeStatus{v}}).report(t, 0).Volumes[0]); !strings.Contains(got, `"shown":0,`+test.want+`}`) {
-			t.Errorf("%s: %s", name, got)
-		}
+		expect.Has(t, name, volumeAsJSON(t, &(&world{volumes: []publisher.VolumeStatus{v}}).report(t, 0).Volumes[0]), `"shown":0,`+test.want+`}`)
 	}
 }
 
@@ -178,9 +166,7 @@ func TestObjectsOfAccounts(t *testing.T) {
 		t.Errorf("got %+v", got.Object)
 	}
 	w.objects = slices.Delete(w.objects, 1, 2)
-	if got := w.report(t, 0).Volumes[0].Objects[0].State; got != "unknown" {
-		t.Errorf("another account's object: got %s", got)
-	}
+	expect.Equal(t, "another account's object", w.report(t, 0).Volumes[0].Objects[0].State, "unknown")
 }
 
 // TestAbnormal: temporary states are given time, and objects that cannot change or are watched need no proof. Ages are in seconds. An
@@ -223,30 +209,22 @@ func TestAbnormal(t *testing.T) {
 		"fault":                      {"RefDeleted", "it is gone", 0, false, nil, 0, "it is gone"},
 		"a condition of another one": {"Newer", "", 0, false, nil, 0, "Newer"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ago := func(seconds int) time.Time { return time.Now().Add(-time.Duration(seconds) * time.Second) }
-				v := publisher.VolumeStatus{Condition: test.condition, Reason: test.reason, Since: ago(test.age), WithoutToken: test.withoutToken}
-				w := &world{}
-				for i, o := range test.objects {
-					ref := configMap(string(rune('0' + i)))
-					known := manager.ObjectStatus{Ref: ref, State: manager.Present, Since: ago(hour), Watched: true, Stale: o.stale}
-					if o.proven != never {
-						known.LastConfirmed = ago(o.proven)
-					}
-					w.objects = append(w.objects, known)
-					v.Refs = append(v.Refs, ref)
+		synctest.Test(t, func(t *testing.T) {
+			ago := func(seconds int) time.Time { return time.Now().Add(-time.Duration(seconds) * time.Second) }
+			v := publisher.VolumeStatus{Condition: test.condition, Reason: test.reason, Since: ago(test.age), WithoutToken: test.withoutToken}
+			w := &world{}
+			for i, o := range test.objects {
+				ref := configMap(string(rune('0' + i)))
+				known := manager.ObjectStatus{Ref: ref, State: manager.Present, Since: ago(hour), Watched: true, Stale: o.stale}
+				if o.proven != never {
+					known.LastConfirmed = ago(o.proven)
 				}
-				w.volumes = append(w.volumes, v)
-				got := w.report(t, test.resync).Volumes[0]
-				want := test.want
-				if want == "" {
-					want = test.reason
-				}
-				if got.Abnormal != (test.want != "") || got.Reason != want {
-					t.Errorf("abnormal: %t, %q, want %q", got.Abnormal, got.Reason, want)
-				}
-			})
+				w.objects = append(w.objects, known)
+				v.Refs = append(v.Refs, ref)
+			}
+			w.volumes = append(w.volumes, v)
+			got := w.report(t, test.resync).Volumes[0]
+			expect.Equal(t, name+": abnormal, and why", fmt.Sprint(got.Abnormal, " ", got.Reason), fmt.Sprint(test.want != "", " ", cmp.Or(test.want, test.reason)))
 		})
 	}
 }

@@ -13,6 +13,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
@@ -80,7 +82,7 @@ func TestMemory(t *testing.T) {
 			}
 		}
 		whole := &meter{}
-		must(t, w.reporter().Collect(nil).Write(whole))
+		must.Do(t, w.reporter().Collect(nil).Write(whole))
 		size := whole.written
 		if limit := pods*volumes*objects*112 + len(w.objects)*512 + len(w.volumes)*512; size > limit { // long names count once for each object
 			t.Errorf("of %s: %d bytes, want at most %d", what, size, limit)
@@ -94,7 +96,7 @@ func TestMemory(t *testing.T) {
 		before := heap()
 		stream := w.reporter().Collect(nil)
 		held := heap()
-		must(t, stream.Write(&meter{size: size, half: func() { held = max(held, heap()) }}))
+		must.Do(t, stream.Write(&meter{size: size, half: func() { held = max(held, heap()) }}))
 		held -= before
 		if limit := uint64(len(w.objects)*352 + pods*volumes*objects*20 + len(w.volumes)*1024); held > limit || held > uint64(size)*2/3 {
 			t.Errorf("of %s: %d bytes are held for a report of %d, want at most %d", what, held, size, limit)
@@ -125,9 +127,7 @@ func TestLongTexts(t *testing.T) {
 		t.Errorf("%d paths of %d: %q", len(o.Unopened), o.UnopenedCount, o.Unopened)
 	}
 	for text, want := range map[string]string{strings.Repeat("e", 1024): strings.Repeat("e", 1024), "": ""} {
-		if got := cut(text, maxReason); got != want {
-			t.Errorf("got %q", got)
-		}
+		expect.Equal(t, "the text", cut(text, maxReason), want)
 	}
 }
 
@@ -279,9 +279,7 @@ func TestFilter(t *testing.T) {
 			}
 			got = append(got, line)
 			v.Objects = nil
-			if all := whole[v.VolumeID]; fmt.Sprint(v) != fmt.Sprint(all) {
-				t.Errorf("got  %+v\nwant %+v", v, all)
-			}
+			expect.Equal(t, "the volume", fmt.Sprint(v), fmt.Sprint(whole[v.VolumeID]))
 		}
 		slices.Sort(got)
 		if others := fmt.Sprint(report.Others); !slices.Equal(got, test.want) || len(report.Objects) != test.objects || others != test.others {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -22,6 +21,9 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
+	"github.com/refvol/refvol/internal/doclines"
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -48,21 +50,21 @@ func TestAnIdentityIsWhatTheServerSees(t *testing.T) {
 // The sender of a request with a 429 learns how long to wait.
 func TestRetryAfter(t *testing.T) {
 	for seconds, want := range map[int]time.Duration{0: 0, 30: 30 * time.Second, 3600: maxRetryAfter} {
-		if got := RetryAfter(fmt.Errorf("ask: %w", apierrors.NewTooManyRequests("busy", seconds))); got != want {
-			t.Errorf("a Retry-After of %d s: %s", seconds, got)
-		}
+		expect.Equal(t, fmt.Sprintf("a Retry-After of %d s", seconds), RetryAfter(fmt.Errorf("ask: %w", apierrors.NewTooManyRequests("busy", seconds))), want)
 	}
 }
 
-// Another credential ends a pause that a missing one caused, and no other pause.
+// Another credential ends a pause that a missing one caused, at once for a request that waits, and no other pause.
 func TestRenewedEndsNoOtherPause(t *testing.T) {
 	for code, waits := range map[int]bool{http.StatusServiceUnavailable: true, http.StatusUnauthorized: false} {
 		inBubble(t, status(code), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
 			_ = get(t.Context(), client, ordinary)
 			a.set(status(http.StatusOK))
-			began := time.Now()
+			began, ended := time.Now(), make(chan error, 1)
+			go func() { ended <- get(t.Context(), client, ordinary) }()
+			synctest.Wait()
 			r.OnNewCredential(ordinary.Account)
-			if err := get(t.Context(), client, ordinary); err != nil || time.Since(began) > 0 != waits {
+			if err := <-ended; err != nil || time.Since(began) > 0 != waits {
 				t.Errorf("after %d it took %s: %v", code, time.Since(began), err)
 			}
 		})
@@ -98,12 +100,10 @@ func TestAGateThatIsRenewedOpens(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	for range 500 {
 		g := &gate{name: "test"}
-		first, err := g.enter(t.Context())
-		must(t, err)
+		first := must.Get(g.enter(t.Context()))(t)
 		g.fail(first, &CredentialError{errNoToken})
 		g.recordNoResult(g.epoch) // the pause is over
-		second, err := g.enter(t.Context())
-		must(t, err)
+		second := must.Get(g.enter(t.Context()))(t)
 		var both sync.WaitGroup
 		both.Go(func() { g.fail(second, &CredentialError{errNoToken}) })
 		both.Go(g.renew)
@@ -188,18 +188,17 @@ func TestRedact(t *testing.T) {
 		"another answer":      {err: &url.Error{Op: "Get", URL: other, Err: errors.New("malformed HTTP status " + other)}, want: "no readable answer"},
 		"no token":            {err: &url.Error{Op: "Get", URL: other, Err: &CredentialError{errors.New("no token")}}, want: "no token"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			got := Redact(test.err)
-			if test.shown != errors.Is(got, test.err) || !test.shown && strings.Contains(got.Error(), other) {
-				t.Errorf("got %v, want the error itself: %t", got, test.shown)
-			}
-			if !strings.Contains(got.Error(), test.want) {
-				t.Errorf("got %v, want %q", got, test.want)
-			}
-			if !test.shown && RetryAfter(got) != RetryAfter(test.err) {
-				t.Errorf("Retry-After %s became %s", RetryAfter(test.err), RetryAfter(got))
-			}
-		})
+		got := Redact(test.err)
+		if test.shown != errors.Is(got, test.err) || !test.shown && strings.Contains(got.Error(), other) {
+			t.Errorf("%s: got %v, want the error itself: %t", name, got, test.shown)
+		}
+		if test.shown {
+			continue
+		}
+		expect.Has(t, name, got.Error(), test.want)
+		if RetryAfter(got) != RetryAfter(test.err) {
+			t.Errorf("%s: Retry-After %s became %s", name, RetryAfter(test.err), RetryAfter(got))
+		}
 	}
 }
 
@@ -210,21 +209,13 @@ func TestIdentitiesAreNamed(t *testing.T) {
 		"the plugin's own account": {},
 		"shop/web":                 {account: volume.ServiceAccount{Namespace: "shop", Name: "web"}},
 	} {
-		if got := who.String(); got != want {
-			t.Errorf("%+v is %q, want %q", who, got, want)
-		}
+		expect.Equal(t, fmt.Sprintf("%+v", who), who.String(), want)
 	}
 }
 
 // TestDocumentedPauses: docs/reliability.md has the right pauses.
 func TestDocumentedPauses(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reliability.md")
-	must(t, err)
 	want := fmt.Sprintf("up to %v s apart while it can't be reached, up to %v s after a 401 or 503", maxWayPause.Seconds(), maxPause.Seconds())
 	limit := fmt.Sprintf("`Retry-After`, up to %v s", maxRetryAfter.Seconds())
-	for _, want := range []string{want, limit} {
-		if !strings.Contains(strings.Join(strings.Fields(string(text)), " "), want) {
-			t.Errorf("docs/reliability.md doesn't say %q", want)
-		}
-	}
+	doclines.Says(t, "../../docs/reliability.md", want, limit)
 }

@@ -3,7 +3,6 @@ package requests
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,6 +19,9 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // order records the names of the accounts whose requests are sent, in order. Each request takes a millisecond.
@@ -74,9 +76,7 @@ func TestPodsTakeTurns(t *testing.T) {
 		// The first slots are those of the large pod, and requests that get their slots at the same moment are sent in any order.
 		const before = 2 * (ordinarySlots + urgentSlots)
 		for name, most := range map[string]int{"small": before, "unnamed": before, "other": before + 20*5, "ordinary": before + 5*5, "large": 1027} {
-			if n := o.last(name); n == 0 || n > most {
-				t.Errorf("the last request of %s was number %d, want at most %d", name, n, most)
-			}
+			expect.Between(t, "the number of the last request of "+name, o.last(name), 1, most)
 		}
 	})
 }
@@ -100,18 +100,12 @@ func TestARequestOfTwoPods(t *testing.T) {
 		pods[499].Add("small")
 		pods[499].Add("small")
 		running.Wait()
-		if n := o.last("object-499"); n > 2*(ordinarySlots+urgentSlots) {
-			t.Errorf("it was number %d", n)
-		}
+		expect.Between(t, "its number", o.last("object-499"), 1, 2*(ordinarySlots+urgentSlots))
 		r.slots.mu.Lock()
 		defer r.slots.mu.Unlock()
-		if s := &r.slots; s.free != ordinarySlots+urgentSlots || s.ordinary != ordinarySlots {
-			t.Errorf("%d slots are free, %d for ordinary requests", s.free, s.ordinary)
-		}
+		expect.Equal(t, "free slots, and those for ordinary requests", fmt.Sprint(r.slots.free, r.slots.ordinary), fmt.Sprint(ordinarySlots+urgentSlots, ordinarySlots))
 		for _, l := range r.slots.lines {
-			if len(l.waiting) > 1 {
-				t.Errorf("%d requests are left in a line", len(l.waiting))
-			}
+			expect.Between(t, "requests that are left in a line", len(l.waiting), 0, 1)
 		}
 	})
 }
@@ -120,24 +114,17 @@ func TestARequestOfTwoPods(t *testing.T) {
 func TestWholeAnswers(t *testing.T) {
 	inBubble(t, status(http.StatusOK), func(t *testing.T, a *answers, r *Requests, client http.RoundTripper) {
 		send := func(m Meta) *http.Response {
-			req, err := http.NewRequestWithContext(With(t.Context(), m), http.MethodGet, "http://api/", http.NoBody)
-			must(t, err)
-			resp, err := client.RoundTrip(req)
-			must(t, err)
-			return resp
+			req := must.Get(http.NewRequestWithContext(With(t.Context(), m), http.MethodGet, "http://api/", http.NoBody))(t)
+			return must.Get(client.RoundTrip(req))(t)
 		}
 		under := func(want int64) {
 			t.Helper()
-			if got := r.State().UnderWay; got != want {
-				t.Errorf("%d requests have slots, want %d", got, want)
-			}
+			expect.Equal(t, "requests with slots", r.State().UnderWay, want)
 		}
 		first, second, watch := send(Meta{Whole: true}), send(Meta{Whole: true}), send(Meta{})
 		under(2)
 		for range 2 {
-			if err := first.Body.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, first.Body.Close())
 			under(1)
 		}
 		after(slotTimeout)
@@ -151,8 +138,7 @@ func TestWholeAnswers(t *testing.T) {
 func TestWaitingRequestsThatEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &turns{free: 1, ordinary: 1}
-		first, err := s.take(t.Context(), true, For("a"))
-		must(t, err)
+		first := must.Get(s.take(t.Context(), true, For("a")))(t)
 		var running sync.WaitGroup
 		for i := range 100 {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -171,9 +157,7 @@ func TestWaitingRequestsThatEnd(t *testing.T) {
 		<-time.After(time.Second)
 		first()
 		running.Wait()
-		if s.free != 1 || s.ordinary != 1 || len(s.lines) != 0 {
-			t.Errorf("%d slots are free, %d for ordinary requests, %d lines are left", s.free, s.ordinary, len(s.lines))
-		}
+		expect.Equal(t, "free slots, those for ordinary requests, and lines", fmt.Sprint(s.free, s.ordinary, len(s.lines)), "1 1 0")
 	})
 }
 
@@ -201,8 +185,7 @@ func TestHandshakes(t *testing.T) {
 		})
 		client := New().Wrap(base, true)
 		ctx, cancel := context.WithCancel(With(t.Context(), ordinary))
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, http.NoBody)
-		must(t, err)
+		req := must.Get(http.NewRequestWithContext(ctx, http.MethodGet, server.URL, http.NoBody))(t)
 		var opened, all sync.WaitGroup
 		for range 500 {
 			opened.Add(1)
@@ -260,9 +243,7 @@ func TestOneAtATime(t *testing.T) {
 		want := func(when string, n int64) {
 			t.Helper()
 			synctest.Wait()
-			if got := dials.Load(); got != n {
-				t.Errorf("%s: %d dials, want %d", when, got, n)
-			}
+			expect.Equal(t, "dials "+when, dials.Load(), n)
 		}
 		_, failFirst, _ := start(false)
 		defer failFirst()
@@ -273,9 +254,7 @@ func TestOneAtATime(t *testing.T) {
 		after(dialTimeout - time.Nanosecond)
 		want("before the first has tried for long", 1)
 		foundThird()
-		if err := <-third; !errors.Is(err, errNotNeeded) {
-			t.Errorf("a request that has found a connection: %v", err)
-		}
+		expect.Is(t, "a request that has found a connection", <-third, errNotNeeded)
 		after(time.Nanosecond)
 		want("when the first has tried for long", 2)
 		_, failFourth, fourth := start(false)
@@ -289,8 +268,6 @@ func TestOneAtATime(t *testing.T) {
 		want("for a request that is sent again", 3)
 		failFourth()
 		want("when the fourth has failed", 4)
-		if err := <-fourth; !errors.Is(err, context.Canceled) {
-			t.Errorf("a dial that fails: %v", err)
-		}
+		expect.Is(t, "a dial that fails", <-fourth, context.Canceled)
 	})
 }

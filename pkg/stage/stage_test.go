@@ -1,13 +1,10 @@
 package stage
 
 import (
-	"fmt"
 	"maps"
-	"slices"
+	"strings"
 	"testing"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -19,7 +16,8 @@ func ref(name string) volume.Ref {
 func version(n string) volume.Version { return volume.Version{UID: "u", ResourceVersion: n} }
 
 // TestHeldTogether: objects are held with the changed objects of their files, unless one of these must not wait. An unknown object is always
-// held, and if a file of it must change, nothing can be shown.
+// held, and if a file of it must change, nothing can be shown. If a file of one object of a set must wait, all that have changed wait, also
+// what would otherwise be taken at once.
 func TestHeldTogether(t *testing.T) {
 	a, b, c, d, u, v := ref("a"), ref("b"), ref("c"), ref("d"), ref("u"), ref("v")
 	n, m := ref("n"), ref("m") // these are new, and m is required
@@ -31,6 +29,7 @@ func TestHeldTogether(t *testing.T) {
 		files   Files
 		want    []volume.Ref
 		fails   bool
+		isSet   bool
 	}{
 		"alone":                              {waiting: []volume.Ref{a}, files: Files{Changing: groups{{a}, {b}}}, want: []volume.Ref{a}},
 		"no file changes":                    {waiting: []volume.Ref{a}, files: Files{Shown: groups{{a}}, Changing: groups{{b}}}},
@@ -49,9 +48,13 @@ func TestHeldTogether(t *testing.T) {
 		"and that file must change":          {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, d}}, Now: groups{{m, c}}, Possible: groups{{u, d, m}}}, fails: true},
 		"unknown and not shown, beside one":  {waiting: []volume.Ref{v}, files: Files{Shown: groups{{d}}, Possible: groups{{v, d, n}}}, want: []volume.Ref{v}},
 		"unknown, and its file must change":  {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, d}}, Now: groups{{u, d}}}, fails: true},
+		"a set":                              {waiting: []volume.Ref{a}, files: Files{Changing: groups{{a}, {b}}, Now: groups{{b}}}, want: []volume.Ref{a, b, c, n, m}, isSet: true},
 		"unknown, and another must go":       {waiting: []volume.Ref{u}, files: Files{Shown: groups{{u, b}}, Now: groups{{b}}}, fails: true},
 	} {
 		change := Change{Shown: shown, Newest: newest, Unknown: map[volume.Ref]bool{}, Place: 50, IsOptional: func(ref volume.Ref) bool { return ref == n }}
+		if change.IsSet = tt.isSet; tt.isSet {
+			change.Objects = map[volume.Ref]*volume.Object{a: nil, b: nil, c: nil, d: nil, n: nil, m: nil}
+		}
 		if newest[u] = shown[u]; tt.waiting[0] == u || tt.waiting[0] == v {
 			change.Unknown[tt.waiting[0]] = true
 			delete(newest, tt.waiting[0])
@@ -71,8 +74,9 @@ func TestHeldTogether(t *testing.T) {
 			t.Errorf("%s: %v, %t, want %v", name, got, ok, want)
 		}
 		for ref := range got.At {
-			if _, isOwn := waits[ref]; isOwn == (got.Why[ref].Kind == Beside) {
-				t.Errorf("%s: %s waits because %v", name, ref, got.Why[ref])
+			_, isOwn := waits[ref]
+			if why := got.Why[ref]; isOwn == (why.Kind == Beside) || !isOwn && strings.HasSuffix(why.Text, "of its set") != tt.isSet {
+				t.Errorf("%s: %s waits because %v", name, ref, why)
 			}
 		}
 	}
@@ -123,57 +127,36 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestClock: a moment belongs to one state of the objects.
+// TestClock: a pod has the same moment in each window, and it belongs to one state of the objects. The property moment of the simulation
+// has many pods.
 func TestClock(t *testing.T) {
 	c := NewClock("a", time.Hour)
 	first, second := Versions{ref("a"): version("2")}, Versions{ref("a"): version("3")}
 	now := time.Unix(1e9, 0)
 	moment := NextMoment("a", time.Hour, now)
-	expect := func(name string, ready Versions, now, want time.Time) {
+	before, next := NextMoment("a", time.Hour, moment.Add(-1)), NextMoment("a", time.Hour, moment)
+	if !before.Equal(moment) || next.Sub(moment) != time.Hour {
+		t.Errorf("just before the moment %v it is %v, and at it %v", moment, before, next)
+	}
+	wantWait := func(name string, ready Versions, now, want time.Time) {
 		t.Helper()
 		if got := c.wait(ready, now); !got.Equal(want) {
 			t.Errorf("%s: until %v, want %v", name, got, want)
 		}
 	}
 	var no time.Time
-	expect("a change", first, now, moment)
-	expect("a later change", second, now.Add(time.Second), moment)
-	expect("a clock that is set back", second, now.Add(-2*time.Hour), moment)
-	expect("its moment", second, moment.Add(time.Second), no)
-	expect("a retry", second, moment.Add(3*time.Hour), no)
-	expect("a change after the retries", first, moment.Add(3*time.Hour+1), moment.Add(4*time.Hour))
-	expect("nothing waits", nil, moment.Add(5*time.Hour), no)
-	expect("a new change", first, moment.Add(5*time.Hour+1), moment.Add(6*time.Hour))
-	expect("late", first, moment.Add(6*time.Hour+30*time.Minute), no)
-	expect("a revert", nil, moment.Add(6*time.Hour+31*time.Minute), no)
-	expect("before a moment that nobody looks at", first, moment.Add(6*time.Hour+59*time.Minute), moment.Add(7*time.Hour))
-	expect("a missed moment", first, moment.Add(8*time.Hour), moment.Add(9*time.Hour))
-}
-
-// TestMoments: pods' moments are spread over the window, and a pod has the same moment in each window.
-func TestMoments(t *testing.T) {
-	const pods, parts, window = 1000, 10, 5 * time.Minute
-	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	var counts [parts]int
-	for i := range pods {
-		pod := types.UID(fmt.Sprintf("0c3f2a-%d", i))
-		at := NextMoment(pod, window, start)
-		if wait := at.Sub(start); wait <= 0 || wait > window {
-			t.Fatalf("the moment is %s after the change", wait)
-		}
-		if next := NextMoment(pod, window, at); next.Sub(at) != window {
-			t.Fatalf("the next moment is %s later", next.Sub(at))
-		}
-		if again := NextMoment(pod, window, at.Add(-1)); !again.Equal(at) {
-			t.Fatalf("just before its moment it is %s", again.Sub(at))
-		}
-		counts[int(at.Sub(start)-1)*parts/int(window)]++
-	}
-	for part, n := range counts {
-		if n < pods/parts*7/10 || n > pods/parts*13/10 {
-			t.Errorf("%d of %d pods in part %d of %d", n, pods, part, parts)
-		}
-	}
+	wantWait("a change", first, now, moment)
+	wantWait("a later change", second, now.Add(time.Second), moment)
+	wantWait("a clock that is set back", second, now.Add(-2*time.Hour), moment)
+	wantWait("its moment", second, moment.Add(time.Second), no)
+	wantWait("a retry", second, moment.Add(3*time.Hour), no)
+	wantWait("a change after the retries", first, moment.Add(3*time.Hour+1), moment.Add(4*time.Hour))
+	wantWait("nothing waits", nil, moment.Add(5*time.Hour), no)
+	wantWait("a new change", first, moment.Add(5*time.Hour+1), moment.Add(6*time.Hour))
+	wantWait("late", first, moment.Add(6*time.Hour+30*time.Minute), no)
+	wantWait("a revert", nil, moment.Add(6*time.Hour+31*time.Minute), no)
+	wantWait("before a moment that nobody looks at", first, moment.Add(6*time.Hour+59*time.Minute), moment.Add(7*time.Hour))
+	wantWait("a missed moment", first, moment.Add(8*time.Hour), moment.Add(9*time.Hour))
 }
 
 // TestSplit: the objects of a set must carry one valid revision. What is not known, and what is shown although it was deleted, match none.
@@ -219,58 +202,4 @@ func TestSplit(t *testing.T) {
 
 func invalid() Reason {
 	return Reason{Mistake, "has an annotation refvol.dev/revision that counts as none: it must have 1 to 128 bytes of letters, digits and . _ - / : @ +"}
-}
-
-// TestSetWaitsTogether: if a file of one object of a set must wait, all that have changed wait, also what would otherwise be taken at once.
-func TestSetWaitsTogether(t *testing.T) {
-	a, b, c, d := ref("a"), ref("b"), ref("c"), ref("d")
-	change := Change{
-		Shown: Versions{a: version("1"), b: version("1"), d: version("1")}, Newest: Versions{a: version("2"), b: version("2"), c: version("2"), d: version("1")},
-		Objects: map[volume.Ref]*volume.Object{}, Place: 50, IsOptional: func(volume.Ref) bool { return false },
-	}
-	for ref, version := range change.Newest {
-		change.Objects[ref] = &volume.Object{Ref: ref, Version: version}
-	}
-	change.Objects[a].Rollout = "10%"
-	files := Files{Shown: [][]volume.Ref{{a}, {b}, {d}}, Changing: [][]volume.Ref{{a}, {b}, {c}}, Now: [][]volume.Ref{{b}}}
-	for _, isSet := range []bool{false, true} {
-		change.IsSet = isSet
-		want := []volume.Ref{a}
-		if isSet {
-			want = append(want, b, c)
-		}
-		got, ok := change.Decide(change.Waits(time.Now()), files)
-		if refs := slices.SortedFunc(maps.Keys(got.At), volume.CompareRefs); !ok || !slices.Equal(refs, want) {
-			t.Errorf("a set: %t: %v wait, want %v", isSet, refs, want)
-		}
-	}
-}
-
-// TestSplitEndsAMoment: a moment that comes while the objects don't match is over. What matches later waits for the next one.
-func TestSplitEndsAMoment(t *testing.T) {
-	a, b := ref("a"), ref("b")
-	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	clock := NewClock("pod", time.Hour)
-	change := func(first, second volume.Revision) *Change {
-		c := &Change{
-			Shown: Versions{a: version("1"), b: version("1")}, Newest: Versions{a: version(string(first)), b: version(string(second))},
-			IsSet: true, Place: 50, Clock: clock, IsOptional: func(volume.Ref) bool { return false },
-		}
-		c.Objects = map[volume.Ref]*volume.Object{
-			a: {Ref: a, Version: c.Newest[a], Revision: first}, b: {Ref: b, Version: c.Newest[b], Revision: second},
-		}
-		return c
-	}
-	moment := NextMoment("pod", time.Hour, start)
-	whole := change("2", "2")
-	if split := whole.Split(); split != nil || len(whole.Waits(start)) != 2 {
-		t.Fatalf("it does not wait for its moment: %v", split)
-	}
-	if change("3", "2").Split() == nil {
-		t.Fatal("it is not split")
-	}
-	later := change("3", "3")
-	if later.Split() != nil || len(later.Waits(moment.Add(time.Minute))) != 2 || !clock.at.Equal(moment.Add(time.Hour)) {
-		t.Errorf("what matches a minute after the moment %s waits until %s", moment, clock.at)
-	}
 }

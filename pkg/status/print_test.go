@@ -3,12 +3,14 @@ package status
 import (
 	"bytes"
 	"errors"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 )
 
 func ago(d time.Duration) *time.Time { return new(noon.Add(-d)) }
@@ -40,19 +42,12 @@ func (t Table) text(tt *testing.T, reports ...*Report) string {
 	for _, r := range reports {
 		counts.Add(r)
 	}
-	must(tt, t.Write(&out, counts, reports...))
+	must.Do(tt, t.Write(&out, counts, reports...))
 	return out.String()
 }
 
-func wantText(t *testing.T, got, want string) {
-	t.Helper()
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-}
-
 func TestTable(t *testing.T) {
-	wantText(t, Table{}.text(t, sample(samples()...)), strings.TrimLeft(`
+	expect.Equal(t, "the table", Table{}.text(t, sample(samples()...)), strings.TrimLeft(`
 NORMAL  NODE    POD         VOLUME    CONDITION     SINCE  PROVEN  SIZE  OBJECTS                                                     REASON
 no      node-1  shop/web-0  settings  RefForbidden  5m     3h      8Ki   configmap/app@812,secret/platform/db@-                      Secret "platform/db": the service account shop/web may not get it: `+strings.Repeat("why ", 20)+`
 yes     node-1  uid-2       old       Unknown       60s    -       0     -                                                           not taken over yet
@@ -61,12 +56,12 @@ yes     node-1  shop/web-0  ca        Current       0s     -       0     configm
 yes     node-1  shop/web-0  many      Current       2d2h   31s     4Mi   configmap/app@812,configmap/ca@7,configmap/app@812,+2 more  -
 5 volumes on 1 node, 1 abnormal
 `, "\n"))
-	wantText(t, Table{}.text(t, sample()), "0 volumes on 1 node, 0 abnormal\n")
+	expect.Equal(t, "the table", Table{}.text(t, sample()), "0 volumes on 1 node, 0 abnormal\n")
 }
 
 func TestWideTable(t *testing.T) {
 	got := Table{Wide: true}.text(t, sample(samples()[0], samples()[2]))
-	wantText(t, got, strings.TrimLeft(`
+	expect.Equal(t, "the table", got, strings.TrimLeft(`
 NORMAL  NODE    POD         VOLUME    CONDITION     SINCE  PROVEN  SIZE  TOKEN    OPENED  POD-UID  VOLUME-ID  OBJECTS                                                  REASON
 no      node-1  shop/web-0  settings  RefForbidden  5m     3h      8Ki   -        yes     uid-1    csi-1      configmap/app@812(present),secret/platform/db@-(denied)  `+samples()[0].Reason+`
 yes     node-1  shop/web-0  ca        Current       0s     -       0     missing  no      uid-1    csi-3      configmap/ca@7=4f2a91c(present)                          -
@@ -107,22 +102,18 @@ func TestWatchPrintsEachChange(t *testing.T) {
 		"a plugin":              {false, []*Report{unready("rights"), unready("rights"), unready(), unready("rights")}, "not ready, , , not ready"},
 		"two reasons":           {false, []*Report{unready("rights"), unready("rights", "registration"), unready("rights")}, "not ready, not ready, "},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var got []string
-			table := Table{NoHeaders: true, Abnormal: test.abnormal, Printed: &Printed{}}
-			for _, report := range test.reports {
-				text, what := table.text(t, report), ""
-				for _, word := range []string{"Current", "VolumeUpdateFailed", "not ready"} {
-					if strings.Count(text, word) == 1 {
-						what += word
-					}
+		var got []string
+		table := Table{NoHeaders: true, Abnormal: test.abnormal, Printed: &Printed{}}
+		for _, report := range test.reports {
+			text, what := table.text(t, report), ""
+			for _, word := range []string{"Current", "VolumeUpdateFailed", "not ready"} {
+				if strings.Count(text, word) == 1 {
+					what += word
 				}
-				got = append(got, what)
 			}
-			if strings.Join(got, ", ") != test.want {
-				t.Errorf("got %q, want %q", strings.Join(got, ", "), test.want)
-			}
-		})
+			got = append(got, what)
+		}
+		expect.Equal(t, name, strings.Join(got, ", "), test.want)
 	}
 }
 
@@ -170,9 +161,7 @@ func TestErr(t *testing.T) {
 		}
 	}
 	counts := &Counts{Nodes: 3, Problems: 1, NotReported: 2}
-	if got := counts.Err().Error(); got != "status: nodes with a problem: 1 of 3, volumes that no plugin reports: 2" {
-		t.Errorf("got %q", got)
-	}
+	expect.Equal(t, "the error", counts.Err().Error(), "status: nodes with a problem: 1 of 3, volumes that no plugin reports: 2")
 }
 
 // TestOpened: the worst state of the shown objects counts.
@@ -194,9 +183,7 @@ func TestOpened(t *testing.T) {
 		"yes": opened("yes", "-", "yes"), "no": opened("yes", "no"), "unknown": opened("no", "unknown", "yes"), "unsupported": opened("unsupported", "yes"),
 		"": opened("-"), "unsupported ": opened(""), // of a release that does not tell
 	} {
-		if got := (row{volume: &v}).opened(); got != strings.TrimSpace(want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		expect.Equal(t, "opened", (row{volume: &v}).opened(), strings.TrimSpace(want))
 	}
 }
 
@@ -209,7 +196,7 @@ func TestTableOfNodes(t *testing.T) {
 	for line := range strings.Lines(got) {
 		lines = append(lines, strings.Join(strings.Fields(line)[:6], " "))
 	}
-	wantText(t, strings.Join(lines, "\n"), `no node-2 shop/web-0 settings RefForbidden 65m
+	expect.Equal(t, "the table", strings.Join(lines, "\n"), `no node-2 shop/web-0 settings RefForbidden 65m
 yes node-1 shop/web-0 ca Current 0s
 yes node-2 shop/web-0 ca Current 60m`)
 }
@@ -220,15 +207,10 @@ func TestEncode(t *testing.T) {
 		OutputJSON: func(text []byte) ([]byte, error) { return text, nil }, OutputYAML: yaml.YAMLToJSON,
 	} {
 		var out bytes.Buffer
-		must(t, Encode(&out, output, want))
-		text, err := toJSON(out.Bytes())
-		must(t, err)
-		if got, err := Read(bytes.NewReader(text)); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: %v\n%s", output, err, out.String())
-		}
-		if isJSON := strings.HasPrefix(out.String(), "{"); isJSON != (output == OutputJSON) {
-			t.Errorf("%s begins with %.10q", output, out.String())
-		}
+		must.Do(t, Encode(&out, output, want))
+		text := must.Get(toJSON(out.Bytes()))(t)
+		expect.Equal(t, output, must.Get(Read(bytes.NewReader(text)))(t), want)
+		expect.Equal(t, output+" is JSON", strings.HasPrefix(out.String(), "{"), output == OutputJSON)
 		if !strings.Contains(out.String(), "2026-01-01T11:55:00Z") || !strings.HasSuffix(out.String(), "\n") || strings.HasSuffix(out.String(), "\n\n") {
 			t.Errorf("%s:\n%s", output, out.String())
 		}
@@ -237,9 +219,7 @@ func TestEncode(t *testing.T) {
 		t.Error("no error")
 	}
 	for _, write := range []error{Encode(failing{}, OutputYAML, want), Table{}.Write(failing{}, &Counts{}, want), Table{}.Write(failing{}, &Counts{})} {
-		if !errors.Is(write, errFault) {
-			t.Errorf("got %v", write)
-		}
+		expect.Is(t, "a write that fails", write, errFault)
 	}
 }
 
@@ -283,12 +263,5 @@ func TestReasonsInTheTable(t *testing.T) {
 		if !strings.HasSuffix(got, "  "+test.want+"\n") {
 			t.Errorf("got\n%s\nwant the end %q", got, test.want)
 		}
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -9,13 +9,15 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 	"unicode"
+
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 )
 
 func sample(volumes ...Volume) *Report {
@@ -48,13 +50,11 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 func do(t *testing.T, method, url string) (status int, header http.Header, body string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
-	must(t, err)
+	request := must.Get(http.NewRequestWithContext(t.Context(), method, url, nil))(t)
 	response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
-	must(t, err)
+	must.Do(t, err)
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	must(t, err)
+	text := must.Get(io.ReadAll(response.Body))(t)
 	return response.StatusCode, response.Header, string(text)
 }
 
@@ -69,9 +69,7 @@ func TestServer(t *testing.T) {
 	for name, value := range map[string]string{
 		"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
 	} {
-		if got := header.Get(name); got != value {
-			t.Errorf("%s: %q, want %q", name, got, value)
-		}
+		expect.Equal(t, name, header.Get(name), value)
 	}
 	for _, wrong := range []struct {
 		method, path string
@@ -83,9 +81,8 @@ func TestServer(t *testing.T) {
 		{http.MethodGet, "/metrics", http.StatusNotFound},
 		{http.MethodGet, "/debug/pprof/", http.StatusNotFound},
 	} {
-		if got, _, _ := do(t, wrong.method, "http://"+address+wrong.path); got != wrong.status {
-			t.Errorf("%s %s: %d, want %d", wrong.method, wrong.path, got, wrong.status)
-		}
+		got, _, _ := do(t, wrong.method, "http://"+address+wrong.path)
+		expect.Equal(t, wrong.method+" "+wrong.path, got, wrong.status)
 	}
 }
 
@@ -100,13 +97,10 @@ func TestWhoReadsNothing(t *testing.T) {
 		}
 		return sample()
 	}))
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
-	must(t, err)
+	conn := must.Get((&net.Dialer{}).DialContext(t.Context(), "tcp", address))(t)
 	defer conn.Close()
-	_, err = conn.Write([]byte("GET " + Path + " HTTP/1.1\r\nHost: test\r\n\r\n"))
-	must(t, err)
-	_, err = io.ReadFull(conn, make([]byte, 1)) // the answer is being written
-	must(t, err)
+	must.Get(conn.Write([]byte("GET " + Path + " HTTP/1.1\r\nHost: test\r\n\r\n")))(t)
+	must.Get(io.ReadFull(conn, make([]byte, 1)))(t) // the answer is being written
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if _, err := fetch(ctx, address); err != nil {
@@ -129,19 +123,14 @@ func TestManyAnswers(t *testing.T) {
 			answers <- status
 		})
 	}
-	if status := <-answers; status != http.StatusServiceUnavailable {
-		t.Errorf("the first answer is %d", status)
-	}
+	expect.Equal(t, "the first answer", <-answers, http.StatusServiceUnavailable)
 	close(goOn)
 	asking.Wait()
 	for range maxAnswers {
-		if status := <-answers; status != http.StatusOK {
-			t.Errorf("another answer is %d", status)
-		}
+		expect.Equal(t, "another answer", <-answers, http.StatusOK)
 	}
-	if status, _, _ := do(t, http.MethodGet, "http://"+address+Path); status != http.StatusOK {
-		t.Errorf("later the answer is %d", status)
-	}
+	status, _, _ := do(t, http.MethodGet, "http://"+address+Path)
+	expect.Equal(t, "a later answer", status, http.StatusOK)
 }
 
 // TestOneAnswerAtATime: a request that comes meanwhile waits, and is dropped if it gives up.
@@ -168,9 +157,7 @@ func TestOneAnswerAtATime(t *testing.T) {
 	go ask(t.Context())
 	close(goOn)
 	for range 2 {
-		if err := <-answers; err != nil {
-			t.Error(err)
-		}
+		must.Do(t, <-answers)
 	}
 }
 
@@ -185,8 +172,7 @@ func TestQuery(t *testing.T) {
 	few := []ObjectKey{{"Secret", "shop", "db"}, {"ConfigMap", "shop", "a.b&object=c"}}
 	many := slices.Repeat([]ObjectKey{{"Secret", "shop", strings.Repeat("x", 253)}}, 1000)
 	for _, objects := range [][]ObjectKey{few, nil, many} {
-		_, err := Fetch(t.Context(), transport, address, objects...)
-		must(t, err)
+		must.Get(Fetch(t.Context(), transport, address, objects...))(t)
 	}
 	if len(asked) != 3 || !slices.Equal(asked[0], few) || asked[1] != nil || asked[2] != nil {
 		t.Errorf("got %.1000v", asked)
@@ -252,12 +238,8 @@ func (failing) Read([]byte) (int, error) { return 0, errFault }
 // TestHostileTexts: characters that control a terminal are escaped in printed text, and JSON keeps its meaning.
 func TestHostileTexts(t *testing.T) {
 	const hostile, want = "a\x1b[2J\r\u0085\u202e\u2028\U000e0001b ü\tx", `a\u001b[2J\u000d\u0085\u202e\u2028\udb40\udc01b ü\u0009x`
-	if got := Printable(hostile); got != want {
-		t.Errorf("got %s", got)
-	}
-	if got := Printable(want); got != want {
-		t.Errorf("what can be printed has become %q", got)
-	}
+	expect.Equal(t, "printable", Printable(hostile), want)
+	expect.Equal(t, "what can be printed", Printable(want), want)
 	report := sample(Volume{Name: hostile, Condition: hostile, Reason: hostile, Pod: Pod{Name: hostile}, Objects: []VolumeObject{{Object: &Object{Name: hostile}, Shown: &Version{ResourceVersion: hostile}}}})
 	report.Node, report.MissingRights = hostile, []string{hostile}
 	for _, output := range []string{OutputWide, OutputTable, OutputJSON, OutputYAML} {
@@ -266,16 +248,12 @@ func TestHostileTexts(t *testing.T) {
 		if output == OutputWide || output == OutputTable {
 			write = func() error { return Table{Wide: output == OutputWide}.Write(&out, &Counts{}, report) }
 		}
-		must(t, write())
+		must.Do(t, write())
 		if i := strings.IndexFunc(out.String(), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
 			t.Errorf("%s has %.10q", output, out.String()[i:])
 		}
-		if output != OutputJSON {
-			continue
-		}
-		read, err := Read(&out)
-		if err != nil || !reflect.DeepEqual(read, report) {
-			t.Errorf("%v: got %+v", err, read)
+		if output == OutputJSON {
+			expect.Equal(t, "what is read", must.Get(Read(&out))(t), report)
 		}
 	}
 }
@@ -310,10 +288,8 @@ func TestStream(t *testing.T) {
 	want := sample(samples()...)
 	want.Others = []PodVolumes{{PodUID: "uid-3", Volumes: []string{"a", "b"}}}
 	var body bytes.Buffer
-	must(t, stream(want).Write(&body))
-	if got, err := Read(bytes.NewReader(body.Bytes())); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%v: got %+v", err, got)
-	}
+	must.Do(t, stream(want).Write(&body))
+	expect.Equal(t, "what is read", must.Get(Read(bytes.NewReader(body.Bytes())))(t), want)
 	text := strings.TrimSuffix(body.String(), "\n")
 	for n := range len(text) {
 		if _, err := Read(strings.NewReader(text[:n])); !errors.Is(err, ErrFormat) {

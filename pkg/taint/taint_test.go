@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
+
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -109,10 +113,7 @@ func (f *fakeNodes) tainted() bool {
 // run runs a Remover in the test's bubble until the context or the test ends, and returns its log.
 func run(ctx context.Context, t *testing.T, nodes Nodes) (*Remover, *bytes.Buffer) {
 	t.Helper()
-	r, err := NewRemover(nodes, "node-1", testKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewRemover(nodes, "node-1", testKey))(t)
 	log := &bytes.Buffer{}
 	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(log), textlogger.Verbosity(10)))
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logger))
@@ -146,9 +147,7 @@ func wantPauses(t *testing.T, requests []time.Time) {
 	t.Helper()
 	shortest := firstLook
 	for i := 1; i < len(requests); i++ {
-		if pause := requests[i].Sub(requests[i-1]); pause < shortest || pause > lastLook*6/5 {
-			t.Errorf("request %d came after %v, want %v at least", i, pause, shortest)
-		}
+		expect.Between(t, fmt.Sprintf("the pause before request %d", i), requests[i].Sub(requests[i-1]), shortest, lastLook*6/5)
 		shortest = min(2*shortest, lastLook)
 	}
 }
@@ -265,9 +264,7 @@ func TestStopsTrying(t *testing.T) {
 				}
 				stop(r, cancel)
 				pass(5 * time.Minute)
-				if len(nodes.patches) != tries {
-					t.Errorf("it went on: %d tries, then %d", tries, len(nodes.patches))
-				}
+				expect.Equal(t, "tries after the end", len(nodes.patches), tries)
 			})
 		})
 	}
@@ -286,8 +283,6 @@ func TestPatch(t *testing.T) {
 		r.SetRegistered(true)
 		synctest.Wait()
 		want := `[{"op":"test","path":"/metadata/resourceVersion","value":"7"},{"op":"replace","path":"/spec/taints","value":[{"key":"a","value":"1","effect":"NoExecute"},{"key":"b","effect":"NoSchedule"}]}]`
-		if len(nodes.patches) != 1 || nodes.patches[0] != want {
-			t.Errorf("got %q, want %s", nodes.patches, want)
-		}
+		expect.Equal(t, "patches", nodes.patches, []string{want})
 	})
 }

@@ -12,6 +12,9 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // maxErrorText limits the text of a refusal, which must fit into a gRPC status.
@@ -27,6 +30,11 @@ func FuzzParse(f *testing.F) {
 	for _, c := range refusedCases() {
 		add(c.attributes, "")
 	}
+	for _, c := range slices.Concat(refusedSourcesCases(), refusedEnvCases(), refusedExpandCases()) {
+		if len(c.sources) < 1000 {
+			add(listing(c.sources), "")
+		}
+	}
 	add(nil, "colour")
 	add(nil, "uid")
 	add(nil, "volume")
@@ -41,21 +49,6 @@ func FuzzParse(f *testing.F) {
 			attributes[other] = "x"
 		}
 		checkParse(t, attributes)
-	})
-}
-
-// FuzzParseSources only varies the one attribute that has a syntax.
-func FuzzParseSources(f *testing.F) {
-	for _, c := range slices.Concat(acceptedCases(), envCases(), expandCases()) {
-		f.Add(c.attributes["sources"])
-	}
-	for _, c := range slices.Concat(refusedSourcesCases(), refusedEnvCases(), refusedExpandCases()) {
-		if len(c.sources) < 1000 {
-			f.Add(c.sources)
-		}
-	}
-	f.Fuzz(func(t *testing.T, sources string) {
-		checkParse(t, map[string]string{"sources": sources})
 		// No alias is expanded. A control character grows most, to six bytes.
 		if document, err := toJSON(sources); len(document) > 16+6*len(sources) {
 			t.Errorf("%q became %d bytes of JSON, %v", sources, len(document), err)
@@ -67,9 +60,7 @@ func checkParse(t *testing.T, attributes map[string]string) {
 	t.Helper()
 	before := maps.Clone(attributes)
 	spec, err := Parse(attributes, testPod())
-	if !maps.Equal(attributes, before) {
-		t.Errorf("Parse changed its argument from %q to %q", before, attributes)
-	}
+	expect.Equal(t, "the argument", attributes, before)
 	if err != nil {
 		checkErrorText(t, err)
 		return
@@ -172,15 +163,11 @@ func FuzzCleanPath(f *testing.F) {
 	f.Fuzz(func(t *testing.T, p string) {
 		clean, err := CleanPath(p)
 		if err != nil {
-			if clean != "" {
-				t.Errorf("CleanPath(%q) = %q beside the error %v", p, clean, err)
-			}
+			expect.Equal(t, fmt.Sprintf("%q beside the error %v", p, err), clean, "")
 			checkErrorText(t, err)
 			return
 		}
-		if again, err := CleanPath(clean); err != nil || again != clean {
-			t.Errorf("CleanPath(%q) = %q, and of that %q, %v", p, clean, again, err)
-		}
+		expect.Equal(t, fmt.Sprintf("the clean path of %q, cleaned again", p), must.Get(CleanPath(clean))(t), clean)
 		if clean == "" || len(clean) > 4096 || strings.HasPrefix(clean, "..") || strings.ContainsRune(clean, 0) {
 			t.Errorf("CleanPath(%q) = %q", p, clean)
 		}
@@ -295,11 +282,8 @@ func TestParseBoundsReferences(t *testing.T) {
 			"sources[200].env.env[56].valueFrom.secretKeyRef: " + manyReferences,
 		},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if _, err := Parse(listing(c.sources), testPod()); fmt.Sprint(err) != c.want {
-				t.Errorf("\ngot  %.300v\nwant %s", err, c.want)
-			}
-		})
+		_, err := Parse(listing(c.sources), testPod())
+		expect.Equal(t, c.name, fmt.Sprint(err), c.want)
 	}
 }
 
@@ -324,9 +308,7 @@ func TestNames(t *testing.T) {
 	} {
 		test.want.Items++
 		test.want.Bytes += int64(len("mnt"))
-		if got := parsed(t, map[string]string{"sources": test.sources, "directories": "[mnt]"}).Names(); got != test.want {
-			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
-		}
+		expect.Equal(t, test.name, parsed(t, map[string]string{"sources": test.sources, "directories": "[mnt]"}).Names(), test.want)
 	}
 }
 
@@ -341,9 +323,7 @@ func TestNamesBeforePathsAreMade(t *testing.T) {
 			put := s.In(Directory{Path: dir})
 			after.Add(&put)
 		}
-		if before.Names != after.Names {
-			t.Errorf("%q: %+v before, %+v after", dir, before.Names, after.Names)
-		}
+		expect.Equal(t, fmt.Sprintf("%q, before and after", dir), before.Names, after.Names)
 	}
 }
 
@@ -365,9 +345,7 @@ func TestValidateDeepPaths(t *testing.T) {
 		took := func(element int) time.Duration {
 			spec := longSpec(200, element, strategy)
 			began := time.Now()
-			if err := spec.Validate(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, spec.Validate())
 			return time.Since(began)
 		}
 		best := 1e9
@@ -375,8 +353,6 @@ func TestValidateDeepPaths(t *testing.T) {
 			flat, deep := took(253), took(1)
 			best = min(best, float64(deep)/float64(flat))
 		}
-		if best > 20 {
-			t.Errorf("%s: paths of 1,900 elements take %.1f times as long as those of 15", strategy, best)
-		}
+		expect.Between(t, fmt.Sprintf("%s: the time of paths of 1,900 elements, compared with those of 15", strategy), best, 0, 20)
 	}
 }

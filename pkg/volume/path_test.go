@@ -2,9 +2,11 @@ package volume
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 )
 
 type pathCase struct {
@@ -52,9 +54,7 @@ func TestCleanPath(t *testing.T) {
 			} else if err != nil {
 				t.Error(err)
 			}
-			if got != c.want {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
+			expect.Equal(t, "the clean path", got, c.want)
 		})
 	}
 }
@@ -62,9 +62,7 @@ func TestCleanPath(t *testing.T) {
 func TestParseMode(t *testing.T) {
 	good := map[string]uint32{"00": 0, "07": 7, "0000": 0, "0644": 0o644, "0777": 0o777, "00777": 0o777}
 	for s, want := range good {
-		if got, err := ParseMode(s); err != nil || uint32(got) != want {
-			t.Errorf("ParseMode(%q) = %o, %v; want %o", s, uint32(got), err, want)
-		}
+		expect.Equal(t, s, uint32(must.Get(ParseMode(s))(t)), want)
 	}
 	bad := []string{
 		"", "0", "7", "644", "888", "0o440", "0O440", "0x1ff", "0b1", "01000", "07777", "000000", "0888", "-0440", "+0440",
@@ -72,9 +70,7 @@ func TestParseMode(t *testing.T) {
 	}
 	for _, s := range bad {
 		got, err := ParseMode(s)
-		if got != 0 {
-			t.Errorf("ParseMode(%q) = %o beside an error", s, uint32(got))
-		}
+		expect.Equal(t, fmt.Sprintf("%q, beside an error", s), got, 0)
 		checkError(t, err, `must be an octal number with a leading zero, from "0000" to "0777"`)
 	}
 }
@@ -84,20 +80,14 @@ func TestTargets(t *testing.T) {
 	const form = "must be /k/pods/uid-1/volumes/kubernetes.io~csi/<volume name>/mount"
 	longest := "/k/" + strings.Repeat("x", maxQuoted-len("/k/"))
 	for target, want := range map[string]string{
-		"/k/pods/uid-1/volumes/kubernetes.io~csi/v/mount":       "",
+		"/k/pods/uid-1/volumes/kubernetes.io~csi/v/mount":       "<nil>",
 		"/k/pods/uid-2/volumes/kubernetes.io~csi/v/mount":       `Invalid value: "/k/pods/uid-2/volumes/kubernetes.io~csi/v/mount": ` + form,
 		"/k/pods/uid-1/volumes/kubernetes.io~empty-dir/v/mount": `Invalid value: "/k/pods/uid-1/volumes/kubernetes.io~empty-dir/v/mount": ` + form,
 		"/k/pods/uid-1/volumes/kubernetes.io~csi/../mount":      `Invalid value: "/k/pods/uid-1/volumes/kubernetes.io~csi/../mount": ` + form,
 		longest:       `Invalid value: "` + longest + `": ` + form,
 		longest + "x": "Invalid value: a path of 257 bytes: " + form,
 	} {
-		got := ""
-		if err := (Pod{UID: "uid-1"}).CheckTarget("/k", target); err != nil {
-			got = err.Error()
-		}
-		if got != want {
-			t.Errorf("%s:\ngot  %s\nwant %s", target, got, want)
-		}
+		expect.Equal(t, target, fmt.Sprint((Pod{UID: "uid-1"}).CheckTarget("/k", target)), want)
 	}
 }
 
@@ -107,9 +97,7 @@ func TestElements(t *testing.T) {
 		"a": true, strings.Repeat("n", 255): true, strings.Repeat("n", 256): false,
 		"": false, ".": false, "..": false, "a/b": false, "a\nb": false,
 	} {
-		if isElement(name) != want {
-			t.Errorf("%q: %t", name, !want)
-		}
+		expect.Equal(t, fmt.Sprintf("%q", name), isElement(name), want)
 	}
 }
 
@@ -121,12 +109,8 @@ func TestRefsByNamespace(t *testing.T) {
 		{Ref: Ref{Kind: ConfigMap, Namespace: "ns", Name: "own"}, Field: "sources[2].configMap"},
 	}
 	others := []Reference{{Ref: Ref{Kind: Secret, Namespace: "other", Name: "s"}, Field: "sources[1].secret.namespace"}}
-	if got := spec.LocalRefs(testPod()); !slices.Equal(got, own) {
-		t.Errorf("of the pod's namespace: got %+v, want %+v", got, own)
-	}
-	if got := spec.CrossNamespaceRefs(testPod()); !slices.Equal(got, others) {
-		t.Errorf("of others: got %+v, want %+v", got, others)
-	}
+	expect.Equal(t, "references in the pod's namespace", spec.LocalRefs(testPod()), own)
+	expect.Equal(t, "references in others", spec.CrossNamespaceRefs(testPod()), others)
 }
 
 // NeedsPod names the author's field that needs the pod's own spec, until the source is resolved.
@@ -141,15 +125,10 @@ func TestNeedsPod(t *testing.T) {
 		"a listed volume": {map[string]string{"sources": "[{secret: {name: db}}, {volume: {name: conf}}, {volume: {name: more}}]"}, "sources[1].volume.name"},
 		"a container":     {map[string]string{"sources": "[{podEnv: {path: e, container: app}}]"}, "sources[0].podEnv.container"},
 	} {
-		spec, err := Parse(test.attributes, testPod())
-		if err != nil || spec.NeedsPod() != test.want {
-			t.Errorf("%s: got %+v, %v, want %q", name, spec, err, test.want)
-		}
+		expect.Equal(t, name, parsed(t, test.attributes).NeedsPod(), test.want)
 	}
 	resolved := Source{Volume: "conf", Field: "volume", Projection: &Projection{Ref: Ref{Kind: Secret, Namespace: "ns", Name: "s"}}}
-	if at := (&Spec{Sources: []Source{resolved}}).NeedsPod(); at != "" {
-		t.Errorf("resolved: got %q", at)
-	}
+	expect.Equal(t, "resolved", (&Spec{Sources: []Source{resolved}}).NeedsPod(), "")
 }
 
 // The kubelet lets a later path of a projected volume win. Between two volumes equal paths are a mistake.
@@ -159,13 +138,9 @@ func TestPathsOfPodVolumes(t *testing.T) {
 			Ref: Ref{Kind: Secret, Namespace: "ns", Name: "s"}, Items: []Item{{Key: "k", Path: "k"}},
 		}}
 	}
-	if err := (&Spec{Sources: []Source{source(0, "a"), source(1, "a")}}).Validate(); err != nil {
-		t.Errorf("one path twice in a volume is refused: %v", err)
-	}
+	expect.Is(t, "one path twice in a volume", (&Spec{Sources: []Source{source(0, "a"), source(1, "a")}}).Validate(), nil)
 	const want = `sources[1].volume.items[0].path: Invalid value: "k": conflicting duplicate paths: also the path of sources[0].volume.items[0].path`
-	if err := (&Spec{Sources: []Source{source(0, "a"), source(1, "b")}}).Validate(); err == nil || err.Error() != want {
-		t.Errorf("one path in two volumes: got %v\nwant %s", err, want)
-	}
+	expect.Equal(t, "one path in two volumes", fmt.Sprint((&Spec{Sources: []Source{source(0, "a"), source(1, "b")}}).Validate()), want)
 }
 
 // An error shows a value of up to 64 bytes whole.
@@ -178,9 +153,7 @@ func TestShorten(t *testing.T) {
 		// A character is not cut.
 		most[:63] + "ü": most[:63] + "... (65 bytes)",
 	} {
-		if got := shorten(value); got != want {
-			t.Errorf("%q: got %q, want %q", value, got, want)
-		}
+		expect.Equal(t, value, shorten(value), want)
 	}
 }
 
@@ -239,16 +212,13 @@ func TestDirectories(t *testing.T) {
 		row("below a file in place", inPlace("[conf/app.yaml/x]"), `directories[0]: Invalid value: "conf/app.yaml/x": must not be below `+file+elsewhere),
 		row("at a file in place", inPlace("[conf/app.yaml]"), `directories[0]: Invalid value: "conf/app.yaml": must not hide `+file+elsewhere),
 	} {
-		var got string
-		if spec, err := Parse(test.attributes, testPod()); err != nil {
-			got = err.Error()
-		} else {
+		spec, err := Parse(test.attributes, testPod())
+		got := fmt.Sprint(err)
+		if err == nil {
 			root, inner := spec.MountPoints()
 			got = fmt.Sprintf("%q %q", root, inner)
 		}
-		if got != test.want {
-			t.Errorf("%s: got  %s\nwant %s", test.name, got, test.want)
-		}
+		expect.Equal(t, test.name, got, test.want)
 	}
 }
 
@@ -269,11 +239,7 @@ func TestAnyJSON(t *testing.T) {
 		"halves of surrogate pairs":                {`"a\ud83db\ude00"`, "a\ufffdb\ufffd"},
 		"empty":                                    {`""`, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if got := parsed(t, listing(value(test.text))).Sources[0].Env.Vars[0].Value; got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
-		})
+		expect.Equal(t, name, parsed(t, listing(value(test.text))).Sources[0].Env.Vars[0].Value, test.want)
 	}
 }
 
@@ -288,11 +254,7 @@ func TestRefusedJSON(t *testing.T) {
 		{"huge mode", `[{"secret":{"name":"s","items":[{"key":"k","path":"k","mode":99999999999999999999}]}}]`, `sources[0].secret.items[0].mode: Invalid value: "number": must be an integer`},
 		{"nested beyond reason", strings.Repeat("[", 20000) + strings.Repeat("]", 20000), `sources: Invalid value: "a string of 40000 bytes": must be YAML or JSON`},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			_, err := Parse(map[string]string{"sources": test.sources}, testPod())
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v\nwant %s", err, test.want)
-			}
-		})
+		_, err := Parse(map[string]string{"sources": test.sources}, testPod())
+		expect.Has(t, test.name, fmt.Sprint(err), test.want)
 	}
 }

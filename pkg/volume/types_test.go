@@ -19,6 +19,9 @@ import (
 	logsjson "k8s.io/component-base/logs/json"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
+
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // canary is a value that no output may show in any form.
@@ -43,30 +46,6 @@ func shown(text string) string {
 	return ""
 }
 
-type (
-	valueHolder struct {
-		Object  Object
-		File    *File
-		Payload Payload
-	}
-	// hiddenHolder has unexported fields, on whose values fmt calls no methods. Their pointers print as addresses with the verbs that go
-	// vet allows.
-	hiddenHolder struct {
-		object *Object
-		file   *File
-		tree   *Payload
-		byRef  map[Ref]*Object
-	}
-	embedder    struct{ Object }
-	ptrEmbedder struct{ *Object }
-	// With two embedded types, neither's methods are promoted.
-	doubleEmbedder struct {
-		Object
-		File
-	}
-	tokenHolder struct{ token Token }
-)
-
 const hiddenName = "hidden pointers"
 
 // canaryHolders returns the ways in which code holds objects and files.
@@ -77,13 +56,28 @@ func canaryHolders() map[string]any {
 	}
 	f := File{Path: "conf/password", Data: []byte(canary), Mode: 0o440}
 	tree, token := Payload{Files: []File{f}, DirMode: 0o755}, NewToken(canary, time.Now())
+	holder := struct {
+		Object  Object
+		File    *File
+		Payload Payload
+	}{*o, &f, tree}
 	return map[string]any{
 		"Object": *o, "*Object": o, "**Object": &o, "[]Object": []Object{*o}, "map of *Object": map[string]*Object{"k": o}, "any of Object": []any{*o, o},
 		"File": f, "*File": &f, "[]File": []File{f}, "Payload": tree, "*Payload": &tree,
-		"holder": valueHolder{Object: *o, File: &f, Payload: tree}, "*holder": &valueHolder{Object: *o, File: &f, Payload: tree},
-		"embedded": embedder{*o}, "embedded pointer": ptrEmbedder{o}, "embedded twice": doubleEmbedder{*o, f},
-		"Token": token, "*Token": &token, "[]Token": []Token{token}, "map of *Token": map[string]*Token{"a": &token}, "token holder": tokenHolder{token},
-		hiddenName: hiddenHolder{object: o, file: &f, tree: &tree, byRef: map[Ref]*Object{o.Ref: o}},
+		"holder": holder, "*holder": &holder, "embedded": struct{ Object }{*o}, "embedded pointer": struct{ *Object }{o},
+		// With two embedded types, neither's methods are promoted.
+		"embedded twice": struct {
+			Object
+			File
+		}{*o, f},
+		"Token": token, "*Token": &token, "[]Token": []Token{token}, "map of *Token": map[string]*Token{"a": &token}, "token holder": struct{ token Token }{token},
+		// On the values of unexported fields, fmt calls no methods. Their pointers print as addresses with the verbs that go vet allows.
+		hiddenName: struct {
+			object *Object
+			file   *File
+			tree   *Payload
+			byRef  map[Ref]*Object
+		}{o, &f, &tree, map[Ref]*Object{o.Ref: o}},
 	}
 }
 
@@ -92,9 +86,7 @@ func TestObjectString(t *testing.T) {
 		Ref: Ref{Kind: ConfigMap, Namespace: "ns", Name: "app"}, Version: Version{ResourceVersion: "7"},
 		Data: map[string][]byte{"a": nil, "b": nil}, BinaryData: map[string][]byte{"c": nil},
 	}
-	if got, want := o.String(), `ConfigMap "ns/app" at 7 (3 keys)`; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	expect.Equal(t, "the object", o.String(), `ConfigMap "ns/app" at 7 (3 keys)`)
 }
 
 // TestNoOutputShowsAValue: neither fmt, whatever the verb, nor JSON, nor a logger shows a value.
@@ -181,9 +173,7 @@ func TestCanaries(t *testing.T) {
 			}
 		}
 	}
-	if got, want := strings.Join(order, " "), "sources[1].configMap sources[3].env sources[0].secret sources[2].configMap"; got != want {
-		t.Errorf("order %s, want %s", got, want)
-	}
+	expect.Equal(t, "order", strings.Join(order, " "), "sources[1].configMap sources[3].env sources[0].secret sources[2].configMap")
 	if got := spec.Canaries(); len(got) != 2 || got[Ref{ConfigMap, "ns", "app"}] {
 		t.Errorf("canaries %v", got)
 	}
@@ -213,22 +203,17 @@ func TestRefusedCanaries(t *testing.T) {
 		if name, value, ok := strings.Cut(test.more, "="); ok {
 			attributes[name] = value
 		}
-		if _, err := Parse(attributes, Pod{Namespace: "ns"}); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s %s: %v, want %s", test.sources, test.more, err, test.want)
-		}
+		_, err := Parse(attributes, Pod{Namespace: "ns"})
+		expect.Has(t, test.sources+" "+test.more, fmt.Sprint(err), test.want)
 	}
 }
 
 func TestParseShare(t *testing.T) {
 	for text, want := range map[string]int{"": 100, "0%": 0, "7%": 7, "10%": 10, "100%": 100} {
-		if got, ok := ParseShare(text); got != want || !ok {
-			t.Errorf("%q: %d, %t", text, got, ok)
-		}
+		expect.Equal(t, text, fmt.Sprint(ParseShare(text)), fmt.Sprint(want, true))
 	}
 	for _, text := range []string{"10", "%", "101%", "-1%", "1.5%", " 1%", "1%\n", "00%", "010%", "ten", "100%" + strings.Repeat("0", 1<<18)} {
-		if got, ok := ParseShare(text); got != 0 || ok {
-			t.Errorf("%.20q: %d, %t", text, got, ok)
-		}
+		expect.Equal(t, fmt.Sprintf("%.20q", text), fmt.Sprint(ParseShare(text)), "0 false")
 	}
 }
 
@@ -238,18 +223,14 @@ const knownPlace = 98
 // TestRolloutPlace: places are spread over all percents, and a known pod has the place that it always had. With another place, a held
 // version would reach pods that had not taken it.
 func TestRolloutPlace(t *testing.T) {
-	if got := RolloutPlace("5f1c3a52-6d3e-4c1b-9f0a-5b2c7d000001"); got != knownPlace {
-		t.Errorf("the place is %d, want %d", got, knownPlace)
-	}
+	expect.Equal(t, "the place", RolloutPlace("5f1c3a52-6d3e-4c1b-9f0a-5b2c7d000001"), knownPlace)
 	const pods = 20_000
 	var counts [101]int
 	for i := range pods {
 		counts[RolloutPlace(types.UID(fmt.Sprintf("%08x-6d3e-4c1b-9f0a-5b2c7d%06x", i*2654435761, i)))]++
 	}
 	for i, n := range counts[1:] {
-		if n < pods/100*7/10 || n > pods/100*13/10 {
-			t.Errorf("%d of %d pods have the place %d", n, pods, i+1)
-		}
+		expect.Between(t, fmt.Sprintf("pods with the place %d", i+1), n, pods/100*7/10, pods/100*13/10)
 	}
 }
 
@@ -259,9 +240,7 @@ func TestRevisions(t *testing.T) {
 		"4f2a91c": true, "refs/heads/main@sha1:4f2a91c+dirty_1.2-3": true, "1": true, strings.Repeat("r", 128): true,
 		"": false, strings.Repeat("r", 129): false, "a b": false, "a\n": false, "ä": false, "a;b": false, "a=b": false,
 	} {
-		if Revision(text).IsValid() != want {
-			t.Errorf("%q: %t", text, !want)
-		}
+		expect.Equal(t, fmt.Sprintf("%q", text), Revision(text).IsValid(), want)
 	}
 }
 
@@ -271,9 +250,7 @@ func TestPodFromContext(t *testing.T) {
 		kubeletPrefix + "pod.namespace": "ns", kubeletPrefix + "pod.name": "web-0", kubeletPrefix + "pod.uid": "8f7e",
 		kubeletPrefix + "serviceAccount.name": "web", "secret": "db",
 	}
-	if pod, err := PodFromContext(kubelets); err != nil || pod != testPod() {
-		t.Errorf("got %+v, %v", pod, err)
-	}
+	expect.Equal(t, "the pod", must.Get(PodFromContext(kubelets))(t), testPod())
 	const (
 		required    = "Required value: the CSIDriver object must have podInfoOnMount: true"
 		noElement   = "must be a single path element"
@@ -295,17 +272,13 @@ func TestPodFromContext(t *testing.T) {
 			changed[kubeletPrefix+test.key] = test.value
 			pod, err := PodFromContext(changed)
 			checkError(t, err, "volume_context["+kubeletPrefix+test.key+"]: "+test.want)
-			if pod != (Pod{}) {
-				t.Errorf("got the pod %+v", pod)
-			}
+			expect.Equal(t, "the pod beside the error", pod, Pod{})
 		})
 	}
 	for _, name := range []string{"...", ".a", "a..b", "web.0"} {
 		changed := maps.Clone(kubelets)
 		changed[kubeletPrefix+"pod.name"] = name
-		if pod, err := PodFromContext(changed); err != nil || pod.Name != name {
-			t.Errorf("got %+v, %v", pod, err)
-		}
+		expect.Equal(t, "the pod's name", must.Get(PodFromContext(changed))(t).Name, name)
 	}
 	if _, err := PodFromContext(nil); err == nil || strings.Count(err.Error(), required) != 4 {
 		t.Errorf("an empty context: %v", err)
@@ -319,10 +292,7 @@ func TestRemoveDeleted(t *testing.T) {
 		if onDelete == "" {
 			delete(attributes, "onDelete")
 		}
-		spec, err := Parse(attributes, testPod())
-		if err != nil || spec.RemoveDeleted() != want {
-			t.Errorf("%q: got %+v, %v", onDelete, spec, err)
-		}
+		expect.Equal(t, "onDelete "+onDelete, parsed(t, attributes).RemoveDeleted(), want)
 	}
 }
 
@@ -346,9 +316,7 @@ func TestTokenFromRequestRefuses(t *testing.T) {
 		`secrets[csi.storage.k8s.io/serviceAccount.tokens]: Invalid value: "a string of 68 bytes": must be a JSON object of tokens by audience`: {tokens("", canaryToken, "soon"), nil},
 	} {
 		got, err := TokenFromRequest(test.secrets, test.context)
-		if err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		expect.Equal(t, "the error", fmt.Sprint(err), want)
 		if err != nil && strings.Contains(err.Error(), "CANARY") || got.Reveal() != "" {
 			t.Errorf("%s: the error or what came with it holds the token", want)
 		}
@@ -367,8 +335,6 @@ func TestSameToken(t *testing.T) {
 		"the next one":   {NewToken(canaryToken+"2", now), false},
 		"none":           {Token{}, false},
 	} {
-		if token.Same(test.other) != test.want || test.other.Same(token) != test.want {
-			t.Errorf("%s: want %t", name, test.want)
-		}
+		expect.Equal(t, name, fmt.Sprint(token.Same(test.other), test.other.Same(token)), fmt.Sprint(test.want, test.want))
 	}
 }

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -38,37 +40,28 @@ func TestHardLinks(t *testing.T) {
 		"file in dir's way": {func(tr *volume.Payload) { tr.Files = append(tr.Files[:2], file("d", "3")) }, []string{"a", "b"}},
 	}
 	for name, tt := range cases {
-		for _, restart := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/restart=%v", name, restart), func(t *testing.T) {
-				v, w, old := newVolume(t), New(o), before()
-				v.write(w, old)
+		t.Run(name, func(t *testing.T) {
+			eachWay(t, []Options{o}, func(t *testing.T, o Options, writer func() *Writer) {
+				v, old := newVolume(t), before()
+				v.write(writer(), old)
 				stats, open, names := map[string]syscall.Stat_t{}, map[string]*os.File{}, map[string]string{}
 				for _, f := range old.Files {
 					stats[f.Path] = v.inode(f.Path)
-					file, err := os.Open(filepath.Join(v.path, f.Path))
-					v.must(err)
+					file := must.Get(os.Open(filepath.Join(v.path, f.Path)))(v)
 					defer file.Close()
 					open[f.Path] = file
-					names[f.Path], err = o.readRefs(int(file.Fd()))
-					v.must(err)
-				}
-				if restart {
-					w = New(o)
+					names[f.Path] = must.Get(o.readRefs(int(file.Fd())))(v)
 				}
 				next := before()
 				tt.change(next)
-				result := v.write(w, next)
+				result := v.write(writer(), next)
 				if result.Linked != len(tt.linked) || result.Files != len(next.Files)-len(tt.linked) {
 					t.Errorf("Result = %+v, want %d linked of %d", result, len(tt.linked), len(next.Files))
 				}
 				for _, f := range next.Files {
 					st := v.inode(f.Path)
-					if same := st.Ino == stats[f.Path].Ino; same != slices.Contains(tt.linked, f.Path) {
-						t.Errorf("%s: same inode: %v", f.Path, same)
-					}
-					if st.Nlink != 1 {
-						t.Errorf("%s: %d links, the old generation is still there", f.Path, st.Nlink)
-					}
+					expect.Equal(t, "same inode of "+f.Path, st.Ino == stats[f.Path].Ino, slices.Contains(tt.linked, f.Path))
+					expect.Equal(t, "links of "+f.Path, st.Nlink, 1) // the old generation is gone
 				}
 				for path, file := range open {
 					// The number of links may change.
@@ -77,15 +70,13 @@ func TestHardLinks(t *testing.T) {
 					if was := stats[path]; st.Mode != was.Mode || st.Uid != was.Uid || st.Gid != was.Gid || st.Size != was.Size || st.Mtim != was.Mtim {
 						t.Errorf("%s: a published file was touched: %+v, was %+v", path, st, was)
 					}
-					if got, err := o.readRefs(int(file.Fd())); err != nil || got != names[path] {
-						t.Errorf("%s: a published file names %q, %v, and named %q", path, got, err, names[path])
-					}
+					expect.Equal(t, "what a published file names: "+path, must.Get(o.readRefs(int(file.Fd())))(t), names[path])
 				}
-				if again := v.write(w, next); again.Changed {
+				if again := v.write(writer(), next); again.Changed {
 					t.Errorf("again: %+v", again)
 				}
 			})
-		}
+		})
 	}
 }
 
@@ -96,55 +87,47 @@ func TestOwner(t *testing.T) {
 		t.Skip("needs other owners")
 	}
 	const none = volume.NoOwner
-	for _, restart := range []bool{false, true} {
-		for _, o := range []Options{{}, {InPlace: true}} {
-			v, w := newVolume(t), New(o)
-			for i, tt := range []struct {
-				uid, gid         int
-				user             *int64
-				wantUID, wantGID uint32
-				changed, inPlace bool
-			}{
-				{1001, 2001, nil, 1001, 2001, true, false},
-				{1001, 2001, nil, 1001, 2001, false, false},
-				{1002, 2001, nil, 1002, 2001, true, false},
-				{1002, 2002, nil, 1002, 2002, true, false},
-				{none, 2002, nil, 1002, 2002, false, false},
-				{none, none, nil, 1002, 2002, false, false},
-				{0, none, nil, 0, 2002, true, true},
-				{none, 0, nil, 0, 0, true, true},
-				{0, 0, new(int64(1003)), 0, 0, true, false},
-				{0, 0, new(int64(1003)), 0, 0, false, false},
-				{0, 0, new(int64(0)), 0, 0, true, false},
-				{0, 0, nil, 0, 0, false, false},
-				{1002, none, nil, 1002, 0, true, true},
-			} {
-				if tt.inPlace && !o.InPlace {
-					continue
-				}
-				if restart {
-					w = New(o)
-				}
-				a := file("a", "1")
-				a.User = tt.user
-				owned := tree(a, file("d/b", "2"))
-				owned.UID, owned.GID = tt.uid, tt.gid
-				result, err := w.Write(t.Context(), v.root, owned)
-				v.must(err)
-				if result.Changed != tt.changed {
-					t.Errorf("write %d, in place %t, restart %t: Result = %+v", i, o.InPlace, restart, result)
-				}
-				for _, path := range []string{".", "..data/.", "..data/d", "d/b"} {
-					if st := v.inode(path); st.Uid != tt.wantUID || st.Gid != tt.wantGID {
-						t.Errorf("write %d, in place %t: %s belongs to %d:%d", i, o.InPlace, path, st.Uid, st.Gid)
-					}
-				}
-				if st := v.inode("a"); tt.user != nil && st.Uid != uint32(*tt.user) {
-					t.Errorf("write %d, in place %t: a belongs to %d", i, o.InPlace, st.Uid)
+	eachWay(t, bothOf(Options{}), func(t *testing.T, o Options, next func() *Writer) {
+		v := newVolume(t)
+		for i, tt := range []struct {
+			uid, gid         int
+			user             *int64
+			wantUID, wantGID uint32
+			changed, inPlace bool
+		}{
+			{1001, 2001, nil, 1001, 2001, true, false},
+			{1001, 2001, nil, 1001, 2001, false, false},
+			{1002, 2001, nil, 1002, 2001, true, false},
+			{1002, 2002, nil, 1002, 2002, true, false},
+			{none, 2002, nil, 1002, 2002, false, false},
+			{none, none, nil, 1002, 2002, false, false},
+			{0, none, nil, 0, 2002, true, true},
+			{none, 0, nil, 0, 0, true, true},
+			{0, 0, new(int64(1003)), 0, 0, true, false},
+			{0, 0, new(int64(1003)), 0, 0, false, false},
+			{0, 0, new(int64(0)), 0, 0, true, false},
+			{0, 0, nil, 0, 0, false, false},
+			{1002, none, nil, 1002, 0, true, true},
+		} {
+			if tt.inPlace && !o.InPlace {
+				continue
+			}
+			a := file("a", "1")
+			a.User = tt.user
+			owned := tree(a, file("d/b", "2"))
+			owned.UID, owned.GID = tt.uid, tt.gid
+			result := must.Get(next().Write(t.Context(), v.root, owned))(v)
+			expect.Equal(t, fmt.Sprintf("write %d changed something", i), result.Changed, tt.changed)
+			for _, path := range []string{".", "..data/.", "..data/d", "d/b"} {
+				if st := v.inode(path); st.Uid != tt.wantUID || st.Gid != tt.wantGID {
+					t.Errorf("write %d: %s belongs to %d:%d", i, path, st.Uid, st.Gid)
 				}
 			}
+			if st := v.inode("a"); tt.user != nil && st.Uid != uint32(*tt.user) {
+				t.Errorf("write %d: a belongs to %d", i, st.Uid)
+			}
 		}
-	}
+	})
 }
 
 func mayChown(t *testing.T) bool {
@@ -198,12 +181,8 @@ func TestDirectoriesStay(t *testing.T) {
 			for _, name := range c.contains {
 				inodes[name] = v.isDirectory(first, name)
 			}
-			fds := openDescriptors(t)
 			if r := v.write(w, first); r.Changed {
 				t.Error("a write of the same changed something")
-			}
-			if got := openDescriptors(t); got != fds {
-				t.Errorf("%d descriptors are open, %d before", got, fds)
 			}
 			if r := v.write(w, last); !r.Changed {
 				t.Error("an update changed nothing")
@@ -211,14 +190,10 @@ func TestDirectoriesStay(t *testing.T) {
 			v.must(second(w.Withdraw(t.Context(), v.root, map[volume.Ref]bool{{Kind: volume.Secret}: true}, "")))
 			v.write(New(w.opts), last)
 			for name, want := range inodes {
-				if got := v.isDirectory(last, name); got != want {
-					t.Errorf("%s is another directory", name)
-				}
+				expect.Equal(t, "inode of "+name, v.isDirectory(last, name), want)
 			}
 			v.must(os.Remove(filepath.Join(v.path, c.contains[len(c.contains)-1])))
-			if found, err := w.Compare(t.Context(), v.root, last); found.Whole || err != nil {
-				t.Errorf("whole %v, %v without a directory", found.Whole, err)
-			}
+			expect.Equal(t, "whole without a directory", must.Get(w.Compare(t.Context(), v.root, last))(t).Whole, false)
 			v.write(w, last)
 		})
 	}
@@ -238,18 +213,14 @@ func TestDirectoriesAreRepaired(t *testing.T) {
 			v.must(os.Symlink(outside, filepath.Join(v.path, "d")))
 			v.must(os.WriteFile(filepath.Join(v.path, "f"), nil, 0o644))
 			v.must(os.Symlink("..data/g", filepath.Join(v.path, "g")))
-			if found, err := w.Compare(t.Context(), v.root, want); found.Whole || err != nil {
-				t.Errorf("%+v, %v without its directories", found, err)
-			}
+			expect.Equal(t, "whole without its directories", must.Get(w.Compare(t.Context(), v.root, want))(t).Whole, false)
 			if r := v.write(w, want); !r.Changed {
 				t.Error("nothing was changed")
 			}
 			for _, name := range []string{"d", "d/e", "f", "g", "h"} {
 				v.isDirectory(want, name)
 			}
-			if found, err := w.Compare(t.Context(), v.root, want); !found.Same || !found.Whole || err != nil {
-				t.Errorf("%+v, %v", found, err)
-			}
+			expect.Equal(t, "what is found", must.Get(w.Compare(t.Context(), v.root, want))(t), Comparison{Whole: true, Same: true})
 		})
 	}
 }
@@ -276,14 +247,11 @@ func TestDirectoriesAndFilesConflict(t *testing.T) {
 			}
 			v.check(good)
 		}
-		if v.isDirectory(good, "tls") != inode {
-			t.Errorf("%s: the directory was replaced", strategy)
-		}
+		expect.Equal(t, strategy+": inode of the directory", v.isDirectory(good, "tls"), inode)
 	}
 	w := New(Options{})
-	if _, err := w.Write(t.Context(), newVolume(t).root, &volume.Payload{DirMode: 0o755, Inner: []string{"d"}}); err == nil || !strings.Contains(err.Error(), "written in place") {
-		t.Errorf("Atomic with a directory among the files: %v", err)
-	}
+	err := second(w.Write(t.Context(), newVolume(t).root, &volume.Payload{DirMode: 0o755, Inner: []string{"d"}}))
+	expect.Has(t, "Atomic with a directory among the files", fmt.Sprint(err), "written in place")
 }
 
 // Without room for a directory, nothing changes.

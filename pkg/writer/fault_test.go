@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/gob"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -18,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -141,14 +143,9 @@ func (f fault) run(t *testing.T, j job) (output string, hit bool) {
 		t.Fatalf("%v: apt-get install strace, or set REFVOL_WITHOUT=strace to skip the tests with faults of single calls", err)
 	}
 	var text bytes.Buffer // in JSON a file has no content
-	if err := gob.NewEncoder(&text).Encode(j); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, gob.NewEncoder(&text).Encode(j))
 	log := filepath.Join(t.TempDir(), "log")
-	program, err := jobProgram()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(jobProgram())(t)
 	options := []string{"-f", "-o", log, "-e", "trace=" + strings.Join(calls, ",")}
 	if f.what != "" {
 		options = append(options[:4], "trace="+f.call, "-e", fmt.Sprintf("inject=%s:%s:when=%d", f.call, f.what, f.when))
@@ -242,8 +239,7 @@ func TestFaults(t *testing.T) {
 		if f.what == "signal=KILL" {
 			incomplete += v.wantClosed(t, f.String(), before, after)
 		}
-		record, err := Record(v.root, o.AttributePrefix)
-		v.must(err)
+		record := must.Get(Record(v.root, o.AttributePrefix))(v)
 		shown, want := v.shown(), before
 		if record == "after" {
 			want = after
@@ -265,6 +261,63 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// wantClosed fails if others may read a file that has not the content of its path in one of the trees, by its own mode: not only the
+// directory around a new file keeps them out. A generation that they may enter has all files of one of the trees that they may read. It
+// returns the number of files that are not complete.
+func (v *testVolume) wantClosed(t *testing.T, what string, trees ...*volume.Payload) (incomplete int) {
+	t.Helper()
+	complete, seen := map[string]bool{}, map[string]map[string]string{}
+	for _, tree := range trees {
+		for _, file := range tree.Files {
+			complete[file.Path+"="+string(file.Data)] = true
+		}
+	}
+	v.must(fs.WalkDir(v.root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		v.must(err)
+		info := must.Get(entry.Info())(v)
+		generation, path, _ := strings.Cut(name, "/")
+		switch mayEnter := info.Mode()&0o005 == 0o005; {
+		case entry.IsDir() && isGeneration(name) && mayEnter:
+			seen[name] = map[string]string{}
+		case entry.IsDir() && seen[generation] != nil && !mayEnter:
+			t.Errorf("%s: others can't enter %s", what, name)
+		}
+		if !entry.Type().IsRegular() {
+			return nil
+		}
+		content := must.Get(fs.ReadFile(v.root.FS(), name))(v)
+		if seen[generation] != nil && info.Mode()&0o004 != 0 {
+			seen[generation][path] = string(content)
+		}
+		if !complete[path+"="+string(content)] {
+			incomplete++
+			if info.Mode()&0o077 != 0 {
+				t.Errorf("%s: %s has %d bytes and the mode %v", what, name, len(content), info.Mode())
+			}
+		}
+		return nil
+	}))
+	if len(seen) == 0 {
+		t.Errorf("%s: others see nothing", what)
+	}
+	for generation, files := range seen {
+		if !slices.ContainsFunc(trees, func(tree *volume.Payload) bool { return maps.Equal(files, readableByOthers(tree)) }) {
+			t.Errorf("%s: in %s others see %q", what, generation, slices.Sorted(maps.Keys(files)))
+		}
+	}
+	return incomplete
+}
+
+func readableByOthers(tree *volume.Payload) map[string]string {
+	files := map[string]string{}
+	for _, f := range tree.Files {
+		if f.Mode&0o004 != 0 {
+			files[f.Path] = string(f.Data)
+		}
+	}
+	return files
+}
+
 // TestInPlaceFaults is TestFaults with InPlace: in the end each remaining file has its inode.
 func TestInPlaceFaults(t *testing.T) {
 	o := withAttributes(t)
@@ -275,16 +328,14 @@ func TestInPlaceFaults(t *testing.T) {
 		v.write(New(o), before)
 		inodes := v.inodes()
 		out, hit := f.run(t, job{Volume: v.path, Options: o, Tree: *after})
-		record, err := Record(v.root, o.AttributePrefix)
-		v.must(err)
+		record := must.Get(Record(v.root, o.AttributePrefix))(v)
 		if strings.Contains(out, "changed false") && v.shown() != dump(before) {
 			t.Errorf("%v: %s, and shows\n%s", f, out, v.shown())
 		}
 		if record == "before" && v.shown() != dump(before) {
 			t.Errorf("%v: the record is older than the files", f)
 		}
-		found, err := New(o).Compare(t.Context(), v.root, after)
-		v.must(err)
+		found := must.Get(New(o).Compare(t.Context(), v.root, after))(v)
 		if record == "after" && len(found.Differ) > 0 {
 			t.Errorf("%v: the files are torn, and the record does not say so: %v", f, found.Differ)
 		}
@@ -298,10 +349,8 @@ func TestInPlaceFaults(t *testing.T) {
 // TestWithdrawFaults makes each call of a withdrawal fail: other files are never changed, and the next Withdraw removes what the first one
 // did not.
 func TestWithdrawFaults(t *testing.T) {
-	for _, inPlace := range []bool{false, true} {
-		t.Run(fmt.Sprintf("InPlace=%v", inPlace), func(t *testing.T) {
-			o := withAttributes(t)
-			o.InPlace = inPlace
+	for _, o := range bothOf(withAttributes(t)) {
+		t.Run(fmt.Sprintf("InPlace=%v", o.InPlace), func(t *testing.T) {
 			forEachFault(t, everyFault, func(t *testing.T, f fault) bool {
 				v := newVolume(t)
 				v.write(New(o), mixed())

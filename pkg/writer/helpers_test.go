@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -38,9 +40,7 @@ func newVolume(t testing.TB) *testVolume {
 	v := &testVolume{TB: t, path: filepath.Join(sandbox.TempDir(t), "volume")}
 	sandbox.Outside(t, outside(v.path, ""))
 	v.must(os.Mkdir(v.path, 0o755))
-	var err error
-	v.root, err = os.OpenRoot(v.path)
-	v.must(err)
+	v.root = must.Get(os.OpenRoot(v.path))(t)
 	t.Cleanup(func() { v.root.Close() })
 	return v
 }
@@ -82,25 +82,26 @@ func topNames(tree *volume.Payload) (names []string) {
 // write writes tree and prunes, expects success, and checks the result on disk.
 func (v *testVolume) write(w *Writer, tree *volume.Payload) Result {
 	v.Helper()
-	result, err := w.Write(v.Context(), v.root, tree)
-	if err != nil {
-		v.Fatalf("Write: %v", err)
-	}
+	result := v.writes(w, tree)
 	v.prune()
 	v.check(tree)
-	if got := v.readlink(dataName); result.Generation != got {
-		v.Errorf("Result.Generation = %q, ..data points at %q", result.Generation, got)
-	}
+	return result
+}
+
+// writes writes tree, expects success, the name of what ..data points at, and that no descriptor is left open.
+func (v *testVolume) writes(w *Writer, tree *volume.Payload) Result {
+	v.Helper()
+	before := openDescriptors(v)
+	result := must.Get(w.Write(v.Context(), v.root, tree))(v)
+	expect.Equal(v, "open descriptors", openDescriptors(v), before)
+	expect.Equal(v, "Result.Generation", result.Generation, v.readlink(dataName))
 	return result
 }
 
 // prune removes the last generation, as the writer's user does after the readers' time.
 func (v *testVolume) prune() {
 	v.Helper()
-	left, err := Prune(v.root, nil, nil)
-	if err != nil || left > 0 {
-		v.Fatalf("Prune = %v, %v", left, err)
-	}
+	expect.Equal(v, "generations that are left", must.Get(Prune(v.root, nil, nil))(v), 0)
 }
 
 // check fails unless the volume shows tree and contains nothing else.
@@ -116,22 +117,16 @@ func (v *testVolume) check(tree *volume.Payload, strays ...string) {
 	want := append([]string{dataName, generation}, strays...)
 	for _, name := range topNames(tree) {
 		want = append(want, name)
-		if target := v.readlink(name); target != "..data/"+name {
-			v.Errorf("link %s points at %q", name, target)
-		}
+		expect.Equal(v, "target of the link "+name, v.readlink(name), "..data/"+name)
 	}
 	for _, dir := range tree.Directories {
 		want = append(want, topOf(dir))
 	}
 	slices.Sort(want)
 	want = slices.Compact(want)
-	if got := v.names(); !slices.Equal(got, want) {
-		v.Errorf("entries of the root: %q, want %q", got, want)
-	}
+	expect.Equal(v, "entries of the root", v.names(), want)
 	info := v.lstat(".")
-	if got := info.Mode() & (fs.ModePerm | fs.ModeSetgid); got != tree.DirMode {
-		v.Errorf("mode of the root: %v, want %v", got, tree.DirMode)
-	}
+	expect.Equal(v, "mode of the root", info.Mode()&(fs.ModePerm|fs.ModeSetgid), tree.DirMode)
 }
 
 // shown describes everything that is reachable through ..data: a line for every directory and file with mode, owner and content, or
@@ -204,8 +199,7 @@ func line(path string, mode fs.FileMode, uid, gid int, content []byte) string {
 
 func (v *testVolume) names() []string {
 	v.Helper()
-	entries, err := os.ReadDir(v.path)
-	v.must(err)
+	entries := must.Get(os.ReadDir(v.path))(v)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -215,16 +209,17 @@ func (v *testVolume) names() []string {
 
 func (v *testVolume) readlink(name string) string {
 	v.Helper()
-	target, err := os.Readlink(filepath.Join(v.path, name))
-	v.must(err)
-	return target
+	return must.Get(os.Readlink(filepath.Join(v.path, name)))(v)
 }
 
 func (v *testVolume) lstat(name string) fs.FileInfo {
 	v.Helper()
-	info, err := os.Lstat(filepath.Join(v.path, name))
-	v.must(err)
-	return info
+	return must.Get(os.Lstat(filepath.Join(v.path, name)))(v)
+}
+
+func (v *testVolume) content(path string) string {
+	v.Helper()
+	return string(must.Get(os.ReadFile(filepath.Join(v.path, path)))(v))
 }
 
 // inode returns the status of a file that is reached through the links, without its access time.
@@ -238,21 +233,40 @@ func (v *testVolume) inode(name string) syscall.Stat_t {
 
 func (v *testVolume) must(err error) {
 	v.Helper()
-	if err != nil {
-		v.Fatal(err)
-	}
+	must.Do(v, err)
 }
 
 func openDescriptors(t testing.TB) int {
 	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
+	return len(must.Get(os.ReadDir("/proc/self/fd"))(t))
 }
 
 func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+
+// eachWay runs a test with each of the options: with one Writer, and with a new one, which must read what exists, whenever it asks for one.
+func eachWay(t *testing.T, options []Options, test func(t *testing.T, o Options, next func() *Writer)) {
+	t.Helper()
+	for _, restart := range []bool{false, true} {
+		for _, o := range options {
+			t.Run(fmt.Sprintf("restart=%v/InPlace=%v", restart, o.InPlace), func(t *testing.T) {
+				w := New(o)
+				test(t, o, func() *Writer {
+					if restart {
+						w = New(o)
+					}
+					return w
+				})
+			})
+		}
+	}
+}
+
+// bothOf returns options with each strategy.
+func bothOf(o Options) []Options {
+	inPlace := o
+	inPlace.InPlace = true
+	return []Options{o, inPlace}
+}
 
 func bothWriters() map[string]*Writer {
 	return map[string]*Writer{"Atomic": New(Options{}), "InPlace": newInPlace(Options{})}

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -33,17 +35,8 @@ func (v *testVolume) inodes() map[string]uint64 {
 // rewrite writes tree in place, expects success, and compares what is on disk with tree and with the state before.
 func (v *testVolume) rewrite(w *Writer, tree *volume.Payload) Result {
 	v.Helper()
-	before, fds := v.inodes(), openDescriptors(v)
-	result, err := w.Write(v.Context(), v.root, tree)
-	if err != nil {
-		v.Fatalf("Write: %v", err)
-	}
-	if got := openDescriptors(v); got != fds {
-		v.Errorf("%d descriptors are open, %d before", got, fds)
-	}
-	if got := v.readlink(dataName); result.Generation != got {
-		v.Errorf("Result.Generation = %q, ..data points at %q", result.Generation, got)
-	}
+	before := v.inodes()
+	result := v.writes(w, tree)
 	v.checkInPlace(before, tree)
 	return result
 }
@@ -66,17 +59,13 @@ func (v *testVolume) checkInPlace(before map[string]uint64, tree *volume.Payload
 			}
 			with.Files = append(with.Files, withMode(info.Mode(), file(path, "")))
 		}
-		if got := v.inode(filepath.Join(dataName, path)).Ino; got != inode {
-			v.Errorf("%s has another inode", path)
-		}
+		expect.Equal(v, "inode of "+path, v.inode(filepath.Join(dataName, path)).Ino, inode)
 	}
 	slices.SortFunc(with.Files, func(a, b volume.File) int { return strings.Compare(a.Path, b.Path) })
 	v.check(&with)
 	for path := range v.inodes() {
 		st := v.inode(filepath.Join(dataName, path))
-		if st.Blocks*512 > wholePages(st.Size) {
-			v.Errorf("%s holds %d blocks for %d bytes", path, st.Blocks, st.Size)
-		}
+		expect.Between(v, "bytes in blocks of "+path, st.Blocks*512, 0, wholePages(st.Size))
 	}
 }
 
@@ -97,62 +86,50 @@ func TestInPlaceResult(t *testing.T) {
 	v.write(w, tree(naming(file("a", "1"), "db"), naming(file("b", "1"), "db"), file("c", "1")))
 	told = nil
 	last := tree(withMode(0o600, naming(file("a", "long"), "db", "other")), naming(file("b", "1"), "db"))
-	if found, err := w.Compare(t.Context(), v.root, last); found.Same || !slices.Equal(found.Differ, []string{"a"}) || err != nil {
-		t.Errorf("Compare = %+v, %v", found, err)
-	}
+	expect.Equal(t, "what is found", must.Get(w.Compare(t.Context(), v.root, last))(t), Comparison{Whole: true, Differ: []string{"a"}})
 	result := v.rewrite(w, last)
-	if want := (Result{Changed: true, Generation: result.Generation, Files: 2, Bytes: 4}); result != want {
-		t.Errorf("Result = %+v, want %+v", result, want)
-	}
-	if !slices.Equal(told, []string{"a"}) {
-		t.Errorf("Rewritten was called for %q", told)
-	}
+	expect.Equal(t, "Result", result, Result{Changed: true, Generation: result.Generation, Files: 2, Bytes: 4})
+	expect.Equal(t, "what Rewritten was called for", told, []string{"a"})
 }
 
 // TestInPlaceSeen holds one file in all the ways in which a container may hold it.
 func TestInPlaceSeen(t *testing.T) {
 	long := strings.Repeat("0123456789", 2000)
-	for _, restart := range []bool{false, true} {
-		t.Run(fmt.Sprintf("restart=%v", restart), func(t *testing.T) {
-			v, w := newVolume(t), newInPlace(Options{})
-			v.rewrite(w, tree(file("conf/a", "first"), file("b", "1")))
-			path := filepath.Join(v.path, "conf/a")
-			held, err := os.Open(path)
+	eachWay(t, []Options{{InPlace: true}}, func(t *testing.T, _ Options, next func() *Writer) {
+		v := newVolume(t)
+		v.rewrite(next(), tree(file("conf/a", "first"), file("b", "1")))
+		path := filepath.Join(v.path, "conf/a")
+		held := must.Get(os.Open(path))(v)
+		defer held.Close()
+		mount, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		if err != nil { // without the right to mount, the next best
+			mount, err = unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 			v.must(err)
-			defer held.Close()
-			mount, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-			if err != nil { // without the right to mount, the next best
-				mount, err = unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
-				v.must(err)
+		}
+		defer unix.Close(mount)
+		for _, tt := range []struct {
+			tree *volume.Payload
+			want string
+		}{
+			{tree(file("conf/a", "other"), file("b", "1")), "other"},
+			{tree(file("conf/a", long), file("b", "1")), long},
+			{tree(file("conf/a", "short"), file("b", "1")), "short"},
+			{tree(file("b", "2")), ""},
+			{tree(file("b", "2"), file("conf/c", "1")), ""},
+			{tree(file("conf/a", "back"), file("b", "1")), "back"},
+			{tree(), ""},
+			{tree(file("conf/a", "again")), "again"},
+			{tree(file("conf", "a file now")), ""},
+		} {
+			v.rewrite(next(), tt.tree)
+			buf := make([]byte, len(long)+1)
+			n, _ := held.ReadAt(buf, 0)
+			bound, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d", mount))
+			if got := string(buf[:n]); got != tt.want || string(bound) != tt.want || err != nil {
+				t.Errorf("an open file shows %.20q, a bind mount %.20q, %v; want %.20q", got, bound, err, tt.want)
 			}
-			defer unix.Close(mount)
-			for _, tt := range []struct {
-				tree *volume.Payload
-				want string
-			}{
-				{tree(file("conf/a", "other"), file("b", "1")), "other"},
-				{tree(file("conf/a", long), file("b", "1")), long},
-				{tree(file("conf/a", "short"), file("b", "1")), "short"},
-				{tree(file("b", "2")), ""},
-				{tree(file("b", "2"), file("conf/c", "1")), ""},
-				{tree(file("conf/a", "back"), file("b", "1")), "back"},
-				{tree(), ""},
-				{tree(file("conf/a", "again")), "again"},
-				{tree(file("conf", "a file now")), ""},
-			} {
-				if restart {
-					w = newInPlace(Options{})
-				}
-				v.rewrite(w, tt.tree)
-				buf := make([]byte, len(long)+1)
-				n, _ := held.ReadAt(buf, 0)
-				bound, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d", mount))
-				if got := string(buf[:n]); got != tt.want || string(bound) != tt.want || err != nil {
-					t.Errorf("an open file shows %.20q, a bind mount %.20q, %v; want %.20q", got, bound, err, tt.want)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // TestInPlaceAttrs makes the write of new content fail and checks the modes of the file and the directories then. Nobody can read the new
@@ -186,13 +163,9 @@ func TestInPlaceAttrs(t *testing.T) {
 			if out, hit := (fault{what: "error=EIO", call: "write", when: 1}).run(t, job{Volume: v.path, Options: w.opts, Tree: *after}); !hit {
 				t.Fatal(out)
 			}
-			if got := v.inode("d/a").Mode & 0o777; got != tt.between {
-				t.Errorf("mode at the write: %04o, want %04o", got, tt.between)
-			}
+			expect.Equal(t, "mode at the write", v.inode("d/a").Mode&0o777, tt.between)
 			for _, dir := range []string{".", "..data/.", "d"} {
-				if got := v.inode(dir).Mode & 0o777; got != tt.dirBetween {
-					t.Errorf("mode of %s at the write: %04o, want %04o", dir, got, tt.dirBetween)
-				}
+				expect.Equal(t, "mode of "+dir+" at the write", v.inode(dir).Mode&0o777, tt.dirBetween)
 			}
 			v.must(second(newInPlace(Options{}).Write(t.Context(), v.root, after)))
 			if st := v.inode("d/a"); st.Ino != inodes["d/a"] || st.Mode&0o777 != uint32(tt.to) || int64(st.Uid) != tt.user {
@@ -208,15 +181,12 @@ func TestInPlaceLease(t *testing.T) {
 	w := newInPlace(Options{})
 	before, after := tree(file("a", "1"), file("b", "2")), tree(file("a", "one"), file("b", "two"))
 	v.write(w, before)
-	reader, err := v.root.Open("b")
-	v.must(err)
+	reader := must.Get(v.root.Open("b"))(v)
 	defer reader.Close()
 	if _, err := unix.FcntlInt(reader.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
 		t.Fatal("a lease: ", err)
 	}
-	if _, err := w.Write(t.Context(), v.root, after); !errors.Is(err, unix.EWOULDBLOCK) {
-		t.Fatalf("with a lease: %v, want %v", err, unix.EWOULDBLOCK)
-	}
+	expect.Is(t, "with a lease", second(w.Write(t.Context(), v.root, after)), unix.EWOULDBLOCK)
 	v.check(before)
 	v.must(reader.Close())
 	v.write(w, after)

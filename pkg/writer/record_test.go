@@ -2,6 +2,7 @@ package writer
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -21,9 +24,7 @@ func withRecord(record string, tree *volume.Payload) *volume.Payload {
 
 func (v *testVolume) wantRecord(o Options, want string) {
 	v.Helper()
-	if got, err := Record(v.root, o.AttributePrefix); err != nil || got != want {
-		v.Errorf("the record is %q, %v, want %q", got, err, want)
-	}
+	expect.Equal(v, "the record", must.Get(Record(v.root, o.AttributePrefix))(v), want)
 }
 
 // TestOnlyTheRecordChanges: the generation and its files stay.
@@ -38,15 +39,11 @@ func TestOnlyTheRecordChanges(t *testing.T) {
 			if record == "3" { // a new process reads what exists
 				w = New(o)
 			}
-			result, err := w.Write(t.Context(), v.root, withRecord(record, tree(file("a", "1"))))
-			if err != nil || result != (Result{Generation: first.Generation}) {
-				t.Errorf("Write = %+v, %v", result, err)
-			}
+			result := must.Get(w.Write(t.Context(), v.root, withRecord(record, tree(file("a", "1")))))(t)
+			expect.Equal(t, "the result", result, Result{Generation: first.Generation})
 			v.wantRecord(o, record)
 		}
-		if v.inode("a") != before {
-			t.Error("the file was touched")
-		}
+		expect.Equal(t, "the status of the file", v.inode("a"), before)
 	}
 }
 
@@ -90,8 +87,7 @@ func TestTornStaysTorn(t *testing.T) {
 	all := withRecord("1", tree(naming(file("a", "1"), "db"), naming(file("b", "1"), "ca")))
 	v.write(New(o), all)
 	v.wantRecord(o, "1")
-	generation, err := openPresent(v.root)
-	v.must(err)
+	generation := must.Get(openPresent(v.root))(v)
 	defer unix.Close(generation)
 	v.must(o.setAttribute(generation, recordName, "1"+tornMark))
 	v.must(second(New(o).Withdraw(t.Context(), v.root, refSet("db"), "2")))
@@ -124,8 +120,7 @@ func TestARewriteThatFailsIsTorn(t *testing.T) {
 			if hit != test.torn {
 				t.Fatalf("hit %t: %s", hit, out)
 			}
-			record, err := Record(v.root, o.AttributePrefix)
-			v.must(err)
+			record := must.Get(Record(v.root, o.AttributePrefix))(v)
 			if !strings.HasPrefix(record, "2") || IsTorn(record) != test.torn {
 				t.Errorf("the record is %q, want one that is torn: %t", record, test.torn)
 			}
@@ -135,8 +130,7 @@ func TestARewriteThatFailsIsTorn(t *testing.T) {
 
 func (v *testVolume) receipts(o Options, generation string) map[string]Receipt {
 	v.Helper()
-	g, err := OpenGeneration(v.root, o, generation)
-	v.must(err)
+	g := must.Get(OpenGeneration(v.root, o, generation))(v)
 	defer g.Close()
 	all := map[string]Receipt{}
 	v.must(g.Receipts(func(r Receipt, _ int) error { all[r.Path] = r; return nil }))
@@ -152,8 +146,7 @@ func (v *testVolume) opened(o Options) []string {
 
 func (v *testVolume) setReceipt(o Options, path string, at time.Time) {
 	v.Helper()
-	g, err := OpenGeneration(v.root, o, "")
-	v.must(err)
+	g := must.Get(OpenGeneration(v.root, o, ""))(v)
 	defer g.Close()
 	v.must(g.SetReceipt(path, at, func(int) error { return nil }))
 }
@@ -188,9 +181,7 @@ func TestReceipts(t *testing.T) {
 			t.Errorf("in place %t, opened: %q, %+v", o.InPlace, got, v.receipts(o, ""))
 		}
 		v.must(second(w.Withdraw(t.Context(), v.root, refSet("b"), "")))
-		if got := v.opened(o); !slices.Equal(got, []string{"a"}) {
-			t.Errorf("in place %t, after a withdrawal: %q", o.InPlace, got)
-		}
+		expect.Equal(t, fmt.Sprintf("in place %t, opened after a withdrawal", o.InPlace), v.opened(o), []string{"a"})
 	}
 }
 
@@ -198,8 +189,7 @@ func TestReceipts(t *testing.T) {
 func TestWithFile(t *testing.T) {
 	v := newVolume(t)
 	v.write(New(Options{}), namedTree("1", "2"))
-	g, err := OpenGeneration(v.root, Options{}, "")
-	v.must(err)
+	g := must.Get(OpenGeneration(v.root, Options{}, ""))(t)
 	defer g.Close()
 	read := ""
 	v.must(g.WithFile("conf/b", func(file int) error {
@@ -208,14 +198,10 @@ func TestWithFile(t *testing.T) {
 		read = string(buf[:max(n, 0)])
 		return err
 	}))
-	if read != "2" {
-		t.Errorf("read %q", read)
-	}
+	expect.Equal(t, "what is read", read, "2")
 	failure := errors.New("failed")
 	for path, want := range map[string]error{"a": failure, "gone": unix.ENOENT} {
-		if err := g.WithFile(path, func(int) error { return failure }); !errors.Is(err, want) {
-			t.Errorf("%s: got %v, want %v", path, err, want)
-		}
+		expect.Is(t, path, g.WithFile(path, func(int) error { return failure }), want)
 	}
 }
 
@@ -226,22 +212,16 @@ func TestRemoving(t *testing.T) {
 	var removed []string
 	o.Removing = func(file int) {
 		buf := make([]byte, 8)
-		n, err := unix.Pread(file, buf, 0)
-		v.must(err)
+		n := must.Get(unix.Pread(file, buf, 0))(v)
 		removed = append(removed, string(buf[:n]))
 	}
 	w := New(o)
 	for _, content := range []string{"1", "2"} {
 		v.must(second(w.Write(t.Context(), v.root, namedTree("record", content, "both"))))
 	}
-	_, err := Prune(v.root, nil, o.Removing)
-	v.must(err)
-	if !slices.Equal(removed, []string{"1"}) {
-		t.Errorf("heard of %q", removed)
-	}
+	must.Get(Prune(v.root, nil, o.Removing))(t)
+	expect.Equal(t, "what is removed", removed, []string{"1"})
 	removed = nil
 	v.must(second(w.Withdraw(t.Context(), v.root, refSet("b"), "")))
-	if !slices.Equal(removed, []string{"2"}) {
-		t.Errorf("of a withdrawal, heard of %q", removed)
-	}
+	expect.Equal(t, "what a withdrawal removes", removed, []string{"2"})
 }

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -114,16 +116,12 @@ func TestRefsOfAnyLength(t *testing.T) {
 			name := strings.Repeat("n", length-line)
 			v, shown := newVolume(t), tree(naming(file("a", "1"), name))
 			v.write(New(o), shown)
-			if result, err := New(o).Write(t.Context(), v.root, shown); err != nil || result.Changed {
-				t.Errorf("Write = %+v, %v, want no change", result, err)
-			}
+			expect.Equal(t, "changed again", must.Get(New(o).Write(t.Context(), v.root, shown))(t).Changed, false)
 			want := before + name + "\n"
 			if length > maxRefs {
 				want = anyRefs
 			}
-			if got := v.attribute(o, "a"); got != want {
-				t.Errorf("the attribute has %d bytes, want %d", len(got), len(want))
-			}
+			expect.Equal(t, "the attribute", v.attribute(o, "a"), want)
 		})
 	}
 }
@@ -169,9 +167,8 @@ func TestUnsafeTrees(t *testing.T) {
 			v, w, good := newVolume(t), New(o), tree(file("good", "1"))
 			v.write(w, good)
 			for _, tr := range trees {
-				if _, err := w.Write(t.Context(), v.root, tr); err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("%.20q: Write = %v, want %q", tr.Files[len(tr.Files)-1].Path, err, want)
-				}
+				path, err := tr.Files[len(tr.Files)-1].Path, second(w.Write(t.Context(), v.root, tr))
+				expect.Has(t, fmt.Sprintf("%.20q", path), fmt.Sprint(err), want)
 				v.check(good)
 			}
 		}
@@ -203,8 +200,6 @@ func TestMeasure(t *testing.T) {
 		"attributes":    {tree(named...), 100, 100, 2 + attributes},
 	} {
 		want := Footprint{Bytes: test.pages * page, Inodes: 2 + test.files + test.others}
-		if got := Measure(test.tree); got != want {
-			t.Errorf("%s: %+v, want %+v", name, got, want)
-		}
+		expect.Equal(t, name, Measure(test.tree), want)
 	}
 }

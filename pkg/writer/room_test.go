@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -42,9 +43,7 @@ func TestSwitchNeedsTheRoomThatItUses(t *testing.T) {
 						t.Errorf("names of %d bytes: of %d %s %d are free", length, n, name, free)
 					}
 					v.check(shown)
-					if again, err := New(Options{}).Write(t.Context(), v.root, shown); err != nil || again.Changed {
-						t.Errorf("names of %d bytes: the same again, without any room: %+v, %v", length, again, err)
-					}
+					expect.Equal(t, "changed by the same again, without any room", must.Get(New(Options{}).Write(t.Context(), v.root, shown))(t).Changed, false)
 					break
 				}
 				if !errors.Is(err, unix.ENOSPC) || result != (Result{}) || Present(v.root) != "" {
@@ -67,8 +66,7 @@ func TestSpaceBeyondTheEnd(t *testing.T) {
 	shown := tree(file("a", "1"))
 	v.rewrite(newInPlace(Options{}), shown)
 	before, _ := v.free()
-	held, err := os.OpenFile(filepath.Join(v.path, "a"), os.O_WRONLY, 0)
-	v.must(err)
+	held := must.Get(os.OpenFile(filepath.Join(v.path, "a"), os.O_WRONLY, 0))(v)
 	defer held.Close()
 	v.must(unix.Fallocate(int(held.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, int64(3*os.Getpagesize())))
 	v.rewrite(newInPlace(Options{}), shown)
@@ -89,13 +87,11 @@ func newSmallVolume(t *testing.T, pages, inodes int) *testVolume {
 	v.must(unix.FsconfigSetString(fsfd, "size", strconv.Itoa(pages*os.Getpagesize())))
 	v.must(unix.FsconfigSetString(fsfd, "nr_inodes", strconv.Itoa(inodes)))
 	v.must(unix.FsconfigCreate(fsfd))
-	mnt, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, 0)
-	v.must(err)
+	mnt := must.Get(unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, 0))(t)
 	t.Cleanup(func() { unix.Close(mnt) })
 	v.path = fmt.Sprintf("/proc/%d/fd/%d/volume", os.Getpid(), mnt) // also for other processes
 	v.must(os.Mkdir(v.path, 0o755))
-	v.root, err = os.OpenRoot(v.path)
-	v.must(err)
+	v.root = must.Get(os.OpenRoot(v.path))(t)
 	t.Cleanup(func() { v.root.Close() })
 	return v
 }
@@ -122,72 +118,42 @@ func TestInPlaceFull(t *testing.T) {
 		"too many links":       tree(file("a", "x"), file("1", ""), file("2", ""), file("3", ""), file("4", ""), file("5", ""), file("6", ""), file("7", ""), file("8", "")),
 	}
 	for name, after := range cases {
-		for _, restart := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/restart=%v", name, restart), func(t *testing.T) {
-				v, w := newSmallVolume(t, 9, 24), newInPlace(Options{})
-				v.rewrite(w, before)
-				freePages, freeInodes := v.free()
-				inodes := v.inodes()
+		t.Run(name, func(t *testing.T) {
+			eachWay(t, []Options{{InPlace: true}}, func(t *testing.T, _ Options, next func() *Writer) {
+				v := newSmallVolume(t, 9, 24)
+				v.rewrite(next(), before)
+				free, inodes := fmt.Sprint(v.free()), v.inodes()
 				for range 2 {
-					if restart {
-						w = newInPlace(Options{})
-					}
-					result, err := w.Write(t.Context(), v.root, after)
+					result, err := next().Write(t.Context(), v.root, after)
 					if !errors.Is(err, unix.ENOSPC) || result != (Result{}) {
 						t.Errorf("Write = %+v, %v, want ENOSPC", result, err)
 					}
 					v.checkInPlace(inodes, before)
-					if pages, inodes := v.free(); pages != freePages || inodes != freeInodes {
-						t.Errorf("%d pages and %d inodes are free, %d and %d before", pages, inodes, freePages, freeInodes)
-					}
+					expect.Equal(t, "free pages and inodes", fmt.Sprint(v.free()), free)
 				}
-				v.rewrite(w, tree(file("a", pages(2, "x")), file("new", pages(2, "x"))))
+				v.rewrite(next(), tree(file("a", pages(2, "x")), file("new", pages(2, "x"))))
 			})
-		}
+		})
 	}
 }
 
 // TestInPlaceFillsUp changes keys for longer than there is room for all of them. Emptied files are removed when necessary, and only then.
 func TestInPlaceFillsUp(t *testing.T) {
-	for _, restart := range []bool{false, true} {
-		t.Run(fmt.Sprintf("restart=%v", restart), func(t *testing.T) {
-			v, w := newSmallVolume(t, 16, 40), newInPlace(Options{})
-			v.rewrite(w, tree(file("stays", "0")))
-			stays := v.inode("stays").Ino
-			most := 0
-			for i := range 100 {
-				if restart {
-					w = newInPlace(Options{})
-				}
-				tr := tree(file("stays", strconv.Itoa(i)), file(fmt.Sprintf("key%d", i), "1"), file(fmt.Sprintf("d/%d/key", i), "1"))
-				if _, err := w.Write(t.Context(), v.root, tr); err != nil {
-					t.Fatalf("write %d: %v", i, err)
-				}
-				files := v.inodes()
-				most = max(most, len(files))
-				for path := range files {
-					size := v.inode(filepath.Join(dataName, path)).Size
-					if _, shown := slices.BinarySearchFunc(tr.Files, path, comparePath); shown != (size > 0) {
-						t.Fatalf("write %d: %s has %d bytes", i, path, size)
-					}
-				}
-				for _, name := range v.names() {
-					if _, err := os.Stat(filepath.Join(v.path, name)); err != nil {
-						t.Fatalf("write %d: %v", i, err)
-					}
-				}
-				if result, err := w.Write(t.Context(), v.root, tr); err != nil || result.Changed {
-					t.Fatalf("write %d again: %+v, %v", i, result, err)
-				}
-			}
-			if got := v.inode("stays").Ino; got != stays {
-				t.Error("a file that was never gone has another inode")
-			}
-			if most < 9 {
-				t.Errorf("no more than %d files were kept", most)
-			}
-		})
-	}
+	eachWay(t, []Options{{InPlace: true}}, func(t *testing.T, _ Options, next func() *Writer) {
+		v := newSmallVolume(t, 16, 40)
+		v.rewrite(next(), tree(file("stays", "0")))
+		most := 0
+		for i := range 100 {
+			before := v.inodes()
+			tr := tree(file("stays", strconv.Itoa(i)), file(fmt.Sprintf("key%d", i), "1"), file(fmt.Sprintf("d/%d/key", i), "1"))
+			w := next()
+			v.writes(w, tr)
+			v.checkFilled(before, tr)
+			expect.Equal(t, fmt.Sprintf("write %d again changed something", i), v.writes(w, tr).Changed, false)
+			most = max(most, len(v.inodes()))
+		}
+		expect.Between(t, "files that were kept", most, 9, 100)
+	})
 }
 
 // TestInPlaceIsInterrupted sends the signal by which Go stops its goroutines while a tmpfs reserves pages: fallocate fails with EINTR then,
@@ -207,9 +173,7 @@ func TestInPlaceIsInterrupted(t *testing.T) {
 		close(threads)
 	}()
 	for thread := range threads {
-		if err := v.interrupt(thread, done); err != nil {
-			t.Error(err)
-		}
+		expect.Is(t, "a write that is interrupted", v.interrupt(thread, done), nil)
 	}
 }
 
@@ -242,43 +206,35 @@ func TestInPlaceThirdVersion(t *testing.T) {
 	}
 	for name, trees := range cases {
 		t.Run(name, func(t *testing.T) {
+			var most Footprint
+			for _, tr := range trees {
+				fp := Measure(tr)
+				most.Bytes, most.Inodes = max(most.Bytes, fp.Bytes), max(most.Inodes, fp.Inodes)
+			}
 			forEachFault(t, []string{"signal=KILL"}, func(t *testing.T, f fault) bool {
-				v := newTightVolume(t, trees)
+				const roots = 2 // the volume's root, and the file system's above it
+				v := newSmallVolume(t, 2*int(most.Bytes)/os.Getpagesize(), 2*int(most.Inodes)+roots)
 				v.must(second(newInPlace(Options{}).Write(t.Context(), v.root, trees[0])))
 				_, hit := f.run(t, job{Volume: v.path, Options: Options{InPlace: true}, Tree: *trees[1]})
 				inodes := v.inodes()
 				if _, err := newInPlace(Options{}).Write(t.Context(), v.root, trees[2]); err != nil {
 					t.Fatalf("%v: %v", f, err)
 				}
-				v.checkThird(inodes, trees[2])
+				v.checkFilled(inodes, trees[2])
 				return hit
 			})
 		})
 	}
 }
 
-// newTightVolume returns a volume with room for just two generations of each of the trees.
-func newTightVolume(t *testing.T, trees []*volume.Payload) *testVolume {
-	t.Helper()
-	var most Footprint
-	for _, tr := range trees {
-		fp := Measure(tr)
-		most.Bytes, most.Inodes = max(most.Bytes, fp.Bytes), max(most.Inodes, fp.Inodes)
-	}
-	const roots = 2 // the volume's root, and the file system's above it
-	return newSmallVolume(t, 2*int(most.Bytes)/os.Getpagesize(), 2*int(most.Inodes)+roots)
-}
-
-// checkThird fails unless the volume shows tree, with the earlier inodes for files with content, and apart from that only empty files, and a
+// checkFilled fails unless the volume shows tree, with the earlier inodes for files with content, and apart from that only empty files, and a
 // new Writer has nothing to write.
-func (v *testVolume) checkThird(before map[string]uint64, tree *volume.Payload) {
+func (v *testVolume) checkFilled(before map[string]uint64, tree *volume.Payload) {
 	v.Helper()
 	shown := map[string]bool{}
 	for _, f := range tree.Files {
 		shown[f.Path] = true
-		if content, err := os.ReadFile(filepath.Join(v.path, f.Path)); err != nil || string(content) != string(f.Data) {
-			v.Errorf("%s has %d bytes, want %d: %v", f.Path, len(content), len(f.Data), err)
-		}
+		expect.Equal(v, "content of "+f.Path, v.content(f.Path), string(f.Data))
 	}
 	for path, inode := range v.inodes() {
 		st := v.inode(filepath.Join(dataName, path))
@@ -294,7 +250,5 @@ func (v *testVolume) checkThird(before map[string]uint64, tree *volume.Payload) 
 			v.Errorf("link %s: %v", name, err)
 		}
 	}
-	if result, err := newInPlace(Options{}).Write(v.Context(), v.root, tree); err != nil || result.Files > 0 {
-		v.Errorf("Write again = %+v, %v", result, err)
-	}
+	expect.Equal(v, "files that are written again", must.Get(newInPlace(Options{}).Write(v.Context(), v.root, tree))(v).Files, 0)
 }

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -26,52 +28,37 @@ func mixedWithout() *volume.Payload {
 // TestWithdraw removes the files that name an object, and nothing else, whether the Writer wrote the files or not. In place, it keeps each
 // file for processes that hold it, and brings its content back there. Its record protects the remaining files from going back.
 func TestWithdraw(t *testing.T) {
-	o := withAttributes(t)
-	for _, restart := range []bool{false, true} {
-		for _, o.InPlace = range []bool{false, true} {
-			t.Run(fmt.Sprintf("restart=%v/InPlace=%v", restart, o.InPlace), func(t *testing.T) {
-				v, w := newVolume(t), New(o)
-				v.write(w, mixed())
-				own, inodes := v.inode("own").Ino, v.inodes()
-				if restart {
-					w = New(o)
-				}
-				result, err := w.Withdraw(t.Context(), v.root, refSet("db", "other"), "2")
-				if err != nil || !result.Changed || result.Generation != v.readlink(dataName) {
-					t.Errorf("Withdraw = %+v, %v", result, err)
-				}
-				if !o.InPlace && (result.Linked != 3 || result.Files != 0) {
-					t.Errorf("%d files are linked and %d are written", result.Linked, result.Files)
-				}
-				v.wantWithdrawn("Withdraw")
-				v.wantRecord(o, "2")
-				v.prune()
-				if !o.InPlace {
-					v.check(mixedWithout())
-				} else if got := v.inodes(); !maps.Equal(got, inodes) {
-					t.Errorf("inodes %v, %v before", got, inodes)
-				}
-				if got := v.inode("own").Ino; got != own {
-					t.Error("a file that stays is another one")
-				}
-				if got := v.attribute(o, "ca"); got != "Secret/platform/ca\n" {
-					t.Errorf("ca names %q", got)
-				}
-
-				// Nothing is left to remove, and nothing is written.
-				if result, err := w.Withdraw(t.Context(), v.root, refSet("db"), "2"); err != nil || result.Changed {
-					t.Errorf("again: %+v, %v", result, err)
-				}
-				if result, err := w.Write(t.Context(), v.root, mixedWithout()); err != nil || result.Changed {
-					t.Errorf("Write = %+v, %v", result, err)
-				}
-				v.write(w, mixed())
-				if got := v.inodes(); o.InPlace && !maps.Equal(got, inodes) {
-					t.Errorf("inodes %v, %v before", got, inodes)
-				}
-			})
+	eachWay(t, bothOf(withAttributes(t)), func(t *testing.T, o Options, next func() *Writer) {
+		v := newVolume(t)
+		v.write(next(), mixed())
+		own, inodes := v.inode("own").Ino, v.inodes()
+		w := next()
+		result, err := w.Withdraw(t.Context(), v.root, refSet("db", "other"), "2")
+		if err != nil || !result.Changed || result.Generation != v.readlink(dataName) {
+			t.Errorf("Withdraw = %+v, %v", result, err)
 		}
-	}
+		if !o.InPlace && (result.Linked != 3 || result.Files != 0) {
+			t.Errorf("%d files are linked and %d are written", result.Linked, result.Files)
+		}
+		v.wantWithdrawn("Withdraw")
+		v.wantRecord(o, "2")
+		v.prune()
+		if !o.InPlace {
+			v.check(mixedWithout())
+		} else if got := v.inodes(); !maps.Equal(got, inodes) {
+			t.Errorf("inodes %v, %v before", got, inodes)
+		}
+		expect.Equal(t, "inode of a file that stays", v.inode("own").Ino, own)
+		expect.Equal(t, "what ca names", v.attribute(o, "ca"), "Secret/platform/ca\n")
+
+		// Nothing is left to remove, and nothing is written.
+		expect.Equal(t, "withdrawn again", must.Get(w.Withdraw(t.Context(), v.root, refSet("db"), "2"))(t).Changed, false)
+		expect.Equal(t, "written again", must.Get(w.Write(t.Context(), v.root, mixedWithout()))(t).Changed, false)
+		v.write(w, mixed())
+		if got := v.inodes(); o.InPlace && !maps.Equal(got, inodes) {
+			t.Errorf("inodes %v, %v before", got, inodes)
+		}
+	})
 }
 
 // An attribute that cannot be decoded may hide a revoked object.
@@ -85,19 +72,11 @@ func TestWithdrawOfSpoiltAttributes(t *testing.T) {
 				if err := unix.Setxattr(filepath.Join(v.path, "own"), o.AttributePrefix+refsName, []byte(attribute), 0); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.E2BIG) {
 					t.Skip("the file system does not take it")
 				}
-				if _, err := w.Withdraw(t.Context(), v.root, refSet("db"), ""); err != nil {
-					t.Error(err)
-				}
-				if text, err := os.ReadFile(filepath.Join(v.path, "own")); len(text) > 0 || err != nil && !os.IsNotExist(err) {
-					t.Errorf("it shows %q, %v", text, err)
-				}
-				if text, err := os.ReadFile(filepath.Join(v.path, "ca")); err != nil || string(text) != "1" {
-					t.Errorf("ca shows %q, %v", text, err)
-				}
+				v.must(second(w.Withdraw(t.Context(), v.root, refSet("db"), "")))
+				v.wantEmpty("Withdraw", "own")
+				expect.Equal(t, "content of ca", v.content("ca"), "1")
 				v.must(second(w.Write(t.Context(), v.root, mixedWithout())))
-				if text, err := os.ReadFile(filepath.Join(v.path, "own")); err != nil || string(text) != "7" || v.attribute(o, "own") != "Secret/platform/own\n" {
-					t.Errorf("after a Write: %q, %v", text, err)
-				}
+				expect.Equal(t, "after a Write", v.content("own")+", of "+v.attribute(o, "own"), "7, of Secret/platform/own\n")
 			}
 		})
 	}
@@ -106,55 +85,45 @@ func TestWithdrawOfSpoiltAttributes(t *testing.T) {
 func (v *testVolume) wantOwn(n string) {
 	v.Helper()
 	for _, f := range mixedWithout().Files {
-		if text, err := os.ReadFile(filepath.Join(v.path, f.Path)); err != nil || string(text) != string(f.Data) {
-			v.Errorf("%s: %s shows %q, %v", n, f.Path, text, err)
-		}
+		expect.Equal(v, n+": content of "+f.Path, v.content(f.Path), string(f.Data))
 	}
 }
 
 func (v *testVolume) wantWithdrawn(n string) {
 	v.Helper()
-	for _, path := range []string{"db", "conf/db", "dir/deep/db", "mixed.env"} {
+	v.wantEmpty(n, "db", "conf/db", "dir/deep/db", "mixed.env")
+	v.wantOwn(n)
+}
+
+// wantEmpty fails if a file is there and has content.
+func (v *testVolume) wantEmpty(n string, paths ...string) {
+	v.Helper()
+	for _, path := range paths {
 		if text, err := os.ReadFile(filepath.Join(v.path, path)); len(text) > 0 || err != nil && !os.IsNotExist(err) {
 			v.Errorf("%s: %s shows %q, %v", n, path, text, err)
 		}
 	}
-	v.wantOwn(n)
 }
 
 // TestWithdrawFromAFullVolume has no free page or inode, and a volume from which the last generation cannot be removed: the files are
 // removed from the present generation.
 func TestWithdrawFromAFullVolume(t *testing.T) {
-	o := withAttributes(t)
-	for _, restart := range []bool{false, true} {
-		for _, inPlace := range []bool{false, true} {
-			t.Run(fmt.Sprintf("restart=%v/InPlace=%v", restart, inPlace), func(t *testing.T) {
-				o := o
-				o.InPlace = inPlace
-				v, w := newSmallVolume(t, 64, 64), New(o)
-				v.must(second(w.Write(t.Context(), v.root, mixed())))
-				v.fillUp()
-				if restart {
-					w = New(o)
-				}
-				if _, err := w.Withdraw(t.Context(), v.root, refSet("db"), ""); err != nil {
-					t.Fatal(err)
-				}
-				v.wantWithdrawn("Withdraw")
-				if pages, _ := v.free(); inPlace && pages < 4 {
-					t.Errorf("%d pages are free", pages)
-				}
-				for _, name := range []string{"db", "mixed.env", "dir"} {
-					if _, err := os.Lstat(filepath.Join(v.path, name)); !inPlace && !errors.Is(err, os.ErrNotExist) {
-						t.Errorf("link %s: %v", name, err)
-					}
-				}
-				if _, err := New(o).Withdraw(t.Context(), v.root, refSet("ca"), ""); err != nil {
-					t.Error(err)
-				}
-			})
+	eachWay(t, bothOf(withAttributes(t)), func(t *testing.T, o Options, next func() *Writer) {
+		v := newSmallVolume(t, 64, 64)
+		v.writes(next(), mixed())
+		v.fillUp()
+		v.must(second(next().Withdraw(t.Context(), v.root, refSet("db"), "")))
+		v.wantWithdrawn("Withdraw")
+		if pages, _ := v.free(); o.InPlace && pages < 4 {
+			t.Errorf("%d pages are free", pages)
 		}
-	}
+		for _, name := range []string{"db", "mixed.env", "dir"} {
+			if _, err := os.Lstat(filepath.Join(v.path, name)); !o.InPlace && !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("link %s: %v", name, err)
+			}
+		}
+		v.must(second(New(o).Withdraw(t.Context(), v.root, refSet("ca"), "")))
+	})
 }
 
 func (v *testVolume) fillUp() {

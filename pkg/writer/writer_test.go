@@ -13,49 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/refvol/refvol/internal/expect"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
 func withMode(mode fs.FileMode, f volume.File) volume.File {
 	f.Mode = mode
 	return f
-}
-
-func TestWriteOnce(t *testing.T) {
-	binary := string([]byte{0, 1, 0xff, 0xfe, '\n', 0})
-	deep := strings.Repeat("d/", 300) + "f"
-	cases := map[string]*volume.Payload{
-		"empty":             tree(),
-		"one file":          tree(file("a", "1")),
-		"empty content":     tree(file("a", "")),
-		"binary content":    tree(file("a", binary)),
-		"large content":     tree(file("a", strings.Repeat("0123456789", 1<<17))),
-		"dotfiles":          tree(file(".a", "1"), file(".b/.c", "2"), file(".b/..c", "3")),
-		"modes":             tree(withMode(0o400, file("a", "1")), withMode(0o440, file("b", "2")), withMode(0o777, file("c", "3"))),
-		"directories":       tree(file("a/b", "1"), file("a/c/d", "2"), file("a/c/e", "3"), file("f", "4"), file("a-b", "5")),
-		"neighbours":        tree(file("a/x", "1"), file("a-/x", "2"), file("a0", "3"), file("a.b/x/y", "4")),
-		"dots inside":       tree(file("a..b", "1"), file("a/..b", "2"), file("a/...", "3")),
-		"deep":              tree(file(deep, "1")),
-		"longest name":      tree(file(strings.Repeat("n", 255), "1")),
-		"spaces and quotes": tree(file("a b", "1"), file(`"`, "2"), file("\n", "3"), file("ü", "4")),
-	}
-	for name, tree := range cases {
-		t.Run(name, func(t *testing.T) {
-			v := newVolume(t)
-			before := openDescriptors(t)
-			result := v.write(New(Options{}), tree)
-			if got := openDescriptors(t); got != before {
-				t.Errorf("%d descriptors are open, %d before", got, before)
-			}
-			want := Result{Changed: true, Generation: result.Generation, Files: len(tree.Files), Bytes: tree.Size()}
-			if result != want {
-				t.Errorf("Result = %+v, want %+v", result, want)
-			}
-			if again := v.write(New(Options{}), tree); again.Changed {
-				t.Errorf("a new process wrote it again: %+v", again)
-			}
-		})
-	}
 }
 
 // transitions are pairs of trees: a volume goes from one to the other.
@@ -75,6 +40,19 @@ var transitions = map[string]struct{ from, to *volume.Payload }{
 	"mode of the directories": {tree(file("a/b", "1")), withDirMode(0o750, tree(file("a/b", "1")))},
 	"setgid":                  {tree(file("a/b", "1")), withDirMode(0o750|fs.ModeSetgid, tree(file("a/b", "1")))},
 	"contents swapped":        {tree(file("a", "1"), file("b", "2")), tree(file("a", "2"), file("b", "1"))},
+	"nothing in a file":       {tree(file("a", "")), tree(file("a", "1"))},
+	"binary content":          {tree(file("a", string([]byte{0, 1, 0xff, 0xfe, '\n', 0}))), tree(file("a", "\x00"))},
+	"large content":           {tree(file("a", strings.Repeat("0123456789", 1<<17))), tree(file("a", "1"))},
+	"dotfiles":                {tree(file(".a", "1"), file(".b/.c", "2"), file(".b/..c", "3")), tree()},
+	"modes": {
+		tree(withMode(0o400, file("a", "1")), withMode(0o440, file("b", "2")), withMode(0o777, file("c", "3"))), tree(file("a", "1"), file("b", "2"), file("c", "3")),
+	},
+	"directories":       {tree(file("a/b", "1"), file("a/c/d", "2"), file("a/c/e", "3"), file("f", "4"), file("a-b", "5")), tree()},
+	"neighbours":        {tree(file("a/x", "1"), file("a-/x", "2"), file("a0", "3"), file("a.b/x/y", "4")), tree()},
+	"dots inside":       {tree(file("a..b", "1"), file("a/..b", "2"), file("a/...", "3")), tree()},
+	"deep":              {tree(file(strings.Repeat("d/", 300)+"f", "1")), tree()},
+	"longest name":      {tree(file(strings.Repeat("n", 255), "1")), tree()},
+	"spaces and quotes": {tree(file("a b", "1"), file(`"`, "2"), file("\n", "3"), file("ü", "4")), tree()},
 }
 
 func withDirMode(mode fs.FileMode, tree *volume.Payload) *volume.Payload {
@@ -83,30 +61,31 @@ func withDirMode(mode fs.FileMode, tree *volume.Payload) *volume.Payload {
 }
 
 // TestUpdate does each transition in both directions, with the Writer that wrote the first tree and with one that must read it. In place,
-// the generation stays.
+// the generation stays. A new process has nothing to write again.
 func TestUpdate(t *testing.T) {
 	for name, tt := range transitions {
-		for _, restart := range []bool{false, true} {
-			for _, o := range []Options{{}, {InPlace: true}} {
-				t.Run(fmt.Sprintf("%s/restart=%v/InPlace=%v", name, restart, o.InPlace), func(t *testing.T) {
-					v, w, generation := newVolume(t), New(o), ""
-					write := v.write
-					if o.InPlace {
-						write = v.rewrite
+		t.Run(name, func(t *testing.T) {
+			eachWay(t, bothOf(Options{}), func(t *testing.T, o Options, next func() *Writer) {
+				v, generation := newVolume(t), ""
+				write := v.write
+				if o.InPlace {
+					write = v.rewrite
+				}
+				for i, tree := range []*volume.Payload{tt.from, tt.to, tt.from, tt.to} {
+					result := write(next(), tree)
+					if !result.Changed || o.InPlace && i > 0 && result.Generation != generation {
+						t.Errorf("write %d: Result = %+v, generation before %s", i, result, generation)
 					}
-					for i, tree := range []*volume.Payload{tt.from, tt.to, tt.from, tt.to} {
-						if restart {
-							w = New(o)
-						}
-						result := write(w, tree)
-						if !result.Changed || o.InPlace && i > 0 && result.Generation != generation {
-							t.Errorf("write %d: Result = %+v, generation before %s", i, result, generation)
-						}
-						generation = result.Generation
+					generation = result.Generation
+					if want := (Result{Changed: true, Generation: generation, Files: len(tree.Files), Bytes: tree.Size()}); i == 0 && result != want {
+						t.Errorf("Result = %+v, want %+v", result, want)
 					}
-				})
-			}
-		}
+					if again := write(New(o), tree); again.Changed {
+						t.Errorf("a new process wrote it again: %+v", again)
+					}
+				}
+			})
+		})
 	}
 }
 
@@ -120,9 +99,7 @@ func TestAnotherWriter(t *testing.T) {
 	v.write(New(Options{}), second)
 	kept := file("kept", "")
 	kept.Keep = true
-	if _, err := w.Write(t.Context(), v.root, tree(kept, file("other", "2"))); err != nil {
-		t.Error(err)
-	}
+	must.Get(w.Write(t.Context(), v.root, tree(kept, file("other", "2"))))(t)
 	v.write(w, tree(file("kept", "first"), file("other", "2")))
 }
 
@@ -155,14 +132,9 @@ func TestUnchanged(t *testing.T) {
 				if i == 2 {
 					w = New(w.opts) // it must read the tree
 				}
-				result, err := w.Write(t.Context(), v.root, tr)
-				if want := (Result{Generation: first.Generation}); err != nil || result != want {
-					t.Errorf("write %d: %+v, %v, want %+v", i, result, err, want)
-				}
+				expect.Equal(t, fmt.Sprintf("write %d", i), must.Get(w.Write(t.Context(), v.root, tr))(t), Result{Generation: first.Generation})
 				for _, path := range paths {
-					if st := v.inode(path); st.Ctim != before[path].Ctim || st.Mtim != before[path].Mtim || st.Ino != before[path].Ino {
-						t.Errorf("write %d: %s was touched", i, path)
-					}
+					expect.Equal(t, fmt.Sprintf("write %d: the status of %s", i, path), v.inode(path), before[path])
 				}
 			}
 		})
@@ -178,12 +150,10 @@ func TestSamePlace(t *testing.T) {
 		t.Helper()
 		all := tree(file("a", ""))
 		all.Files[0].Data = data
-		result, err := w.Write(t.Context(), v.root, all)
-		v.must(err)
+		result := must.Get(w.Write(t.Context(), v.root, all))(v)
 		v.prune()
-		if v.check(all); result.Changed != changed {
-			t.Errorf("%d bytes: changed: %t", len(data), result.Changed)
-		}
+		v.check(all)
+		expect.Equal(t, fmt.Sprintf("%d bytes changed", len(data)), result.Changed, changed)
 	}
 	shows(data, true)
 	shows(data, false)
@@ -214,11 +184,8 @@ func TestStep(t *testing.T) {
 				steps = nil
 				next := tree(file("a", round.a), file(round.other, "1"))
 				next.Record = "record " + round.a + "\n"
-				_, err := w.Write(t.Context(), v.root, next)
-				v.must(err)
-				if got := strings.Join(steps, ", "); got != round.want {
-					t.Errorf("steps %s\nwant  %s", got, round.want)
-				}
+				v.writes(w, next)
+				expect.Equal(t, "steps", strings.Join(steps, ", "), round.want)
 			}
 		})
 	}
@@ -234,11 +201,8 @@ func TestGenerationBeforeStays(t *testing.T) {
 	v, w := newVolume(t), New(Options{})
 	write := func(content string) string {
 		t.Helper()
-		result, err := w.Write(t.Context(), v.root, tree(file("a", content), file("d/b", content)))
-		v.must(err)
-		if Present(v.root) != result.Generation {
-			t.Errorf("%q is present, want %q", Present(v.root), result.Generation)
-		}
+		result := must.Get(w.Write(t.Context(), v.root, tree(file("a", content), file("d/b", content))))(v)
+		expect.Equal(t, "the present generation", Present(v.root), result.Generation)
 		return result.Generation
 	}
 	prune := func(stay []string, present string) {
@@ -291,8 +255,7 @@ func TestGenerationHasTheTimeOfItsSwitch(t *testing.T) {
 	v, w := newVolume(t), New(Options{})
 	v.write(w, tree(file("a", "1")))
 	ctx := &looks{Context: t.Context()}
-	result, err := w.Write(ctx, v.root, tree(file("a", "2")))
-	v.must(err)
+	result := must.Get(w.Write(ctx, v.root, tree(file("a", "2"))))(v)
 	if since, _ := visibleSince(result.Generation); ctx.last.IsZero() || since.Before(ctx.last) {
 		t.Errorf("the generation is visible since %s, before the look at %s", since, ctx.last)
 	}

@@ -1,7 +1,13 @@
+// Package leak creates values that stand for what must not leak, known as canaries. It finds them in places where they must not be, in the
+// forms in which a program may write them. It is for tests of all tiers.
+//
+// Every value holds the same mark, so that one search finds all of them, including those of other tests. A token is found by the start that
+// all JSON web tokens have. The package must not know what is searched, or why.
 package leak
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -16,6 +22,35 @@ import (
 	"sync"
 	"syscall"
 )
+
+const (
+	// mark is in every value. These letters occur in this case nowhere else.
+	mark = "CaNaRy-"
+	// A value has units of ten bytes, so that every sixteen bytes have a whole mark, also in a value that was cut off.
+	units, unit = 4, len(mark) + 3
+	// Size is the length of a value in bytes.
+	Size = units * unit
+	// Value is one value, for tests that need no other.
+	Value = mark + "001" + mark + "002" + mark + "003" + mark + "004"
+)
+
+// NewValue returns a unique value that is safe as a key's value or a file name.
+func NewValue() string {
+	random := rand.Text()
+	var value strings.Builder
+	for i := range units {
+		value.WriteString(mark + random[3*i:3*i+3])
+	}
+	return value.String()
+}
+
+// NewToken returns a token that no server accepts, in the form of a service account's token, with a value in its claims and as its
+// signature.
+func NewToken() string {
+	encode := base64.RawURLEncoding.EncodeToString
+	return encode([]byte(`{"alg":"RS256","kid":"none"}`)) + "." +
+		encode([]byte(`{"aud":["`+NewValue()+`"]}`)) + "." + NewValue()
+}
 
 // around is how many bytes on each side of a leak are shown.
 const around = 100
@@ -152,4 +187,34 @@ func forms(text string) map[string]string {
 		all[fmt.Sprint("base64 at offset ", offset)] = encoded[first:last]
 	}
 	return all
+}
+
+// Log collects what a test has written. It is safe for concurrent use.
+type Log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write adds p to the log.
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// Sync does nothing. The JSON logger requires the method.
+func (l *Log) Sync() error { return nil }
+
+// String returns the whole log.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// With returns the lines that contain all parts.
+func (l *Log) With(parts ...string) []string {
+	return slices.DeleteFunc(slices.Collect(strings.Lines(l.String())), func(line string) bool {
+		return slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
+	})
 }
