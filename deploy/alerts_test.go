@@ -11,6 +11,8 @@ import (
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 var update = flag.Bool("update", false, "write alerts/refvol.rules.yaml anew")
@@ -23,10 +25,10 @@ func alerts(t *testing.T) []monitoringv1.RuleGroup {
 // TestPlainRules: the rules for a Prometheus without the operator are those of the component.
 func TestPlainRules(t *testing.T) {
 	const path = "alerts/refvol.rules.yaml"
-	groups := must(yaml.Marshal(map[string]any{"groups": alerts(t)}))(t)
+	groups := must.Get(yaml.Marshal(map[string]any{"groups": alerts(t)}))(t)
 	want := append([]byte("# The groups of ../components/metrics/prometheusrule.yaml, which says why the thresholds are what they are.\n"), groups...)
 	if *update {
-		fatal(t, os.WriteFile(path, want, 0o600))
+		must.Do(t, os.WriteFile(path, want, 0o600))
 	}
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%s is not what the component has: run go -C deploy test -run TestPlainRules . -args -update (%v)", path, err)
@@ -62,7 +64,7 @@ func TestClusterStaysApart(t *testing.T) {
 			}
 		}
 	}
-	dashboard := must(os.ReadFile("dashboards/refvol.json"))(t)
+	dashboard := must.Get(os.ReadFile("dashboards/refvol.json"))(t)
 	for _, line := range strings.Split(string(dashboard), "\n") {
 		if expr, ok := strings.CutPrefix(strings.TrimSpace(line), `"expr": `); ok {
 			if strings.Count(expr, `cluster=~\"$cluster\"`) != strings.Count(expr, "{") {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 // repository returns the files and directories that git has, by their paths and by each end of these; and the words of the plugin's Go code,
@@ -18,7 +20,7 @@ func repository(t *testing.T) (paths map[string]bool, names map[string]map[strin
 	paths, names = map[string]bool{}, map[string]map[string]bool{"": {}}
 	code, comment := regexp.MustCompile(`^\.\./(pkg|internal|cmd)/.*\.go$`), regexp.MustCompile(`(?m)^\s*//.*$`)
 	word := regexp.MustCompile(`[A-Za-z_]\w*`)
-	fatal(t, filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
 		if entry.IsDir() && slices.Contains([]string{".git", "bin"}, entry.Name()) {
 			return fs.SkipDir
 		}

@@ -27,6 +27,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 const (
@@ -44,20 +46,6 @@ func renderChart(version string, overrides values) (manifests, hooks []byte, err
 	if err != nil {
 		return nil, nil, err
 	}
-	return renderIn(loaded, namespace, version, overrides)
-}
-
-func chartTexts(t *testing.T, version string, overrides values) (manifests, hooks []byte) {
-	t.Helper()
-	manifests, hooks, err := renderChart(version, overrides)
-	fatal(t, err)
-	return manifests, hooks
-}
-
-// load reads the chart once. Nothing changes what it returns.
-var load = sync.OnceValues(func() (*chartv2.Chart, error) { return loader.LoadDir(chart) })
-
-func renderIn(loaded *chartv2.Chart, namespace, version string, overrides values) (manifests, hooks []byte, err error) {
 	capabilities := common.DefaultCapabilities.Copy()
 	kubernetes, err := common.ParseKubeVersion(version)
 	if err != nil {
@@ -65,10 +53,20 @@ func renderIn(loaded *chartv2.Chart, namespace, version string, overrides values
 	}
 	capabilities.KubeVersion = *kubernetes
 	capabilities.APIVersions = append(capabilities.APIVersions, "monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
-	return renderOn(loaded, namespace, capabilities, overrides)
+	return renderOn(loaded, capabilities, overrides)
 }
 
-func renderOn(loaded *chartv2.Chart, namespace string, capabilities *common.Capabilities, overrides values) (manifests, hooks []byte, err error) {
+func chartTexts(t *testing.T, version string, overrides values) (manifests, hooks []byte) {
+	t.Helper()
+	manifests, hooks, err := renderChart(version, overrides)
+	must.Do(t, err)
+	return manifests, hooks
+}
+
+// load reads the chart once. Nothing changes what it returns.
+var load = sync.OnceValues(func() (*chartv2.Chart, error) { return loader.LoadDir(chart) })
+
+func renderOn(loaded *chartv2.Chart, capabilities *common.Capabilities, overrides values) (manifests, hooks []byte, err error) {
 	release := common.ReleaseOptions{Name: "refvol", Namespace: namespace, Revision: 1, IsInstall: true}
 	all, err := util.ToRenderValues(loaded, overrides, release, capabilities)
 	if err != nil {
@@ -115,7 +113,7 @@ func chartObjects(t *testing.T, version string, overrides values) []runtime.Obje
 // of the cluster.
 func valuesOf(t *testing.T, set []string) (version string, overrides values) {
 	t.Helper()
-	page := must(os.ReadFile("../docs/install.md"))(t)
+	page := must.Get(os.ReadFile("../docs/install.md"))(t)
 	version, overrides = newest, values{}
 	for _, row := range append([]string{"the base alone"}, set...) {
 		if row != "the base alone" {
@@ -125,7 +123,7 @@ func valuesOf(t *testing.T, set []string) (version string, overrides values) {
 		if value == nil {
 			t.Fatalf("docs/install.md has no value for %s", row)
 		}
-		fatal(t, strvals.ParseInto(string(value[1]), overrides))
+		must.Do(t, strvals.ParseInto(string(value[1]), overrides))
 	}
 	if slices.Contains(set, "pod-identity-before-1.35") {
 		version = oldest
@@ -137,7 +135,7 @@ func valuesOf(t *testing.T, set []string) (version string, overrides values) {
 func withoutStandardLabels(t *testing.T, objects []runtime.Object) []runtime.Object {
 	t.Helper()
 	for _, object := range objects {
-		accessor := must(meta.Accessor(object))(t)
+		accessor := must.Get(meta.Accessor(object))(t)
 		for label, want := range map[string]string{
 			"helm.sh/chart": "refvol-0.1.0", "app.kubernetes.io/version": "v0.1.0", "app.kubernetes.io/instance": "refvol",
 			"app.kubernetes.io/managed-by": "Helm", "app.kubernetes.io/part-of": "refvol",
@@ -173,7 +171,7 @@ func wantObjects(t *testing.T, installed, others []runtime.Object) {
 }
 
 func TestChartLint(t *testing.T) {
-	version := must(common.ParseKubeVersion(newest))(t)
+	version := must.Get(common.ParseKubeVersion(newest))(t)
 	for _, message := range lint.RunAll(chart, nil, namespace, lint.WithKubeVersion(version)).Messages {
 		if message.Severity > support.InfoSev {
 			t.Error(message)
@@ -184,7 +182,7 @@ func TestChartLint(t *testing.T) {
 // TestChartSaysItsImages: the chart's metadata lists the images that the release has, one for each program. A mirror
 // made from this list must have all images that the chart names, also in policies and hooks.
 func TestChartSaysItsImages(t *testing.T) {
-	loaded := must(load())(t)
+	loaded := must.Get(load())(t)
 	if want := strings.TrimPrefix(loaded.Metadata.AppVersion, "v"); loaded.Metadata.Version != want {
 		t.Errorf("version %s, want %s", loaded.Metadata.Version, want)
 	}
@@ -192,13 +190,13 @@ func TestChartSaysItsImages(t *testing.T) {
 		t.Errorf("CHANGELOG.md has no release: %s, and the chart says that it is a prerelease: %s", want, loaded.Metadata.Annotations["artifacthub.io/prerelease"])
 	}
 	var images []struct{ Name, Image string }
-	fatal(t, yaml.Unmarshal([]byte(loaded.Metadata.Annotations["artifacthub.io/images"]), &images))
+	must.Do(t, yaml.Unmarshal([]byte(loaded.Metadata.Annotations["artifacthub.io/images"]), &images))
 	var listed []string
 	for _, image := range images {
 		listed = append(listed, image.Image)
 	}
 	slices.Sort(listed)
-	programs := must(os.ReadDir("../cmd"))(t)
+	programs := must.Get(os.ReadDir("../cmd"))(t)
 	var released []string
 	for _, program := range programs {
 		released = append(released, "ghcr.io/refvol/"+program.Name()+":"+loaded.Metadata.AppVersion)
@@ -260,10 +258,12 @@ func TestChartImages(t *testing.T) {
 
 // TestChartWithoutFiles: a chart that lost its files does not render.
 func TestChartWithoutFiles(t *testing.T) {
-	loaded := must(loader.LoadDir(chart))(t)
+	loaded := must.Get(loader.LoadDir(chart))(t)
 	loaded.Files = nil
 	const says = "in a checkout run make chart"
-	if _, _, err := renderIn(loaded, namespace, newest, nil); err == nil || !strings.Contains(err.Error(), says) {
+	capabilities := common.DefaultCapabilities.Copy()
+	capabilities.KubeVersion = common.KubeVersion{Version: newest}
+	if _, _, err := renderOn(loaded, capabilities, nil); err == nil || !strings.Contains(err.Error(), says) {
 		t.Errorf("without the files: %v, want %q", err, says)
 	}
 }
@@ -271,7 +271,7 @@ func TestChartWithoutFiles(t *testing.T) {
 // TestChartFilesAreCopies: what the chart has of deploy/ as plain files equals that. TestComponents notices one that is missing.
 func TestChartFilesAreCopies(t *testing.T) {
 	top := filepath.Join(chart, "files")
-	fatal(t, filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}

@@ -10,25 +10,27 @@ import (
 	"testing"
 
 	"sigs.k8s.io/kustomize/kyaml/yaml"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 const tableBegins, tableEnds = "<!-- values -->\n", "<!-- end of values -->\n"
 
 // TestChartReadme: the README's table is what values.yaml says of each value. With -update it is written anew.
 func TestChartReadme(t *testing.T) {
-	text := must(os.ReadFile(filepath.Join(chart, "values.yaml")))(t)
-	all := must(yaml.Parse(string(text)))(t)
+	text := must.Get(os.ReadFile(filepath.Join(chart, "values.yaml")))(t)
+	all := must.Get(yaml.Parse(string(text)))(t)
 	table := "| value | default | meaning |\n|---|---|---|\n" + strings.Join(valueRows(t, "", "", all.YNode()), "")
 
 	path := filepath.Join(chart, "README.md")
-	readme := must(os.ReadFile(path))(t)
+	readme := must.Get(os.ReadFile(path))(t)
 	before, rest, begins := strings.Cut(string(readme), tableBegins)
 	got, after, ends := strings.Cut(rest, tableEnds)
 	if !begins || !ends {
 		t.Fatalf("%s has no place for the table", path)
 	}
 	if *update {
-		fatal(t, os.WriteFile(path, []byte(before+tableBegins+table+tableEnds+after), 0o600))
+		must.Do(t, os.WriteFile(path, []byte(before+tableBegins+table+tableEnds+after), 0o600))
 		got = table
 	}
 	if got != table {
@@ -69,7 +71,7 @@ func inline(t *testing.T, value *yaml.Node) string {
 	t.Helper()
 	node := yaml.NewRNode(value).Copy()
 	flow(node.YNode())
-	text := must(node.String())(t)
+	text := must.Get(node.String())(t)
 	return plain(text)
 }
 

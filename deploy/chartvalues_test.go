@@ -19,7 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 type chartValue struct {
@@ -102,9 +103,6 @@ func chartValues() []chartValue {
 				object.SetName("x")
 			}
 		}},
-		{values{"maxUnavailable": 3}, func(t *testing.T, objects []runtime.Object) {
-			only[*appsv1.DaemonSet](t, objects).Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(3))
-		}},
 		{values{
 			"podLabels": values{"team": "x", "app.kubernetes.io/name": "y"}, "podAnnotations": values{"a": "b"},
 		}, func(t *testing.T, objects []runtime.Object) {
@@ -114,7 +112,7 @@ func chartValues() []chartValue {
 		{values{"commonLabels": values{"team": "x", "app.kubernetes.io/name": "y"}}, func(t *testing.T, objects []runtime.Object) {
 			only[*appsv1.DaemonSet](t, objects).Spec.Template.Labels["team"] = "x"
 			for _, object := range objects {
-				accessor := must(meta.Accessor(object))(t)
+				accessor := must.Get(meta.Accessor(object))(t)
 				accessor.GetLabels()["team"] = "x"
 			}
 		}},
@@ -123,7 +121,7 @@ func chartValues() []chartValue {
 
 // TestChartAdds: a value that adds an object adds that, and changes nothing else.
 func TestChartAdds(t *testing.T) {
-	dashboard := must(os.ReadFile("dashboards/refvol.json"))(t)
+	dashboard := must.Get(os.ReadFile("dashboards/refvol.json"))(t)
 	labels := func(more map[string]string) map[string]string {
 		all := map[string]string{"app.kubernetes.io/name": name}
 		maps.Copy(all, more)

@@ -6,12 +6,17 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 
 	"helm.sh/helm/v4/pkg/chart/common"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 // needed returns the Kubernetes version that docs/install.md names for a component, or nothing.
@@ -98,25 +103,19 @@ func TestChartOnOlderVersions(t *testing.T) {
 	}
 }
 
-// TestChartWithoutOperator: a cluster without the Prometheus operator's kinds gets the plugin alone.
+// TestChartWithoutOperator: a cluster gets what it has a kind for of the Prometheus operator's, and without these the plugin alone.
 func TestChartWithoutOperator(t *testing.T) {
-	loaded := must(load())(t)
-	capabilities, version := common.DefaultCapabilities.Copy(), common.KubeVersion{Version: newest}
-	capabilities.KubeVersion = version
-	with, without := values{"metrics": values{"enabled": true}}, values{}
-	got, _, err := renderOn(loaded, namespace, capabilities, with)
-	fatal(t, err)
-	want, _, err := renderOn(loaded, namespace, capabilities, without)
-	fatal(t, err)
-	if got := strings.Replace(string(got), `refvol.dev/metrics: "true"`, `refvol.dev/metrics: "false"`, 1); got != string(want) {
-		t.Errorf("without the kinds metrics.enabled=true makes\n%s\nwant\n%s", got, want)
-	}
-	for _, kind := range []string{"PodMonitor", "PrometheusRule"} {
-		capabilities := capabilities.Copy()
-		capabilities.APIVersions = append(capabilities.APIVersions, "monitoring.coreos.com/v1/"+kind)
-		got, _, err := renderOn(loaded, namespace, capabilities, with)
-		if err != nil || strings.Count(string(got), "monitoring.coreos.com/v1") != 1 || !strings.Contains(string(got), "kind: "+kind) {
-			t.Errorf("with %s there is\n%s\n(%v)", kind, got, err)
+	loaded := must.Get(load())(t)
+	for _, kinds := range [][]string{nil, {"PodMonitor"}, {"PrometheusRule"}} {
+		capabilities := common.DefaultCapabilities.Copy()
+		capabilities.KubeVersion = common.KubeVersion{Version: newest}
+		for _, kind := range kinds {
+			capabilities.APIVersions = append(capabilities.APIVersions, "monitoring.coreos.com/v1/"+kind)
+		}
+		got, _, err := renderOn(loaded, capabilities, values{"metrics": values{"enabled": true}})
+		found := regexp.MustCompile(`monitoring.coreos.com/v1\nkind: (\w+)`).FindAllStringSubmatch(string(got), -1)
+		if err != nil || len(found) != len(kinds) || len(kinds) > 0 && found[0][1] != kinds[0] {
+			t.Errorf("with %q there is\n%s\n(%v)", kinds, got, err)
 		}
 	}
 }
@@ -136,7 +135,22 @@ func TestChartInAnotherNamespace(t *testing.T) {
 		}
 	}
 	constraints := regexp.MustCompile(`(?s)---\n[^\n]*\n(?:#[^\n]*\n)*apiVersion: security.openshift.io.*?(\n---|$)`)
-	if own := only[*corev1.Namespace](t, decode(t, chart, constraints.ReplaceAll(manifests, []byte("\n---")))); own.Name != elsewhere {
+	objects := decode(t, chart, constraints.ReplaceAll(manifests, []byte("\n---")))
+	if own := only[*corev1.Namespace](t, objects); own.Name != elsewhere {
 		t.Errorf("the namespace is %s", own.Name)
+	}
+	// The bindings for labels leave out the plugin's namespace.
+	leftOut := metav1.LabelSelectorRequirement{
+		Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"kube-system", elsewhere},
+	}
+	for _, name := range []string{"refvol-live-namespaces", "refvol-live-pods", "refvol-restart-namespaces", "refvol-restart-pods"} {
+		binding, ok := byName(t, objects)["MutatingAdmissionPolicyBinding "+name].(*admissionv1.MutatingAdmissionPolicyBinding)
+		if !ok {
+			t.Fatalf("there is no binding %s", name)
+		}
+		namespaces := binding.Spec.MatchResources.NamespaceSelector.MatchExpressions
+		if !reflect.DeepEqual(namespaces[len(namespaces)-1], leftOut) {
+			t.Errorf("binding %s: %s, want %s", name, asJSON(t, namespaces), asJSON(t, leftOut))
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"maps"
 	"os"
 	"reflect"
 	"regexp"
@@ -9,21 +10,17 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/refvol/refvol/internal/dice"
+	"github.com/refvol/refvol/internal/must"
 )
-
-// alternatives are groups of components: a set has at most one of each.
-func alternatives() [][]string {
-	return [][]string{{"pod-identity", "pod-identity-before-1.35", "node-identity"}, {"cache", "get"}}
-}
 
 func components(t *testing.T) []string {
 	t.Helper()
-	entries := must(os.ReadDir("components"))(t)
+	entries := must.Get(os.ReadDir("components"))(t)
 	var names []string
 	for _, entry := range entries {
 		names = append(names, entry.Name())
@@ -47,10 +44,19 @@ func flagsOf() map[string]string {
 // flags are added to the plugin's pod, and nothing else of that is changed. The order is of no
 // matter, and the chart's objects are the same. What the rights come to, an API server says in e2e/suites/manifests.
 func TestComponents(t *testing.T) {
-	sets := append([][]string{nil}, single(components(t))...)
-	for _, seed := range dice.Seeds(t, 4) {
-		sets = append(sets, randomSet(t, seed))
+	var others []string
+	for _, name := range components(t) {
+		if _, ok := flagsOf()[name]; !ok || name == "startup-taint" { // it excludes nothing
+			others = append(others, name)
+		}
 	}
+	older := slices.DeleteFunc(slices.Clone(others), func(name string) bool { return needed(t, name) == "1.36" })
+	reversed := append([]string{"pod-identity", "get", "cross-namespace"}, others...)
+	slices.Reverse(reversed)
+	// This one alone must be listed after another.
+	reversed = slices.DeleteFunc(reversed, func(name string) bool { return name == "restart-metrics" })
+	sets := append([][]string{nil, reversed}, single(components(t))...)
+	sets = append(sets, append([]string{"node-identity", "cache"}, others...), append(older, "pod-identity-before-1.35", "cache", "cross-namespace"))
 	for _, set := range sets {
 		t.Run(strings.Join(set, " "), func(t *testing.T) {
 			objects := renderWith(t, set)
@@ -83,32 +89,6 @@ func TestComponents(t *testing.T) {
 	}
 }
 
-// randomSet returns a set of components that don't exclude each other, in some order.
-func randomSet(t *testing.T, seed uint64) []string {
-	t.Helper()
-	random := dice.New(seed)
-	var set []string
-	for _, group := range alternatives() {
-		if i := random.IntN(len(group) + 1); i < len(group) {
-			set = append(set, group[i])
-		}
-	}
-	for _, name := range components(t) {
-		if slices.Contains(slices.Concat(alternatives()...), name) ||
-			name == "cross-namespace" && slices.Contains(set, "node-identity") {
-			continue
-		}
-		if random.IntN(2) == 0 {
-			set = append(set, name)
-		}
-	}
-	if slices.Contains(set, "pod-identity-before-1.35") {
-		set = slices.DeleteFunc(set, func(name string) bool { return needed(t, name) == "1.36" })
-	}
-	random.Shuffle(len(set), func(i, j int) { set[i], set[j] = set[j], set[i] })
-	return set
-}
-
 // unfolded returns an object as JSON. Kustomize folds long texts its own way: lines count as one.
 func unfolded(t *testing.T, object runtime.Object) string {
 	t.Helper()
@@ -120,7 +100,7 @@ func byName(t *testing.T, objects []runtime.Object) map[string]runtime.Object {
 	t.Helper()
 	named := map[string]runtime.Object{}
 	for _, object := range objects {
-		accessor := must(meta.Accessor(object))(t)
+		accessor := must.Get(meta.Accessor(object))(t)
 		key := object.GetObjectKind().GroupVersionKind().Kind + " " + accessor.GetName()
 		if named[key] != nil {
 			t.Errorf("two objects are %s", key)
@@ -145,4 +125,57 @@ func TestComponentsThatExcludeEachOther(t *testing.T) {
 			}
 		}
 	}
+}
+
+type rights map[string]bool
+
+func (r rights) add(groups, resources, verbs []string) {
+	for _, group := range groups {
+		for _, resource := range resources {
+			for _, verb := range verbs {
+				r[strings.TrimSpace(verb+" "+resource+" "+group)] = true
+			}
+		}
+	}
+}
+
+// TestFlowSchemaCoversEveryRight: each right that a set gives to the plugin's account is in the
+// schema, and no other. What the plugin asks for as its node is sorted as the node's.
+func TestFlowSchemaCoversEveryRight(t *testing.T) {
+	objects := renderWith(t, []string{"flow-schema"})
+	schema, level := only[*flowcontrolv1.FlowSchema](t, objects), only[*flowcontrolv1.PriorityLevelConfiguration](t, objects)
+	if schema.Spec.PriorityLevelConfiguration.Name != level.Name {
+		t.Errorf("level %q, want %q", schema.Spec.PriorityLevelConfiguration.Name, level.Name)
+	}
+	if len(schema.Spec.Rules) != 1 {
+		t.Fatalf("%d rules, want 1", len(schema.Spec.Rules))
+	}
+	subjects := []flowcontrolv1.Subject{{
+		Kind:           flowcontrolv1.SubjectKindServiceAccount,
+		ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Namespace: namespace, Name: name},
+	}}
+	if got := schema.Spec.Rules[0].Subjects; !reflect.DeepEqual(got, subjects) {
+		t.Errorf("subjects %s, want %s", asJSON(t, got), asJSON(t, subjects))
+	}
+	covered, given := rights{}, rights{}
+	for _, rule := range schema.Spec.Rules[0].ResourceRules {
+		covered.add(rule.APIGroups, rule.Resources, rule.Verbs)
+	}
+	for _, set := range append([][]string{nil, {"startup-taint", "cross-namespace"}}, single(components(t))...) {
+		for _, rule := range only[*rbacv1.ClusterRole](t, renderWith(t, set)).Rules {
+			given.add(rule.APIGroups, rule.Resources, rule.Verbs)
+		}
+	}
+	maps.DeleteFunc(given, func(right string, _ bool) bool { return strings.HasPrefix(right, "impersonate") })
+	if !reflect.DeepEqual(covered, given) {
+		t.Errorf("covered are %v\n         want %v", covered, given)
+	}
+}
+
+func single(names []string) [][]string {
+	var lists [][]string
+	for _, name := range names {
+		lists = append(lists, []string{name})
+	}
+	return lists
 }

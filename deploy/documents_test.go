@@ -19,6 +19,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/refvol/refvol/internal/doclines"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/check"
 )
 
@@ -48,7 +49,7 @@ func TestDocumentedAlertTimes(t *testing.T) {
 	times := map[string]time.Duration{}
 	for _, group := range alerts(t) {
 		for _, rule := range group.Rules {
-			wait := must(time.ParseDuration(string(*rule.For)))(t)
+			wait := must.Get(time.ParseDuration(string(*rule.For)))(t)
 			if seconds := stale.FindStringSubmatch(strings.TrimSpace(strings.ReplaceAll(rule.Expr.String(), ", ", ","))); seconds != nil {
 				n, _ := strconv.Atoi(seconds[1])
 				wait += time.Duration(n) * time.Second
@@ -98,7 +99,7 @@ func TestDocumentedNodeLabel(t *testing.T) {
 func TestManifestsNameDocuments(t *testing.T) {
 	texts := documents(t)
 	named := regexp.MustCompile(`\b(docs/[a-z-]+\.md)(?:#([a-z0-9-]+))?`)
-	fatal(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !slices.Contains([]string{".yaml", ".tpl", ".txt"}, filepath.Ext(path)) {
 			return err
 		}
@@ -180,7 +181,7 @@ func TestNetworkPolicyAddresses(t *testing.T) {
 		if len(egress) != 1 || !reflect.DeepEqual(egress[0].To, want) || len(egress[0].Ports) != 2 {
 			t.Errorf("with %v the egress is %s, want it to %s", overrides, asJSON(t, egress), asJSON(t, want))
 		}
-		fatal(t, strvals.ParseInto(set[1], overrides))
+		must.Do(t, strvals.ParseInto(set[1], overrides))
 	}
 	dir := kustomization(t, []string{"network-policy"}, blocks[patch])
 	egress := only[*networkingv1.NetworkPolicy](t, render(t, dir)).Spec.Egress
@@ -192,7 +193,7 @@ func TestNetworkPolicyAddresses(t *testing.T) {
 // TestReferencesOfTheShortForm renders the kustomization of docs/volume-sources.md around a Pod and a
 // Deployment, whose attributes get the names that kustomize generates.
 func TestReferencesOfTheShortForm(t *testing.T) {
-	dir := must(filepath.EvalSymlinks(t.TempDir()))(t)
+	dir := must.Get(filepath.EvalSymlinks(t.TempDir()))(t)
 	blocks := regexp.MustCompile("(?s)`([a-z]+\\.yaml)`:\n\n```yaml\n(.*?)```").FindAllStringSubmatch(documents(t)["docs/volume-sources.md"], -1)
 	if len(blocks) != 2 {
 		t.Fatalf("the document has %d files", len(blocks))
@@ -207,7 +208,7 @@ func TestReferencesOfTheShortForm(t *testing.T) {
 		files = append(files, [3]string(block))
 	}
 	for _, f := range files {
-		fatal(t, os.WriteFile(filepath.Join(dir, f[1]), []byte(f[2]), 0o600))
+		must.Do(t, os.WriteFile(filepath.Join(dir, f[1]), []byte(f[2]), 0o600))
 	}
 	objects := render(t, dir)
 	settings, login := only[*corev1.ConfigMap](t, objects).Name, only[*corev1.Secret](t, objects).Name
@@ -229,7 +230,7 @@ func TestReferencesOfTheShortForm(t *testing.T) {
 
 // TestDocumentedMake: the documents name targets that the Makefile has.
 func TestDocumentedMake(t *testing.T) {
-	makefile := must(os.ReadFile("../Makefile"))(t)
+	makefile := must.Get(os.ReadFile("../Makefile"))(t)
 	for _, line := range doclines.Find(t, "..", "make", 18) {
 		for _, word := range line.Args[1:] {
 			if !strings.Contains(word, "=") && !regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(word)+`:`).Match(makefile) {
@@ -241,7 +242,7 @@ func TestDocumentedMake(t *testing.T) {
 
 // TestDocumentedValues: what the documents set with helm are values of the chart.
 func TestDocumentedValues(t *testing.T) {
-	loaded := must(load())(t)
+	loaded := must.Get(load())(t)
 	found := 0
 	for document, text := range documents(t) {
 		for _, set := range regexp.MustCompile(`--set (?:'([^']+)'|([^\s'`+"`"+`\\]+))`).FindAllStringSubmatch(text, -1) {
@@ -290,7 +291,7 @@ func TestDocumentedLabels(t *testing.T) {
 // TestReadmeExample holds the pods of the Deployment that a newcomer sees first to what the examples
 // are held to.
 func TestReadmeExample(t *testing.T) {
-	readme := must(os.ReadFile("../README.md"))(t)
+	readme := must.Get(os.ReadFile("../README.md"))(t)
 	blocks := doclines.Blocks(string(readme), "yaml")
 	if len(blocks) == 0 {
 		t.Fatal("README.md has no example")
@@ -310,7 +311,7 @@ func documents(t *testing.T) map[string]string {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
 		}
 		for _, file := range files {
-			text := must(os.ReadFile(file))(t)
+			text := must.Get(os.ReadFile(file))(t)
 			texts[strings.TrimPrefix(file, "../")] = string(text)
 		}
 	}

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -25,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 // render builds the kustomization in dir as `kubectl apply -k dir` would, and
@@ -66,20 +69,16 @@ func renderWith(t *testing.T, components []string) []runtime.Object {
 // directory.
 func kustomization(t *testing.T, components []string, lines string) string {
 	t.Helper()
-	root := must(filepath.Abs("."))(t)
 	// The renderer takes links away before it looks for what is below.
-	top, err := filepath.EvalSymlinks(t.TempDir())
-	fatal(t, err)
+	top := must.Get(filepath.EvalSymlinks(t.TempDir()))(t)
 	// Kustomize refuses absolute paths.
-	if root, err = filepath.Rel(top, root); err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(filepath.Rel(top, must.Get(filepath.Abs("."))(t)))(t)
 	var paths []string
 	for _, name := range components {
 		paths = append(paths, filepath.Join(root, "components", name))
 	}
 	text := fmt.Sprintf("resources: [%s]\ncomponents: [%s]\n%s", filepath.Join(root, "base"), strings.Join(paths, ", "), lines)
-	fatal(t, os.WriteFile(filepath.Join(top, "kustomization.yaml"), []byte(text), 0o600))
+	must.Do(t, os.WriteFile(filepath.Join(top, "kustomization.yaml"), []byte(text), 0o600))
 	return top
 }
 
@@ -100,23 +99,19 @@ var decoder = sync.OnceValue(func() runtime.Decoder {
 func decode(t *testing.T, name string, stream []byte) []runtime.Object {
 	t.Helper()
 	var objects []runtime.Object
-	documents := yaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(stream)))
-	defer documents.Close()
-	buffer := make([]byte, len(stream))
+	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(stream)))
 	for {
-		n, err := documents.Read(buffer)
+		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
 			return objects
 		}
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if len(bytes.TrimSpace(buffer[:n])) == 0 {
+		must.Do(t, err)
+		if len(bytes.TrimSpace(document)) == 0 {
 			continue
 		}
-		object, _, err := decoder().Decode(buffer[:n], nil, nil)
+		object, _, err := decoder().Decode(document, nil, nil)
 		if err != nil {
-			t.Fatalf("%s: decode %q: %v", name, buffer[:n], err)
+			t.Fatalf("%s: decode %q: %v", name, document, err)
 		}
 		objects = append(objects, object)
 	}
@@ -134,20 +129,4 @@ func only[T runtime.Object](t *testing.T, objects []runtime.Object) T {
 		t.Fatalf("found %d objects of type %T, want 1", len(found), *new(T))
 	}
 	return found[0]
-}
-
-// must returns a value, or ends the test because of the error: must(f())(t).
-func must[T any](value T, err error) func(t *testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		fatal(t, err)
-		return value
-	}
-}
-
-func fatal(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

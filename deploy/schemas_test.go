@@ -10,12 +10,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/refvol/refvol/internal/doclines"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // TestDocumentedJSON: each JSON that a document shows is valid. What the plugin or kubectl refvol prints matches the schema of its kind, also
 // as YAML. Blocks are complete: an example may have short lists, but leaves out no required field.
 func TestDocumentedJSON(t *testing.T) {
-	files := must(filepath.Glob("../schemas/*.json"))(t)
+	files := must.Get(filepath.Glob("../schemas/*.json"))(t)
 	schemas := map[string]*jsonschema.Schema{}
 	for _, file := range files {
 		schemas[strings.TrimSuffix(filepath.Base(file), ".json")] = closedSchema(t, file)
@@ -73,7 +74,7 @@ func validate(text string, isYAML bool, schemas map[string]*jsonschema.Schema) (
 // closedSchema returns a schema that refuses fields that it does not name: in the documents they are mistakes.
 func closedSchema(t *testing.T, file string) *jsonschema.Schema {
 	t.Helper()
-	text := must(os.ReadFile(file))(t)
+	text := must.Get(os.ReadFile(file))(t)
 	definition, err := jsonschema.UnmarshalJSON(strings.NewReader(string(text)))
 	if err != nil {
 		t.Fatalf("%s: %v", file, err)
@@ -84,7 +85,7 @@ func closedSchema(t *testing.T, file string) *jsonschema.Schema {
 	if err := compiler.AddResource(file, definition); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
-	return must(compiler.Compile(file))(t)
+	return must.Get(compiler.Compile(file))(t)
 }
 
 func closeObjects(definition any) {

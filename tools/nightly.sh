@@ -38,7 +38,7 @@ random() {
     REFVOL_SEEDS=300 tools/sandbox.sh go test "${flags[@]}" -run FuzzSequences ./pkg/writer &&
     REFVOL_SEEDS=300 tools/sandbox.sh go test "${flags[@]}" -run TestModel ./cmd/refvol-notify &&
     REFVOL_SEEDS=50 tools/sandbox.sh go -C e2e test "${flags[@]}" ./suites/envfile &&
-    REFVOL_LONG=1 REFVOL_SEEDS=50 go -C deploy test "${flags[@]}" . &&
+    REFVOL_LONG=1 go -C deploy test "${flags[@]}" . &&
     REFVOL_LONG=1 REFVOL_SEEDS=5000 go -C cmd/kubectl-refvol test "${flags[@]}" -run 'TestRolloutModel|TestWhatIsLinked' . &&
     REFVOL_LONG=1 tools/sandbox.sh go test "${flags[@]}" -run Faults ./pkg/writer &&
     REFVOL_LONG=1 go test "${flags[@]}" -run TestMemory ./pkg/report

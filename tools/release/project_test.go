@@ -56,33 +56,11 @@ func workflows(t *testing.T) map[string]workflow {
 	return found
 }
 
-// TestWorkflowsPinWhatTheyUse wants the full commit of every action: a tag can be moved. A workflow of the same
-// commit needs none.
-func TestWorkflowsPinWhatTheyUse(t *testing.T) {
+// TestWorkflows wants the full commit of every action: a tag can be moved. A workflow of the same commit needs none. A workflow
+// as a whole may read at most. A job of the release may write. Others may write what is named here. The tests pass before a
+// commit is published.
+func TestWorkflows(t *testing.T) {
 	pinned := regexp.MustCompile(`^[\w.-]+/[\w./-]+@[0-9a-f]{40}$`)
-	for name, w := range workflows(t) {
-		used := 0
-		for _, j := range w.Jobs {
-			uses := []string{j.Uses}
-			for _, step := range j.Steps {
-				uses = append(uses, step.Uses)
-			}
-			for _, u := range uses {
-				if u != "" && !strings.HasPrefix(u, "./") && !pinned.MatchString(u) {
-					t.Errorf("%s uses %s, which is no full commit", name, u)
-				}
-				used += len(u)
-			}
-		}
-		if used == 0 {
-			t.Errorf("%s uses nothing, so it was not understood", name)
-		}
-	}
-}
-
-// TestWorkflowsHaveFewRights lets a workflow as a whole read at most. A job of the release may
-// write. Others may write what is named here.
-func TestWorkflowsHaveFewRights(t *testing.T) {
 	may := map[string]string{
 		"docs.yml publish":      "pages id-token",
 		"codeql.yml analyze":    "security-events",
@@ -98,18 +76,28 @@ func TestWorkflowsHaveFewRights(t *testing.T) {
 				t.Errorf("%s as a whole may %s %s", name, how, what)
 			}
 		}
+		used := 0
 		for id, j := range w.Jobs {
 			for what, how := range j.Permissions {
 				if name != "release.yml" && how != "read" && !slices.Contains(strings.Fields(may[name+" "+id]), what) {
 					t.Errorf("%s: job %s may %s %s", name, id, how, what)
 				}
 			}
+			uses := []string{j.Uses}
+			for _, step := range j.Steps {
+				uses = append(uses, step.Uses)
+			}
+			for _, u := range uses {
+				if u != "" && !strings.HasPrefix(u, "./") && !pinned.MatchString(u) {
+					t.Errorf("%s uses %s, which is no full commit", name, u)
+				}
+				used += len(u)
+			}
+		}
+		if used == 0 {
+			t.Errorf("%s uses nothing, so it was not understood", name)
 		}
 	}
-}
-
-// TestReleaseNeedsTheTests wants the tests to pass before a commit is published.
-func TestReleaseNeedsTheTests(t *testing.T) {
 	jobs := workflows(t)["release.yml"].Jobs
 	if jobs["test"].Uses != "./.github/workflows/ci.yml" || jobs["release"].Needs != "test" {
 		t.Errorf("release.yml has %+v", jobs)

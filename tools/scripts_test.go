@@ -1,13 +1,57 @@
+// Package tools tests the scripts of this directory.
 package tools
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
+
+// make lint refuses files that nobody meant to commit.
+func TestTrackedFiles(t *testing.T) {
+	const limit = 512 << 10
+	script, err := filepath.Abs("tracked.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	run := func(command string, args ...string) (string, error) {
+		output, err := exec.CommandContext(t.Context(), command, args...).CombinedOutput()
+		return string(output), err
+	}
+	want := []string{"larger has 524289 bytes, more than 524288"}
+	for name, content := range map[string]string{
+		"ELF is a program": "\x7fELF\x02\x01\x01\x00", "PE is a program": "MZ\x90\x00\x03\x00",
+		"Mach-O is a program": "\xcf\xfa\xed\xfe\x07\x00", "Mach-O for two is a program": "\xca\xfe\xba\xbe\x00\x00\x00\x02",
+		".gitignore": "not tracked\n", "not tracked": "\x7fELF\x02\x01\x01\x00", "empty": "", "a text": "package main\n",
+		"begins as PE":       "MZ is no program, but a text of more than sixty-four bytes: nothing in it is zero\n",
+		"as large as can be": strings.Repeat("a", limit), "larger": strings.Repeat("a", limit+1),
+	} {
+		name, isProgram := strings.CutSuffix(name, " is a program")
+		if isProgram {
+			want = append(want, name+" is a program: remove it from git")
+		}
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{{"init", "--quiet"}, {"add", "--all"}} {
+		if output, err := run("git", args...); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+	}
+	output, err := run(script)
+	got := strings.Split(strings.TrimSpace(output), "\n")
+	slices.Sort(got)
+	slices.Sort(want)
+	if err == nil || !slices.Equal(got, want) {
+		t.Errorf("got %v and %q, want a failure and %q", err, got, want)
+	}
+}
 
 // TestNightlyParts: the workflow has the parts of nightly.sh, and parts name packages and versions of Kubernetes that exist. Nothing else
 // notices a wrong one before the night.
