@@ -114,14 +114,16 @@ PLAIN_TEST = $(filter-out -race,$(TEST))
 BUBBLED := grep -rl --include='*_test.go' '"testing/synctest"' cmd/refvol-plugin cmd/refvol-notify pkg | xargs -n 1 dirname | sort -u | sed 's|^|./|'
 
 # Programs of the distribution that tests run. A test whose program is missing fails, unless REFVOL_WITHOUT names the program.
+PROGRAMS := strace=strace nginx=nginx-light
 .PHONY: programs
 programs:
-	@missing=; for program in strace=strace nginx=nginx-light; do \
+	@missing=; for program in $(PROGRAMS); do \
 		case ",$$REFVOL_WITHOUT," in *,$${program%=*},*) continue ;; esac; \
 		PATH=$$PATH:/usr/sbin command -v $${program%=*} >/dev/null || missing="$$missing $${program#*=}"; \
 	done; \
-	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ]; then \
-		apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $$missing >/dev/null || true; \
+	if [ -n "$$missing" ] && ! { [ "$$(id -u)" = 0 ] && apt-get -qq update && \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $$missing >/dev/null; }; then \
+		echo "not installed, and not installable here:$$missing" >&2; \
 	fi
 
 .PHONY: test-unit
@@ -167,7 +169,7 @@ test-sanity: ## Run csi-sanity, the conformance suite of CSI, against the plugin
 	$(GO) -C e2e/suites/sanity test $(SANDBOX) $(RACE) -vet=off -timeout 15m -count=1 ./...
 
 # REFVOL_LONG=1 asks for the long form of the suites that have one. On kind that is all of
-# the suite at once, and what make e2e-nodes runs.
+# the suite at once.
 .PHONY: test-long
 test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and the suites' long forms, on kind too
 	$(STATIC) -C tools/release test $(BUILD_FLAGS) -count=1 -timeout 3h -v .
@@ -272,8 +274,9 @@ try-clean: ## Remove what make try has installed
 	@tools/try.sh clean
 
 # KERNELS=6.1 picks; ARGS=-short is the short form, a few minutes on 6.1.
+test-kernels: PROGRAMS := qemu-system-x86_64=qemu-system-x86
 .PHONY: test-kernels
-test-kernels: ## Boot Debian's kernels in QEMU and test mounts, writes and the plugin on each; KERNELS='6.1 6.12' picks
+test-kernels: programs ## Boot Debian's kernels in QEMU and test mounts, writes and the plugin on each; KERNELS='6.1 6.12' picks
 	$(STATIC) -C e2e run $(BUILD_FLAGS) ./suites/kernels $(ARGS) $(KERNELS)
 
 .PHONY: e2e-deps
@@ -283,10 +286,6 @@ e2e-deps: ## Install what make e2e needs (as root on Debian), or name it
 .PHONY: e2e
 e2e: ## Run the e2e tier: real pods on a kind cluster; K8S=1.35 picks its version, KEEP=1 keeps it, ARGS=-test.run=TestX picks tests
 	e2e/suites/kind/run.sh $(ARGS)
-
-.PHONY: e2e-nodes
-e2e-nodes: ## Run TestManyNodes of make e2e in full: 60 pods, and nodes that are away for two minutes
-	REFVOL_LONG=1 $(MAKE) e2e ARGS=-test.run=TestManyNodes
 
 .PHONY: clean
 clean: ## Remove what was built in this checkout (caches are in ~/.cache/refvol, or REFVOL_CACHE)

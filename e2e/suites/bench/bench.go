@@ -29,38 +29,26 @@ type bench struct {
 	isAlone bool
 }
 
-func newBench(ctx context.Context, s settings, out io.Writer) (_ *bench, err error) {
-	// The readers and bare watches of this process must not wait for a collection of its garbage.
-	debug.SetGCPercent(2000)
-	b := &bench{settings: s, out: out, report: &measure.Report{}, ran: map[string]bool{}}
-	if b.isAlone, err = measure.IsAlone(); err != nil {
-		return nil, err
-	}
-	if b.dir, err = os.MkdirTemp("", "refvol-bench-"); err != nil {
-		return nil, err
-	}
+func newBench(ctx context.Context, s settings, out io.Writer) (b *bench, err error) {
+	b = &bench{settings: s, out: out, report: &measure.Report{}, ran: map[string]bool{}}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.RemoveAll(b.dir))
+			err = errors.Join(err, b.stop())
 		}
 	}()
-	if b.binaries, err = harness.BuildControlPlane(ctx, os.Stderr); err != nil {
-		return nil, err
-	}
+	defer catch(&err)
+	// The readers and bare watches of this process must not wait for a collection of its garbage.
+	debug.SetGCPercent(2000)
+	b.isAlone = must(measure.IsAlone())
+	b.dir = must(os.MkdirTemp("", "refvol-bench-"))
+	b.binaries = must(harness.BuildControlPlane(ctx, os.Stderr))
 	if b.plugin == "" {
-		if b.plugin, err = harness.BuildPlugin(ctx, b.dir, false, os.Stderr); err != nil {
-			return nil, err
-		}
-	}
-	repo, err := harness.Repository()
-	if err != nil {
-		return nil, err
+		b.plugin = must(harness.BuildPlugin(ctx, b.dir, false, os.Stderr))
 	}
 	b.reference = filepath.Join(b.dir, "reference")
-	err = gobuild.Build(ctx, gobuild.Options{
-		Dir: filepath.Join(repo, "e2e", "suites", "bench"), Package: "./reference", Out: b.reference, Progress: os.Stderr,
+	return b, gobuild.Build(ctx, gobuild.Options{
+		Dir: filepath.Join(must(harness.Repository()), "e2e", "suites", "bench"), Package: "./reference", Out: b.reference, Progress: os.Stderr,
 	})
-	return b, err
 }
 
 func (b *bench) stop() error { return os.RemoveAll(b.dir) }
@@ -92,22 +80,25 @@ func (b *bench) runOne(ctx context.Context, s scenario) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.stop()) }()
-	defer func() {
-		switch ended := recover().(type) {
-		case nil:
-		case endError:
-			err = ended.error
-		default:
-			panic(ended)
-		}
-	}()
+	defer catch(&err)
 	return s.run(ctx, l)
 }
 
-// endError ends the scenario that runs.
+// endError ends the functions up to the next catch.
 type endError struct{ error }
 
-// must returns a value, or ends the scenario because of the error. It is for the goroutine of the scenario only.
+// catch is deferred: it turns what ended the function by must or fatal into the function's error.
+func catch(err *error) {
+	switch ended := recover().(type) { //nolint:revive // Each caller defers catch.
+	case nil:
+	case endError:
+		*err = errors.Join(ended.error, *err)
+	default:
+		panic(ended)
+	}
+}
+
+// must returns a value, or ends the scenario because of the error. In another goroutine than the scenario's, it needs a catch.
 func must[T any](value T, err error) T {
 	fatal(err)
 	return value

@@ -1,19 +1,17 @@
 package main
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	tests "github.com/refvol/refvol/internal/must" // the scenarios have a must of their own
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(harness.Main(m, func(context.Context) (func() error, error) {
-		return func() error { return nil }, nil
-	}))
+	os.Exit(harness.Main(m, nil))
 }
 
 // TestDocumentedTable: the tables of docs/benchmarks.md and README.md are those of results.json, with each goal.
@@ -23,18 +21,11 @@ func TestDocumentedTable(t *testing.T) {
 	documents := map[string]string{"../../../docs/benchmarks.md": s.table, "README.md": s.book}
 	texts := map[string]string{}
 	for document, to := range documents {
-		text, err := os.ReadFile(document)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := tests.Get(os.ReadFile(document))(t)
 		texts[document] = string(text)
-		if err := os.WriteFile(to, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		tests.Do(t, os.WriteFile(to, text, 0o600))
 	}
-	if err := s.writeTables(); err != nil {
-		t.Fatal(err)
-	}
+	tests.Do(t, s.writeTables())
 	for document, made := range documents {
 		if text, err := os.ReadFile(made); err != nil || string(text) != texts[document] {
 			t.Errorf("%s is out of date: run make bench-table (%v)", document, err)
@@ -46,9 +37,7 @@ func TestDocumentedTable(t *testing.T) {
 // suite's long form only.
 func TestScenarios(t *testing.T) {
 	b, err := newBench(t.Context(), settings{short: true}, t.Output())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tests.Do(t, err)
 	defer func() {
 		if err := b.stop(); err != nil {
 			t.Error(err)

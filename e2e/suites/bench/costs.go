@@ -3,62 +3,49 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/refvol/refvol/e2e/suites/bench/measure"
 	"github.com/refvol/refvol/e2e/suites/bench/steps"
 )
 
 // costs is what a plugin has used up since it started.
-type costs struct{ cpu, allocated, objects float64 }
+type costs struct{ cpu, allocated float64 }
 
 // costs asks for it. The question itself allocates too.
-func (s *subject) costs(ctx context.Context) (c costs, err error) {
+func (s *subject) costs(ctx context.Context) costs {
 	p := must(stat(s.pid))
-	c.cpu = p.CPUTime()
-	if c.allocated, err = s.number(ctx, "/debug/pprof/heap?debug=1", `(?m)^# TotalAlloc = (\d+)$`); err != nil {
-		return c, err
-	}
-	c.objects, err = s.number(ctx, "/debug/pprof/heap?debug=1", `(?m)^# Mallocs = (\d+)$`)
-	return c, err
+	return costs{p.CPUTime(), s.number(ctx, "/debug/pprof/heap?debug=1", `(?m)^# TotalAlloc = (\d+)$`)}
 }
 
 // reportCosts reports what the plugin used up for each of so many updates, in figures whose names begin with prefix.
-func (l *lab) reportCosts(ctx context.Context, of *subject, prefix string, updates int, do func() error) error {
-	first := must(of.costs(ctx))
-	before := must(of.costs(ctx))
+func (l *lab) reportCosts(ctx context.Context, of *subject, prefix string, updates int, do func() error) {
+	first, before := of.costs(ctx), of.costs(ctx)
 	fatal(do())
-	after := must(of.costs(ctx))
-	each := func(name, unit string, now, then, question float64) {
-		l.report.Value(prefix+name, unit, (now-then-question)/float64(updates))
-	}
-	each("cpu_ms", "ms", 1000*after.cpu, 1000*before.cpu, 0)
-	each("allocated_bytes", "bytes", after.allocated, before.allocated, before.allocated-first.allocated)
-	each("allocations", "objects", after.objects, before.objects, before.objects-first.objects)
-	return nil
+	after := of.costs(ctx)
+	l.report.Value(prefix+"cpu_ms", "ms", 1000*(after.cpu-before.cpu)/float64(updates))
+	question := before.allocated - first.allocated
+	l.report.Value(prefix+"allocated_bytes", "bytes", (after.allocated-before.allocated-question)/float64(updates))
 }
 
 // reportSteps has the plugin write an execution trace while do makes so many updates, and reports what each took in each step.
-func (l *lab) reportSteps(ctx context.Context, of *subject, updates int, lasts time.Duration, do func() error) error {
-	done := make(chan error, 1)
+func (l *lab) reportSteps(ctx context.Context, of *subject, updates int, lasts time.Duration, do func() error) {
 	var text []byte
-	go func() {
-		var err error
+	var tracing errgroup.Group
+	tracing.Go(func() (err error) {
 		text, err = of.get(ctx, fmt.Sprintf("/debug/pprof/trace?seconds=%.0f", lasts.Seconds()))
-		done <- err
-	}()
-	err := do()
-	if traceErr := <-done; err == nil {
-		err = traceErr
-	}
-	fatal(err)
-	all, calls, err := steps.Read(bytes.NewReader(text))
-	fatal(err)
+		return err
+	})
+	fatal(errors.Join(do(), tracing.Wait()))
+	all := must(steps.Read(bytes.NewReader(text)))
 	for _, name := range []string{"receive", "decode", "reconcile", "replace"} {
 		if all[name].Own == 0 {
-			return fmt.Errorf("the trace of %d updates has no step %q", updates, name)
+			fatal(fmt.Errorf("the trace of %d updates has no step %q", updates, name))
 		}
 	}
 	each := func(name string, d time.Duration) {
@@ -68,11 +55,6 @@ func (l *lab) reportSteps(ctx context.Context, of *subject, updates int, lasts t
 		each("step_"+name+"_own_us", all[name].Own)
 		each("step_"+name+"_calls_us", all[name].Calls)
 	}
-	for name, t := range calls {
-		each("call_"+name+"_us", t.Calls)
-		l.report.Value("update.call_"+name+"_count", "calls", float64(t.Count)/float64(updates))
-	}
-	return nil
 }
 
 // stepsTable tells in Markdown where the time of an update goes, by the figures of B1.

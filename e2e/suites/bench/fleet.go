@@ -13,7 +13,7 @@ import (
 // fleet is the clients of an API server, on so many nodes, each of which keeps copies of every object.
 type fleet interface {
 	// start starts all of them at once, after stop too.
-	start(ctx context.Context) error
+	start(ctx context.Context)
 	stop() error
 	// arrivals returns when copies came into the state that want has for their object, or a later one. missing is how
 	// many have not.
@@ -23,7 +23,7 @@ type fleet interface {
 }
 
 // makeFleet makes the clients of a lab's API server. They run when it returns.
-type makeFleet func(context.Context, *lab, load) (fleet, error)
+type makeFleet func(context.Context, *lab, load) fleet
 
 // plugins are nodes whose volumes show the objects. One reader reads them; the i-th of them all shows object i modulo
 // objects.
@@ -32,22 +32,18 @@ type plugins struct {
 	nodes []*node
 }
 
-func newPlugins(ctx context.Context, l *lab, load load) (fleet, error) {
+func newPlugins(ctx context.Context, l *lab, load load) fleet {
 	p := &plugins{nodes: make([]*node, load.nodes)}
 	files := make([][]string, load.nodes)
-	err := inParallel(load.nodes, 4, func(i int) (err error) {
-		if p.nodes[i], err = l.newNode(ctx, asPlugin, fmt.Sprint("node-", i)); err != nil {
-			return err
-		}
+	fatal(inParallel(load.nodes, 4, func(i int) (err error) {
+		defer catch(&err)
+		p.nodes[i] = l.newNode(ctx, asPlugin, fmt.Sprint("node-", i))
 		volumes := load.volumes()
 		files[i] = p.nodes[i].valueFiles(volumes)
 		return p.nodes[i].publishAll(ctx, volumes, 8)
-	})
-	if err != nil {
-		return nil, err
-	}
-	p.volumesReader, err = readVolumes(slices.Concat(files...))
-	return p, err
+	}))
+	p.volumesReader = must(readVolumes(slices.Concat(files...)))
+	return p
 }
 
 func (l load) volumes() []*harness.Volume {
@@ -63,8 +59,8 @@ func (l load) volumes() []*harness.Volume {
 	return all
 }
 
-func (p *plugins) start(ctx context.Context) error {
-	return inParallel(len(p.nodes), len(p.nodes), func(i int) error { return p.nodes[i].Start(ctx) })
+func (p *plugins) start(ctx context.Context) {
+	fatal(inParallel(len(p.nodes), len(p.nodes), func(i int) error { return p.nodes[i].Start(ctx) }))
 }
 
 func (p *plugins) stop() (err error) {
@@ -93,17 +89,6 @@ func (p *plugins) pids() (pids []int) {
 	return pids
 }
 
-func cpuOf(pids []int) (total float64, err error) {
-	for _, pid := range pids {
-		p, err := stat(pid)
-		if err != nil {
-			return 0, err
-		}
-		total += p.CPUTime()
-	}
-	return total, nil
-}
-
 // close proves that each volume still shows what the reader has seen last.
 func (p *plugins) close() error {
 	err := p.Close()
@@ -127,21 +112,18 @@ type references struct {
 
 func (f *references) close() error { return f.stop() }
 
-func newReferences(ctx context.Context, l *lab, load load) (fleet, error) {
+func newReferences(ctx context.Context, l *lab, load load) fleet {
 	f := &references{lab: l, load: load}
-	return f, f.start(ctx)
+	f.start(ctx)
+	return f
 }
 
-func (f *references) start(context.Context) error {
+func (f *references) start(context.Context) {
 	for range f.load.nodes {
 		f.starts++
-		r, err := f.lab.newReference(fmt.Sprint("reflectors-", f.starts), f.load.objects+f.load.beside, f.load.opening)
-		if err != nil {
-			return err
-		}
+		r := f.lab.newReference(fmt.Sprint("reflectors-", f.starts), f.load.objects+f.load.beside, f.load.opening)
 		f.processes = append(f.processes, r)
 	}
-	return nil
 }
 
 func (f *references) stop() (err error) {

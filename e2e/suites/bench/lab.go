@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,23 +50,20 @@ type lab struct {
 }
 
 // newLab starts a world; a bare one has no cluster. The name is unique among those that live.
-func (b *bench) newLab(ctx context.Context, name string, bare bool) (_ *lab, err error) {
-	l := &lab{bench: b, report: b.report, dir: filepath.Join(b.dir, strings.ToLower(name))}
-	if err := os.Mkdir(l.dir, 0o755); err != nil {
-		return nil, err
-	}
-	l.onEnd(func() error { return os.RemoveAll(l.dir) })
+func (b *bench) newLab(ctx context.Context, name string, bare bool) (l *lab, err error) {
+	l = &lab{bench: b, report: b.report, dir: filepath.Join(b.dir, strings.ToLower(name))}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.stop())
 		}
 	}()
+	defer catch(&err)
+	fatal(os.Mkdir(l.dir, 0o755))
+	l.onEnd(func() error { return os.RemoveAll(l.dir) })
 	if !bare {
-		if l.cluster, err = b.newCluster(ctx, l.dir); err == nil {
-			l.onEnd(l.cluster.stop)
-		}
+		l.cluster = l.newCluster(ctx)
 	}
-	return l, err
+	return l, nil
 }
 
 func (l *lab) onEnd(f func() error) {
@@ -87,51 +83,33 @@ func (l *lab) stop() (err error) {
 type cluster struct {
 	*controlplane.ControlPlane
 	// client speaks protobuf, as the plugin does, over connections of its own.
-	client    kubernetes.Interface
-	transport *http.Client
+	client kubernetes.Interface
 	// kubeconfig is the plugin's, asNodeKubeconfig that of one with --identity=node.
 	kubeconfig, asNodeKubeconfig string
 	ownWatches                   int // of ConfigMaps, by the control plane itself
 }
 
-// newCluster starts a cluster, which keeps the kubeconfigs in dir. The caller stops it.
-func (b *bench) newCluster(ctx context.Context, dir string) (_ *cluster, err error) {
-	c := &cluster{kubeconfig: filepath.Join(dir, "plugin.kubeconfig"), asNodeKubeconfig: filepath.Join(dir, "asnode.kubeconfig")}
-	if c.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{Binaries: b.binaries}); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, c.Stop())
-		}
-	}()
+// newCluster starts a cluster, which ends with the lab.
+func (l *lab) newCluster(ctx context.Context) *cluster {
+	c := &cluster{kubeconfig: filepath.Join(l.dir, "plugin.kubeconfig"), asNodeKubeconfig: filepath.Join(l.dir, "asnode.kubeconfig")}
+	c.ControlPlane = must(controlplane.Start(ctx, controlplane.Options{Binaries: l.bench.binaries}))
+	l.onEnd(c.Stop)
 	config := c.Config()
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.Dial = (&net.Dialer{}).DialContext
-	if c.transport, err = rest.HTTPClientFor(config); err != nil {
-		return nil, err
-	}
-	if c.client, err = kubernetes.NewForConfigAndClient(config, c.transport); err != nil {
-		return nil, err
-	}
-	if _, err := harness.GrantPlugin(ctx, c.ControlPlane, c.kubeconfig); err != nil {
-		return nil, err
-	}
-	if err := harness.GrantAsNode(ctx, c.ControlPlane, c.asNodeKubeconfig); err != nil {
-		return nil, err
-	}
+	transport := must(rest.HTTPClientFor(config))
+	l.onEnd(func() error {
+		transport.CloseIdleConnections()
+		return nil
+	})
+	c.client = must(kubernetes.NewForConfigAndClient(config, transport))
+	must(harness.GrantPlugin(ctx, c.ControlPlane, c.kubeconfig))
+	fatal(harness.GrantAsNode(ctx, c.ControlPlane, c.asNodeKubeconfig))
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	if _, err := c.Client().CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
-		return nil, err
-	}
-	c.ownWatches, err = c.OpenWatches(ctx, "configmaps")
-	return c, err
-}
-
-func (c *cluster) stop() error {
-	c.transport.CloseIdleConnections()
-	return c.Stop()
+	must(c.Client().CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}))
+	c.ownWatches = must(c.OpenWatches(ctx, "configmaps"))
+	return c
 }
 
 func (c *cluster) configMaps() typedv1.ConfigMapInterface {

@@ -36,103 +36,68 @@ func runMemory(ctx context.Context, l *lab) error {
 }
 
 // starter starts a process that follows so many objects, and returns when it knows them.
-type starter func(ctx context.Context, l *lab, count int) (*subject, error)
+type starter func(ctx context.Context, l *lab, count int) *subject
 
 // footprint reports what a process takes that follows so many objects, once it is at rest, and returns the bytes that
 // it holds.
 func (l *lab) footprint(ctx context.Context, side string, count int, start starter) (resident float64, err error) {
-	others, err := connectionsTo(l.Port())
-	if err != nil {
-		return 0, err
-	}
-	s, err := start(ctx, l, count)
-	if err != nil {
-		return 0, err
-	}
+	defer catch(&err)
+	others := connectionsTo(l.Port())
+	s := start(ctx, l, count)
 	// Nothing may be left to the next.
 	defer func() {
 		err = errors.Join(err, s.kill(), eventually(ctx, func() error { return l.watched(ctx, 0) }))
 	}()
-	if err := eventually(ctx, func() error { return l.watched(ctx, count) }); err != nil {
-		return 0, err
-	}
-	if resident, err = s.settle(ctx); err != nil {
-		return 0, err
-	}
-	stacks, err := s.number(ctx, "/debug/pprof/heap?debug=1", `(?m)^# Stack = (\d+) `)
-	goroutines, noGoroutines := s.number(ctx, "/debug/pprof/goroutine?debug=1", `(?m)^goroutine profile: total (\d+)$`)
-	connections, noConnections := connectionsTo(l.Port())
-	if err = errors.Join(err, noGoroutines, noConnections); err != nil {
-		return 0, err
-	}
-	value := func(what, unit string, v float64) {
-		l.report.Value(fmt.Sprintf("memory.%s_%s_%d", side, what, count), unit, v)
-	}
-	value("rss", "bytes", resident)
-	value("stacks", "bytes", stacks)
-	value("goroutines", "goroutines", goroutines)
-	value("connections", "connections", connections-others)
+	fatal(eventually(ctx, func() error { return l.watched(ctx, count) }))
+	resident = s.settle(ctx)
+	l.report.Value(fmt.Sprintf("memory.%s_rss_%d", side, count), "bytes", resident)
+	l.report.Value(fmt.Sprintf("memory.%s_connections_%d", side, count), "connections", connectionsTo(l.Port())-others)
 	if side == "refvol" && count == scaled(l, 20, 1000) {
-		var open int
-		open, err = l.OpenWatches(ctx, "configmaps")
-		value := float64(open-l.ownWatches) / float64(count)
-		l.report.Value("memory.watches_per_object", "watches", value)
+		open := must(l.OpenWatches(ctx, "configmaps"))
+		l.report.Value("memory.watches_per_object", "watches", float64(open-l.ownWatches)/float64(count))
 	}
-	return resident, err
+	return resident, nil
 }
 
-func reflectors(ctx context.Context, l *lab, count int) (*subject, error) {
+func reflectors(ctx context.Context, l *lab, count int) *subject {
 	return l.knowing(ctx, "reflectors", count)
 }
 
-func ownReflectors(ctx context.Context, l *lab, count int) (*subject, error) {
+func ownReflectors(ctx context.Context, l *lab, count int) *subject {
 	return l.knowing(ctx, "own", count, "-own")
 }
 
-func (l *lab) knowing(ctx context.Context, name string, count int, more ...string) (*subject, error) {
-	r, err := l.newReference(fmt.Sprint(name, "-", count), count, 0, more...)
-	if err != nil {
-		return nil, err
-	}
-	return r, harness.Poll(ctx, soon, 200*time.Millisecond, func() error {
+func (l *lab) knowing(ctx context.Context, name string, count int, more ...string) *subject {
+	r := l.newReference(fmt.Sprint(name, "-", count), count, 0, more...)
+	fatal(harness.Poll(ctx, soon, 200*time.Millisecond, func() error {
 		_, missing, err := r.arrivals(ctx, make([]int, count))
 		if err == nil && missing > 0 {
 			err = fmt.Errorf("the reference does not know %d of %d objects", missing, count)
 		}
 		return err
-	})
+	}))
+	return r
 }
 
 // plugin starts a plugin with a volume of each object. The resync, which compares each volume with what is known of
 // its objects, goes on. The full form has the default's interval.
-func plugin(ctx context.Context, l *lab, count int) (*subject, error) {
-	n, err := l.newNode(ctx, asPlugin, fmt.Sprint("node-", count), "--profiling-address=127.0.0.1:0", "--resync-interval="+scaled(l, "1s", "1m"))
-	if err != nil {
-		return nil, err
-	}
-	if err := n.publishAll(ctx, asPlugin.volumes(count, max(count, 1)), 16); err != nil {
-		return nil, err
-	}
+func plugin(ctx context.Context, l *lab, count int) *subject {
+	n := l.newNode(ctx, asPlugin, fmt.Sprint("node-", count), "--profiling-address=127.0.0.1:0", "--resync-interval="+scaled(l, "1s", "1m"))
+	fatal(n.publishAll(ctx, asPlugin.volumes(count, max(count, 1)), 16))
 	return n.subject()
 }
 
 // asked counts what the API server was asked for since it started, by clients of the bench, with watches of
 // ConfigMaps that are still open. It also tells how many seconds a process was on a processor.
-func (c *cluster) asked(ctx context.Context, pid int) (all map[controlplane.Request]int, cpu float64, err error) {
-	if all, err = c.Requests(ctx); err != nil {
-		return nil, 0, err
-	}
+func (c *cluster) asked(ctx context.Context, pid int) (all map[controlplane.Request]int, cpu float64) {
+	all = must(c.Requests(ctx))
 	maps.DeleteFunc(all, func(r controlplane.Request, _ int) bool {
 		return ownResource(r.Resource) || r.Verb == "WATCH" && r.Resource != "configmaps"
 	})
 	// A watch is counted as a request only when it ends.
-	open, err := c.OpenWatches(ctx, "configmaps")
-	if err != nil {
-		return nil, 0, err
-	}
-	all[controlplane.Request{Verb: "WATCH", Resource: "configmaps"}] += open
-	p, err := stat(pid)
-	return all, p.CPUTime(), err
+	all[controlplane.Request{Verb: "WATCH", Resource: "configmaps"}] += must(c.OpenWatches(ctx, "configmaps"))
+	p := must(stat(pid))
+	return all, p.CPUTime()
 }
 
 // ownResource says whether it is the API server itself that asks for a resource, at its start or all the time: the
@@ -148,54 +113,44 @@ func ownResource(resource string) bool {
 func runIdle(ctx context.Context, l *lab) error {
 	count, lasts := scaled(l, 20, 1000), scaled(l, 5*time.Second, 10*time.Minute)
 	fatal(l.create(ctx, count, state))
-	ours := must(plugin(ctx, l, count))
-	reference := must(ownReflectors(ctx, l, count))
+	ours, reference := plugin(ctx, l, count), ownReflectors(ctx, l, count)
 	fatal(eventually(ctx, func() error { return l.watched(ctx, 2*count) }))
-	for _, s := range []*subject{ours, reference} {
-		must(s.settle(ctx))
-	}
+	ours.settle(ctx)
+	reference.settle(ctx)
 	return errors.Join(l.reportIdle(ctx, lasts, map[string]int{"": ours.pid, "reference_": reference.pid}), ours.kill(), reference.kill())
 }
 
 // idling is what a process has used up. Its threads have gone to sleep by themselves so often, each of which one wake-up ended.
 type idling struct{ cpu, wakeUps float64 }
 
-func idlingOf(pid int) (i idling, err error) {
+func idlingOf(pid int) (i idling) {
 	p := must(stat(pid))
 	i.cpu = p.CPUTime()
-	threads := must(procfs.AllThreads(pid))
-	for _, t := range threads {
-		status, err := t.NewStatus()
-		if err != nil {
-			return i, fmt.Errorf("read the status of thread %d: %w", t.PID, err)
-		}
+	for _, t := range must(procfs.AllThreads(pid)) {
+		status := must(t.NewStatus())
 		i.wakeUps += float64(status.VoluntaryCtxtSwitches)
 	}
-	return i, nil
+	return i
 }
 
 // reportIdle reports what processes do while nothing changes. It fails if they ask the API server for anything.
-func (l *lab) reportIdle(ctx context.Context, lasts time.Duration, pids map[string]int) (err error) {
+func (l *lab) reportIdle(ctx context.Context, lasts time.Duration, pids map[string]int) error {
 	before := map[string]idling{}
 	for name, pid := range pids {
-		if before[name], err = idlingOf(pid); err != nil {
-			return err
-		}
+		before[name] = idlingOf(pid)
 	}
-	asked, _, err := l.asked(ctx, l.APIServerPID())
-	fatal(err)
+	asked, _ := l.asked(ctx, l.APIServerPID())
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(lasts):
 	}
 	for name, pid := range pids {
-		after := must(idlingOf(pid))
+		after := idlingOf(pid)
 		l.report.Value("idle."+name+"cpu_percent", "% of a core", 100*(after.cpu-before[name].cpu)/lasts.Seconds())
 		l.report.Value("idle."+name+"wakeups_per_second", "wake-ups", (after.wakeUps-before[name].wakeUps)/lasts.Seconds())
 	}
-	now, _, err := l.asked(ctx, l.APIServerPID())
-	fatal(err)
+	now, _ := l.asked(ctx, l.APIServerPID())
 	// The API server's own watches of ConfigMaps end after 5 to 10 minutes, and are then counted once more.
 	watch := controlplane.Request{Verb: "WATCH", Resource: "configmaps"}
 	now[watch] -= min(l.ownWatches, max(0, now[watch]-asked[watch]))

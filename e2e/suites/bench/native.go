@@ -28,16 +28,10 @@ func runNative(ctx context.Context, l *lab) error {
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("the e2e tier's TestNativeVolumeLatency: %w", err)
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Errorf("the test left no samples: %w", err)
-	}
 	// Milliseconds from before an update's request: until a container has read the new text from the kubelet's volume
 	// and from refvol's, until a bare watch has the event, and until the request is answered.
 	var all map[string][]float64
-	if err := json.Unmarshal(text, &all); err != nil {
-		return fmt.Errorf("samples of the test: %w", err)
-	}
+	fatal(json.Unmarshal(must(os.ReadFile(file)), &all))
 	for _, name := range []string{"kubelet_ms", "refvol_ms", "floor_ms", "answer_ms"} {
 		if n := len(all[name]); n < 10 || n != len(all["kubelet_ms"]) {
 			return fmt.Errorf("the test has %d samples of %s, want as many of each, and 10 or more", n, name)

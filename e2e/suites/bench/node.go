@@ -71,50 +71,44 @@ type node struct {
 
 // newNode starts a plugin, which ends with the scenario. The name is unique in the lab. It returns when the plugin
 // needs nothing more for its identity.
-func (l *lab) newNode(ctx context.Context, i identity, name string, args ...string) (*node, error) {
+func (l *lab) newNode(ctx context.Context, i identity, name string, args ...string) *node {
 	dir := filepath.Join(l.dir, name)
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return nil, err
-	}
+	fatal(os.Mkdir(dir, 0o755))
 	kubeconfig := l.kubeconfig
 	if i == asNode {
 		kubeconfig = l.asNodeKubeconfig
 	}
 	args = append([]string{"--identity=" + string(i), "--open-receipts=true"}, args...) // the last one of a flag wins
-	p, err := harness.StartPlugin(ctx, harness.PluginOptions{
+	p := must(harness.StartPlugin(ctx, harness.PluginOptions{
 		Binary: l.bench.plugin, Kubeconfig: kubeconfig, Dir: dir, Pods: l.ControlPlane, Args: args,
-	})
-	if err != nil {
-		return nil, err
-	}
+	}))
 	l.onEnd(p.Close)
-	return &node{Plugin: p, lab: l}, eventually(ctx, func() error {
+	fatal(eventually(ctx, func() error {
 		log, err := os.ReadFile(p.LogPath())
 		if err == nil && !bytes.Contains(log, []byte("The API server lets the plugin work")) {
 			err = errors.New("the plugin does not say what it reads as")
 		}
 		return err
-	})
+	}))
+	return &node{Plugin: p, lab: l}
 }
 
 // subject returns the plugin's process. It must have a --profiling-address.
-func (n *node) subject() (*subject, error) {
-	address, err := n.ProfilingAddress()
-	if err == nil && address == "" {
-		err = fmt.Errorf("the plugin serves no profiles\n%s", n.LogTail())
+func (n *node) subject() *subject {
+	address := must(n.ProfilingAddress())
+	if address == "" {
+		fatal(fmt.Errorf("the plugin serves no profiles\n%s", n.LogTail()))
 	}
-	return &subject{n.PID(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, address, n.Close}, err
+	return &subject{n.PID(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, address, n.Close}
 }
 
 // storePods has the API server know the volumes' new pods, and its Node authorizer which objects they name.
-func (n *node) storePods(ctx context.Context, all ...*harness.Volume) error {
+func (n *node) storePods(ctx context.Context, all ...*harness.Volume) {
 	for _, v := range all {
-		if err := n.StorePod(ctx, v); err != nil {
-			return err
-		}
+		fatal(n.StorePod(ctx, v))
 	}
 	last := all[len(all)-1]
-	return harness.AwaitPod(ctx, n.lab.ControlPlane, last.Namespace, last.Pod)
+	fatal(harness.AwaitPod(ctx, n.lab.ControlPlane, last.Namespace, last.Pod))
 }
 
 func (n *node) publishAll(ctx context.Context, volumes []*harness.Volume, atOnce int) error {

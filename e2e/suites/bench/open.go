@@ -21,8 +21,7 @@ func runOpen(ctx context.Context, l *lab) error {
 		return nil // no receipts in a user namespace
 	}
 	fatal(errors.Join(l.create(ctx, 1, always(before)), l.renew(ctx, before)))
-	off := must(l.newOpened(ctx, "off", "--open-receipts=false"))
-	on := must(l.newOpened(ctx, "on", "--open-receipts=true"))
+	off, on := l.newOpened(ctx, "off", "--open-receipts=false"), l.newOpened(ctx, "on", "--open-receipts=true")
 	prefix := must(harness.AttributePrefix(filepath.Dir(on.file(0))))
 	// receipted returns an error unless each file has its receipt.
 	receipted := func() error {
@@ -69,10 +68,10 @@ type opened struct {
 	volume *harness.Volume
 }
 
-func (l *lab) newOpened(ctx context.Context, name string, args ...string) (*opened, error) {
-	n := must(l.newNode(ctx, asPlugin, name, args...))
-	o := &opened{n, asPlugin.volume(objectName(0))}
-	return o, n.Publish(ctx, o.volume)
+func (l *lab) newOpened(ctx context.Context, name string, args ...string) *opened {
+	o := &opened{l.newNode(ctx, asPlugin, name, args...), asPlugin.volume(objectName(0))}
+	fatal(o.node.Publish(ctx, o.volume))
+	return o
 }
 
 func (o *opened) file(k int) string {

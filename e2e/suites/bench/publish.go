@@ -41,7 +41,8 @@ func runPublish(ctx context.Context, l *lab) error {
 
 // publish is B5 with an identity. Warm volumes show object 0; cold ones and those of the burst have an object each,
 // which follow that one.
-func (l *lab) publish(ctx context.Context, identity identity, count, pods int) error {
+func (l *lab) publish(ctx context.Context, identity identity, count, pods int) (err error) {
+	defer catch(&err)
 	first, warm := identity.volume(objectName(0)), identity.volumes(count, 1)
 	var cold, burst []*harness.Volume
 	for k := range count {
@@ -52,22 +53,12 @@ func (l *lab) publish(ctx context.Context, identity identity, count, pods int) e
 	}
 	all := slices.Concat([]*harness.Volume{first}, warm, cold, burst)
 	// What a kubelet makes comes first.
-	n, err := l.newNode(ctx, identity, "node-"+string(identity))
-	if err != nil {
-		return err
-	}
+	n := l.newNode(ctx, identity, "node-"+string(identity))
 	for _, v := range all {
-		if err := n.Prepare(v); err != nil {
-			return err
-		}
+		fatal(n.Prepare(v))
 	}
-	if err := n.storePods(ctx, all...); err != nil {
-		return err
-	}
-	floor, err := l.newMountFloor(ctx, "floor-"+string(identity), count)
-	if err != nil {
-		return err
-	}
+	n.storePods(ctx, all...)
+	floor := l.newMountFloor(ctx, "floor-"+string(identity), count)
 
 	figures := map[string][]time.Duration{}
 	timed := func(name string, f func() error) error {
@@ -81,52 +72,42 @@ func (l *lab) publish(ctx context.Context, identity identity, count, pods int) e
 		return err
 	}
 	// Somebody watches object 0 from here on.
-	if err := call(first); err != nil {
-		return err
-	}
+	fatal(call(first))
 	for i, v := range warm {
-		if err := errors.Join(
+		fatal(errors.Join(
 			timed("warm_ms", func() error { return call(v) }),
 			timed("floor_ms", func() error { return floor(i) }),
 			timed("pod_floor_ms", func() error {
 				_, err := l.client.CoreV1().Pods(namespace).Get(ctx, v.Pod, metav1.GetOptions{})
 				return err
 			}),
-		); err != nil {
-			return err
-		}
+		))
 	}
 	for i, v := range cold {
-		if err := errors.Join(
+		fatal(errors.Join(
 			timed("cold_ms", func() error { return call(v) }),
 			timed("get_floor_ms", func() error {
 				_, err := l.configMaps().Get(ctx, objectName(1+count+i%len(burst)), metav1.GetOptions{})
 				return err
 			}),
-		); err != nil {
-			return err
-		}
+		))
 	}
 	begin := time.Now()
-	if err := inParallel(len(burst), len(burst), func(i int) error { return call(burst[i]) }); err != nil {
-		return err
-	}
+	fatal(inParallel(len(burst), len(burst), func(i int) error { return call(burst[i]) }))
 	l.report.Value(identity.figure("publish", "burst_s"), "s", time.Since(begin).Seconds())
 
-	if err := errors.Join(
+	fatal(errors.Join(
 		n.mounted(len(all)),
 		n.show(slices.Concat([]*harness.Volume{first}, warm), always(state(0))),
 		n.show(slices.Concat(cold, burst), func(i int) string { return state(1 + i) }),
 		eventually(ctx, func() error { return l.watched(ctx, 1+len(cold)+len(burst)) }),
 		n.Close(),
 		eventually(ctx, func() error { return l.watched(ctx, 0) }),
-	); err != nil {
-		return err
-	}
+	))
 	for name, all := range figures {
-		err = errors.Join(err, l.report.Samples(identity.figure("publish", name), "ms", measure.Milliseconds(all)))
+		fatal(l.report.Samples(identity.figure("publish", name), "ms", measure.Milliseconds(all)))
 	}
-	return err
+	return nil
 }
 
 // volumesOfOne returns the volumes of one pod, each of another object; the first has the number first.
@@ -149,7 +130,7 @@ func (i identity) volumesOfOne(pod string, first int) []*harness.Volume {
 
 // newMountFloor returns what makes the i-th of so many volumes with nothing around the mount and its files: no
 // request can be answered before that is done. The volumes show object 0, and go with the scenario.
-func (l *lab) newMountFloor(ctx context.Context, name string, count int) (func(i int) error, error) {
+func (l *lab) newMountFloor(ctx context.Context, name string, count int) func(i int) error {
 	dir := filepath.Join(l.dir, name)
 	parent := func(i int) string { return filepath.Join(dir, fmt.Sprint("floor-", i)) }
 	tree := &refvol.Payload{DirMode: 0o755, UID: refvol.NoOwner, GID: refvol.NoOwner}
@@ -157,9 +138,7 @@ func (l *lab) newMountFloor(ctx context.Context, name string, count int) (func(i
 		tree.Files = append(tree.Files, refvol.File{Path: key, Data: []byte(configMap("", state(0)).Data[key]), Mode: 0o644})
 	}
 	for i := range count {
-		if err := os.MkdirAll(parent(i), 0o755); err != nil {
-			return nil, err
-		}
+		fatal(os.MkdirAll(parent(i), 0o755))
 	}
 	l.onEnd(func() error {
 		mounts, err := harness.MountsBelow(dir)
@@ -168,7 +147,7 @@ func (l *lab) newMountFloor(ctx context.Context, name string, count int) (func(i
 		}
 		return err
 	})
-	mounter, err := mount.New(ctx, mount.Options{Driver: harness.DriverName, KubeletDir: dir})
+	mounter := must(mount.New(ctx, mount.Options{Driver: harness.DriverName, KubeletDir: dir}))
 	return func(i int) (err error) {
 		v, err := mounter.Create(ctx, mount.Params{
 			VolumeID: fmt.Sprint("floor-", i), Size: 32 << 20, Inodes: 1 << 15, Mode: tree.DirMode, UID: tree.UID, GID: tree.GID,
@@ -181,5 +160,5 @@ func (l *lab) newMountFloor(ctx context.Context, name string, count int) (func(i
 			return err
 		}
 		return v.Attach(ctx, filepath.Join(parent(i), "mount"))
-	}, err
+	}
 }

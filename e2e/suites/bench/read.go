@@ -13,12 +13,11 @@ import (
 	"github.com/refvol/refvol/e2e/tools/harness"
 )
 
-// timeline is when each of a row of numbered states of an object was seen, or a later one in its place; merged are
-// those that only a later one stood for. It is safe for concurrent use; mu guards it.
+// timeline is when each of a row of numbered states of an object was seen, or a later one in its place. It is safe for concurrent use; mu
+// guards it.
 type timeline struct {
-	mu     sync.Mutex
-	at     []time.Time
-	merged int
+	mu sync.Mutex
+	at []time.Time
 }
 
 func state(number int) string { return strconv.Itoa(number) }
@@ -28,11 +27,7 @@ func (t *timeline) see(value string, at time.Time) {
 	number, err := strconv.Atoi(value)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err != nil || number < len(t.at) {
-		return
-	}
-	t.merged += number - len(t.at)
-	for len(t.at) <= number {
+	for err == nil && len(t.at) <= number {
 		t.at = append(t.at, at)
 	}
 }

@@ -51,10 +51,9 @@ func (l load) prefix(disruption string) string {
 
 // runRestart is B8.
 func runRestart(ctx context.Context, l *lab) error {
-	reference, ours, err := l.recoverUnder(ctx, load{
+	reference, ours := l.recoverUnder(ctx, load{
 		figure: "restart", nodes: 1, objects: scaled(l, 50, 1000), every: 10, all: []disruption{{"start", 3}},
 	})
-	fatal(err)
 	return errors.Join(
 		l.report.Samples("restart.current_s", "s", ours.took["start_s"]),
 		l.report.Samples("restart.reference_s", "s", reference.took["start_s"]))
@@ -71,90 +70,77 @@ func runRecovery(ctx context.Context, l *lab) error {
 	faults := []disruption{{"killed", 3}, {"stalled_8s", 1}, {"stalled_30s", 1}, {"stalled_60s", 1}}
 	loads := scaled(l, []load{of(2, 20, faults...)}, []load{of(1, 1000), of(5, 600), of(10, 1000, faults...)})
 	for _, load := range loads {
-		fatal(l.reportRecovery(ctx, load))
+		l.reportRecovery(ctx, load)
 	}
 	return nil
 }
 
 // runRehearsal is B15.
 func runRehearsal(ctx context.Context, l *lab) error {
-	return l.reportRecovery(ctx, load{
+	l.reportRecovery(ctx, load{
 		figure: "rehearsal", nodes: scaled(l, 3, 300), objects: 1, beside: scaled(l, 4, 20), every: 1,
 		all: []disruption{{"updated", 5}, {"killed", 3}},
 	})
+	return nil
 }
 
 // prepare does what the figures of a disruption leave out: clients that are to start end, and objects change.
-func (s *side) prepare(ctx context.Context, disruption string) error {
+func (s *side) prepare(ctx context.Context, disruption string) {
 	if disruption != "start" {
-		return nil
+		return
 	}
-	if err := s.fleet.stop(); err != nil {
-		return err
-	}
+	fatal(s.fleet.stop())
 	// The API server may take a while to notice.
-	if err := harness.Poll(ctx, patience, 100*time.Millisecond, func() error { return s.watched(ctx, 0) }); err != nil {
-		return err
-	}
-	return s.write(ctx)
+	fatal(harness.Poll(ctx, patience, 100*time.Millisecond, func() error { return s.watched(ctx, 0) }))
+	s.write(ctx)
 }
 
 // cause brings a disruption about, and returns when the clients could begin to recover. All objects are in the state
 // that is wanted when it returns.
-func (s *side) cause(ctx context.Context, disruption string) (began time.Time, err error) {
+func (s *side) cause(ctx context.Context, disruption string) (began time.Time) {
 	switch disruption {
 	case "start":
 		began = time.Now()
-		return began, s.fleet.start(ctx)
+		s.fleet.start(ctx)
+		return began
 	case "updated":
 		began = time.Now()
-		return began, s.write(ctx)
+		s.write(ctx)
+		return began
 	case "killed":
 		return s.killServer(ctx)
 	}
 	// The API server stops for a while: its connections stay, and nothing answers on them.
-	lasts, err := time.ParseDuration(strings.TrimPrefix(disruption, "stalled_"))
-	if err != nil {
-		return began, err
-	}
-	if err := unix.Kill(s.APIServerPID(), unix.SIGSTOP); err != nil {
-		return began, os.NewSyscallError("kill", err)
-	}
+	lasts := must(time.ParseDuration(strings.TrimPrefix(disruption, "stalled_")))
+	fatal(os.NewSyscallError("kill", unix.Kill(s.APIServerPID(), unix.SIGSTOP)))
 	select {
 	case <-ctx.Done():
 	case <-time.After(scaled(s.lab, lasts/100, lasts)):
 	}
 	began = time.Now()
-	if err := unix.Kill(s.APIServerPID(), unix.SIGCONT); err != nil {
-		return began, os.NewSyscallError("kill", err)
-	}
-	return began, s.write(ctx)
+	fatal(os.NewSyscallError("kill", unix.Kill(s.APIServerPID(), unix.SIGCONT)))
+	s.write(ctx)
+	return began
 }
 
 // killServer kills the API server and starts it. Objects change after that, or the only one while it is away.
-func (s *side) killServer(ctx context.Context) (began time.Time, err error) {
-	object, err := s.configMaps().Get(ctx, objectName(0), metav1.GetOptions{})
-	if err != nil {
-		return began, err
-	}
-	if err := s.StopAPIServer(); err != nil {
-		return began, err
-	}
+func (s *side) killServer(ctx context.Context) (began time.Time) {
+	object := must(s.configMaps().Get(ctx, objectName(0), metav1.GetOptions{}))
+	fatal(s.StopAPIServer())
 	only := len(s.want) == 1
 	if only {
 		s.want[0]++
 		object.Data[valueKey] = state(s.want[0])
-		if err := s.PutConfigMap(ctx, object); err != nil {
-			return began, err
-		}
+		fatal(s.PutConfigMap(ctx, object))
 	}
 	began = time.Now()
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := s.StartAPIServer(bounded); err != nil || only {
-		return began, err
+	fatal(s.StartAPIServer(bounded))
+	if !only {
+		s.write(ctx)
 	}
-	return began, s.write(ctx)
+	return began
 }
 
 type side struct {
@@ -172,16 +158,18 @@ type side struct {
 }
 
 // recoverUnder has references and plugins go through a load's disruptions.
-func (l *lab) recoverUnder(ctx context.Context, load load) (reference, ours *side, err error) {
+func (l *lab) recoverUnder(ctx context.Context, load load) (reference, ours *side) {
+	var failed error
 	run := func(name string, newFleet makeFleet) *side {
 		s := &side{name: load.figure + "-" + load.prefix(name), load: load, want: make([]int, load.objects), took: map[string][]float64{}}
-		if failed := s.run(ctx, l.bench, newFleet); failed != nil {
-			err = errors.Join(err, fmt.Errorf("%s: %w", s.name, failed))
+		if err := s.run(ctx, l.bench, newFleet); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", s.name, err))
 		}
 		return s
 	}
 	reference, ours = run("reference", newReferences), run("refvol", newPlugins)
-	return reference, ours, err
+	fatal(failed)
+	return reference, ours
 }
 
 func (s *side) run(ctx context.Context, b *bench, newFleet makeFleet) (err error) {
@@ -189,19 +177,12 @@ func (s *side) run(ctx context.Context, b *bench, newFleet makeFleet) (err error
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	if err := s.create(ctx, s.load.objects+s.load.beside, always(state(0))); err != nil {
-		return err
-	}
-	if s.count, err = s.newHandshakes(); err != nil {
-		return err
-	}
-	if s.fleet, err = newFleet(ctx, s.lab, s.load); err != nil {
-		return err
-	}
+	defer catch(&err)
+	fatal(s.create(ctx, s.load.objects+s.load.beside, always(state(0))))
+	s.count = s.newHandshakes()
+	s.fleet = newFleet(ctx, s.lab, s.load)
 	defer func() { err = errors.Join(err, s.fleet.close()) }()
-	if _, err := s.await(ctx, patience); err != nil {
-		return err
-	}
+	must(s.await(ctx, patience))
 	for _, d := range s.load.all {
 		for range scaled(s.lab, 1, d.rounds) {
 			if err := s.disrupt(ctx, d.name); err != nil {
@@ -213,40 +194,24 @@ func (s *side) run(ctx context.Context, b *bench, newFleet makeFleet) (err error
 		return nil
 	}
 	// Last, so that it shows whether anything was left behind.
-	err = s.updateSteadily(ctx, s.load.objects, 20*time.Millisecond, func(i int) (object, value string) {
+	fatal(s.updateSteadily(ctx, s.load.objects, 20*time.Millisecond, func(i int) (object, value string) {
 		s.want[i]++
 		return objectName(i), state(s.want[i])
-	})
-	if err != nil {
-		return err
-	}
+	}))
 	_, late := s.await(ctx, soon)
 	_, s.lost, err = s.fleet.arrivals(ctx, s.want)
 	return errors.Join(late, err)
 }
 
-func (s *side) disrupt(ctx context.Context, disruption string) error {
-	if err := s.prepare(ctx, disruption); err != nil {
-		return err
-	}
+func (s *side) disrupt(ctx context.Context, disruption string) (err error) {
+	defer catch(&err)
+	s.prepare(ctx, disruption)
 	server := s.APIServerPID()
-	before, err := s.bill(ctx, disruption != "start")
-	if err != nil {
-		return err
-	}
-	began, err := s.cause(ctx, disruption)
-	if err != nil {
-		return err
-	}
+	before := s.bill(ctx, disruption != "start")
+	began := s.cause(ctx, disruption)
 	written := time.Now() // no copy counts as current before that
-	at, err := s.await(ctx, patience)
-	if err != nil {
-		return err
-	}
-	took, err := s.bill(ctx, true)
-	if err != nil {
-		return err
-	}
+	at := must(s.await(ctx, patience))
+	took := s.bill(ctx, true)
 	for name := range took {
 		// Another process counts from 0.
 		isOther := server != s.APIServerPID()
@@ -292,52 +257,44 @@ func (s *side) await(ctx context.Context, timeout time.Duration) (at []time.Time
 
 // write puts the round's objects into their next state. It goes on until that is done, as the API server may have
 // come back a moment ago.
-func (s *side) write(ctx context.Context) error {
+func (s *side) write(ctx context.Context) {
 	var objects []int
 	for i := s.rounds % s.load.every; i < len(s.want); i += s.load.every {
 		s.want[i]++
 		objects = append(objects, i)
 	}
 	s.rounds++
-	return inParallel(len(objects), 8, func(k int) error {
+	fatal(inParallel(len(objects), 8, func(k int) error {
 		i := objects[k]
 		return harness.Poll(ctx, patience, 100*time.Millisecond, func() error {
 			return s.update(ctx, objectName(i), state(s.want[i]))
 		})
-	})
+	}))
 }
 
 // bill is what the API server was asked for since it started: TLS handshakes, watches and reads of ConfigMaps,
 // requests that it answered with 429, and its seconds on a processor. clients_cpu are those of its clients, if these run.
-func (s *side) bill(ctx context.Context, isRunning bool) (map[string]float64, error) {
-	asked, cpu, err := s.asked(ctx, s.APIServerPID())
-	if err != nil {
-		return nil, err
-	}
+func (s *side) bill(ctx context.Context, isRunning bool) map[string]float64 {
+	asked, cpu := s.asked(ctx, s.APIServerPID())
 	requests := 0
 	for _, verb := range []string{"WATCH", "GET", "LIST"} {
 		requests += asked[controlplane.Request{Verb: verb, Resource: "configmaps"}]
 	}
-	refused, err := s.Refusals(ctx)
-	if err != nil {
-		return nil, err
-	}
-	begun, err := s.count.begun()
-	if err != nil {
-		return nil, err
-	}
+	refused, begun := must(s.Refusals(ctx)), s.count.begun()
 	all := map[string]float64{"handshakes": begun, "requests": float64(requests), "refused": float64(refused), "cpu": cpu}
 	if isRunning {
-		all["clients_cpu"], err = cpuOf(s.fleet.pids())
+		for _, pid := range s.fleet.pids() {
+			p := must(stat(pid))
+			all["clients_cpu"] += p.CPUTime()
+		}
 	}
-	return all, err
+	return all
 }
 
 // reportRecovery reports what the plugins took under a load, beside what the references did: medians of times, and of
 // counts the largest.
-func (l *lab) reportRecovery(ctx context.Context, load load) error {
-	reference, ours, err := l.recoverUnder(ctx, load)
-	fatal(err)
+func (l *lab) reportRecovery(ctx context.Context, load load) {
+	reference, ours := l.recoverUnder(ctx, load)
 	for _, d := range load.all {
 		value := func(name, unit string, v float64) { l.report.Value(load.figure+"."+name, unit, v) }
 		prefix := load.prefix(d.name)
@@ -357,5 +314,4 @@ func (l *lab) reportRecovery(ctx context.Context, load load) error {
 	if load.steady {
 		l.report.Value(load.figure+"."+load.prefix("steady")+"lost", "updates", float64(ours.lost))
 	}
-	return nil
 }

@@ -38,13 +38,12 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 		}
 	}()
 	for i, identity := range identities() {
-		n := must(l.newNode(ctx, identity, "node-"+string(identity), "--profiling-address=127.0.0.1:0"))
+		n := l.newNode(ctx, identity, "node-"+string(identity), "--profiling-address=127.0.0.1:0")
 		nodes = append(nodes, n)
 		v := identity.volume(objectName(i))
-		fatal(n.storePods(ctx, v))
+		n.storePods(ctx, v)
 		fatal(n.Publish(ctx, v))
-		u := must(l.newUpdating(ctx, objectName(i), n.valueFiles([]*harness.Volume{v})))
-		all = append(all, u)
+		all = append(all, l.newUpdating(ctx, objectName(i), n.valueFiles([]*harness.Volume{v})))
 	}
 	for range updateTurns {
 		for _, u := range all {
@@ -53,13 +52,14 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 	}
 	for i, identity := range identities() {
 		u := all[i]
-		if err := u.await(ctx, func(name string) string { return identity.figure("update", name) }); err != nil {
+		if err := u.await(ctx, identity.figure("update", "lost")); err != nil {
 			return fmt.Errorf("--identity=%s: %w", identity, err)
 		}
 		added := measure.Milliseconds(u.shown[0].after(u.told.moments()))
 		fatal(l.report.Samples(identity.figure("update", "added_ms"), "ms", added))
 	}
-	fatal(errors.Join(l.reportCost(ctx, nodes[0], all[0]), l.reportBeside(ctx, nodes[0])))
+	l.reportCost(ctx, nodes[0], all[0])
+	fatal(l.reportBeside(ctx, nodes[0]))
 	floor := must(l.floor(ctx, "update.floor_ms", 1, updates))
 	l.report.Value("update.floor_ratio", "ratio", l.report.P50("update.added_ms")/floor)
 	l.report.Value("update.node_ratio", "ratio", l.report.P50("update.node_added_ms")/l.report.P50("update.added_ms"))
@@ -67,12 +67,11 @@ func runUpdate(ctx context.Context, l *lab) (err error) {
 }
 
 // reportCost reports what an update costs the plugin, and where its time goes, beside more updates. These are not timed.
-func (l *lab) reportCost(ctx context.Context, n *node, u *updating) error {
-	plugin := must(n.subject())
-	updates := scaled(l, 20, 200)
+func (l *lab) reportCost(ctx context.Context, n *node, u *updating) {
+	plugin, updates := n.subject(), scaled(l, 20, 200)
 	more := func() error { return u.sendAll(ctx, updates) }
-	fatal(l.reportCosts(ctx, plugin, "update.", updates, more))
-	return l.reportSteps(ctx, plugin, updates, time.Duration(updates)*updateInterval+2*time.Second, more)
+	l.reportCosts(ctx, plugin, "update.", updates, more)
+	l.reportSteps(ctx, plugin, updates, time.Duration(updates)*updateInterval+2*time.Second, more)
 }
 
 // reportBeside reports what an update costs the plugin if the volume also shows a value of 900 KiB, which does not change.
@@ -84,26 +83,26 @@ func (l *lab) reportBeside(ctx context.Context, n *node) (err error) {
 	v.Attributes = map[string]string{"sources": fmt.Sprintf(
 		"[{configMap: {name: %s}}, {configMap: {name: %s, items: [{key: %s, path: large}]}}]", object, large.Name, paddingKey)}
 	fatal(n.Publish(ctx, v))
-	u := must(l.newUpdating(ctx, object, n.valueFiles([]*harness.Volume{v})))
+	u := l.newUpdating(ctx, object, n.valueFiles([]*harness.Volume{v}))
 	defer func() { err = errors.Join(err, u.close()) }()
-	plugin := must(n.subject())
 	updates := scaled(l, 20, 200)
-	return l.reportCosts(ctx, plugin, "update.beside_", updates, func() error { return u.sendAll(ctx, updates) })
+	l.reportCosts(ctx, n.subject(), "update.beside_", updates, func() error { return u.sendAll(ctx, updates) })
+	return nil
 }
 
 // runFanout is B3.
 func runFanout(ctx context.Context, l *lab) (err error) {
 	fatal(l.create(ctx, 1, always(before)))
-	n := must(l.newNode(ctx, asPlugin, "node"))
+	n := l.newNode(ctx, asPlugin, "node")
 	all := asPlugin.volumes(fanoutVolumes, 1)
 	fatal(n.publishAll(ctx, all, 16))
 	// One watch serves all of them, and goes on to; the bare one is not there yet, or no more.
 	counts := func() error { return errors.Join(l.watched(ctx, 1), n.mounted(len(all))) }
 	fatal(eventually(ctx, counts))
-	u := must(l.newUpdating(ctx, objectName(0), n.valueFiles(all)))
+	u := l.newUpdating(ctx, objectName(0), n.valueFiles(all))
 	err = u.send(ctx, scaled(l, 5, 200), fanoutInterval)
 	if err == nil {
-		err = u.await(ctx, func(name string) string { return "fanout." + name })
+		err = u.await(ctx, "fanout.lost")
 	}
 	fatal(errors.Join(err, u.close()))
 	last := make([]time.Duration, u.sent)
@@ -132,17 +131,14 @@ type updating struct {
 	ended chan struct{}
 }
 
-func (l *lab) newUpdating(ctx context.Context, object string, files []string) (*updating, error) {
-	u := &updating{lab: l, object: object, told: &timeline{}, ended: make(chan struct{})}
+func (l *lab) newUpdating(ctx context.Context, object string, files []string) *updating {
+	u := &updating{lab: l, object: object, told: &timeline{}, ended: make(chan struct{}), volumesReader: must(readVolumes(files))}
 	var err error
-	if u.volumesReader, err = readVolumes(files); err != nil {
-		return nil, err
-	}
 	u.floor, err = l.configMaps().Watch(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, object).String(),
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("watch %s: %w", object, err), u.Close())
+		fatal(errors.Join(fmt.Errorf("watch %s: %w", object, err), u.Close()))
 	}
 	go func() {
 		defer close(u.ended)
@@ -153,7 +149,7 @@ func (l *lab) newUpdating(ctx context.Context, object string, files []string) (*
 			}
 		}
 	}()
-	return u, nil
+	return u
 }
 
 func (u *updating) close() error {
@@ -186,15 +182,13 @@ func (u *updating) settle(ctx context.Context) error {
 	})
 }
 
-// await waits until the last update was seen by all, reports what was lost or merged, and fails if an update was
-// lost.
-func (u *updating) await(ctx context.Context, figure func(string) string) error {
+// await waits until the last update was seen by all, reports in a figure how many were lost, and fails if one was.
+func (u *updating) await(ctx context.Context, figure string) error {
 	err := u.settle(ctx)
-	lost, merged := 0, 0
+	lost := 0
 	for _, t := range u.shown {
-		lost, merged = lost+u.sent-len(t.moments()), merged+t.merged
+		lost += u.sent - len(t.moments())
 	}
-	u.report.Value(figure("lost"), "updates", float64(lost))
-	u.report.Value(figure("merged"), "updates", float64(merged))
+	u.report.Value(figure, "updates", float64(lost))
 	return err
 }

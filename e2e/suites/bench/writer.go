@@ -26,7 +26,7 @@ const fileMode, dirMode = 0o644, 0o755
 // runWriter is B9. The writers take turns. The ratio is of p50: of first ours by upstream's, of the others upstream's by ours. After each step the
 // volume is read, and what it does not show, or should not, is an error.
 func runWriter(ctx context.Context, l *lab) error {
-	tmpfs := must(l.mountTmpfs())
+	tmpfs := l.mountTmpfs()
 	for _, n := range scaled(l, []int{1, 10, 100}, []int{1, 10, 100, 1000, 5000}) {
 		times := map[string]*[3][]float64{"first": {}, "change": {}, "same": {}} // ours, upstream's, and the bare calls'
 		// The small are quick, and of the large there are some milliseconds in each sample.
@@ -51,23 +51,21 @@ func runWriter(ctx context.Context, l *lab) error {
 	return nil
 }
 
-func (l *lab) mountTmpfs() (string, error) {
+func (l *lab) mountTmpfs() string {
 	tmpfs := filepath.Join(l.dir, "tmpfs")
 	fatal(os.Mkdir(tmpfs, dirMode))
-	if err := unix.Mount("tmpfs", tmpfs, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=512m,nr_inodes=100000,mode=0755"); err != nil {
-		return "", os.NewSyscallError("mount "+tmpfs, err)
-	}
+	err := unix.Mount("tmpfs", tmpfs, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=512m,nr_inodes=100000,mode=0755")
+	fatal(os.NewSyscallError("mount "+tmpfs, err))
 	l.onEnd(func() error { return os.NewSyscallError("umount "+tmpfs, unix.Unmount(tmpfs, 0)) })
-	return tmpfs, nil
+	return tmpfs
 }
 
 // duel has all writers take each step on a volume of n keys, one right after the other, and adds the milliseconds.
 func duel(ctx context.Context, dir string, n, round int, times map[string]*[3][]float64) (err error) {
+	defer catch(&err)
 	var all [3]*written
-	for i, newVolume := range []func(string) (*written, error){newRefvol, newUpstream, newBare} {
-		if all[i], err = newVolume(filepath.Join(dir, fmt.Sprint("volume-", i))); err != nil {
-			return err
-		}
+	for i, newVolume := range []func(string) *written{newRefvol, newUpstream, newBare} {
+		all[i] = newVolume(filepath.Join(dir, fmt.Sprint("volume-", i)))
 	}
 	defer func() { err = errors.Join(err, all[0].remove(), all[1].remove(), all[2].remove()) }()
 	keys := newContents(n)
@@ -113,14 +111,9 @@ type written struct {
 	prepare func(ctx context.Context, keys contents) func() error
 }
 
-func newRefvol(path string) (*written, error) {
-	if err := os.Mkdir(path, dirMode); err != nil {
-		return nil, err
-	}
-	root, err := os.OpenRoot(path)
-	if err != nil {
-		return nil, err
-	}
+func newRefvol(path string) *written {
+	fatal(os.Mkdir(path, dirMode))
+	root := must(os.OpenRoot(path))
 	w, shown := writer.New(writer.Options{}), false
 	prepare := func(ctx context.Context, keys contents) func() error {
 		tree := &refvol.Payload{DirMode: dirMode, UID: os.Geteuid(), GID: os.Getegid()}
@@ -137,17 +130,12 @@ func newRefvol(path string) (*written, error) {
 			return err
 		}
 	}
-	return &written{path, func() error { return errors.Join(root.Close(), os.RemoveAll(path)) }, prepare}, nil
+	return &written{path, func() error { return errors.Join(root.Close(), os.RemoveAll(path)) }, prepare}
 }
 
-func newUpstream(path string) (*written, error) {
-	if err := os.Mkdir(path, dirMode); err != nil {
-		return nil, err
-	}
-	w, err := upstream.NewAtomicWriter(path, "bench")
-	if err != nil {
-		return nil, fmt.Errorf("upstream's writer: %w", err)
-	}
+func newUpstream(path string) *written {
+	fatal(os.Mkdir(path, dirMode))
+	w := must(upstream.NewAtomicWriter(path, "bench"))
 	prepare := func(_ context.Context, keys contents) func() error {
 		payload := make(map[string]upstream.FileProjection, len(keys))
 		for key, data := range keys {
@@ -155,7 +143,7 @@ func newUpstream(path string) (*written, error) {
 		}
 		return func() error { return w.Write(payload, nil) }
 	}
-	return &written{path, func() error { return os.RemoveAll(path) }, prepare}, nil
+	return &written{path, func() error { return os.RemoveAll(path) }, prepare}
 }
 
 // take returns how long the volume's writer takes to write keys, and proves that it has.
@@ -183,35 +171,22 @@ func (v *written) generation() (string, error) {
 
 // check proves that the volume shows keys, each through its link, and has nothing else in it, and that it has another
 // generation than before if that is to be.
-func (v *written) check(keys contents, before string, changed bool) error {
-	now, err := v.generation()
-	if err != nil {
-		return err
-	}
+func (v *written) check(keys contents, before string, changed bool) (err error) {
+	defer catch(&err)
+	now := must(v.generation())
 	if (now != before) != changed {
 		return fmt.Errorf("a new generation: %v, want %v", now != before, changed)
 	}
 	// Beside the keys' links: ..data and what it points at.
 	for dir, want := range map[string]int{v.path: len(keys) + 2, filepath.Join(v.path, now): len(keys)} {
-		names, err := os.ReadDir(dir)
-		if err != nil {
-			return err
-		}
-		if len(names) != want {
+		if names := must(os.ReadDir(dir)); len(names) != want {
 			return fmt.Errorf("%d names in %s, want %d", len(names), dir, want)
 		}
 	}
 	for key, want := range keys {
 		path := filepath.Join(v.path, key)
-		got, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		info, err := os.Stat(path)
-		if err != nil {
-			return err
-		}
-		if !bytes.Equal(got, want) || info.Mode() != fileMode {
+		info := must(os.Stat(path))
+		if !bytes.Equal(must(os.ReadFile(path)), want) || info.Mode() != fileMode {
 			return fmt.Errorf("%s shows another content, or has mode %v", key, info.Mode())
 		}
 	}
@@ -227,14 +202,10 @@ type bare struct {
 	now   string
 }
 
-func newBare(path string) (*written, error) {
-	if err := os.Mkdir(path, dirMode); err != nil {
-		return nil, err
-	}
+func newBare(path string) *written {
+	fatal(os.Mkdir(path, dirMode))
 	root, err := unix.Open(path, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("open "+path, err)
-	}
+	fatal(os.NewSyscallError("open "+path, err))
 	b := &bare{root: root}
 	prepare := func(_ context.Context, keys contents) func() error {
 		same := b.now != ""
@@ -251,7 +222,7 @@ func newBare(path string) (*written, error) {
 		b.names++
 		return func() error { return b.write(fmt.Sprintf("..%d", b.names), names, keys, links) }
 	}
-	return &written{path, func() error { return errors.Join(unix.Close(root), os.RemoveAll(path)) }, prepare}, nil
+	return &written{path, func() error { return errors.Join(unix.Close(root), os.RemoveAll(path)) }, prepare}
 }
 
 // write makes a generation with keys, shows it, and removes the one before. links are the keys whose files stay.
@@ -288,7 +259,7 @@ func (b *bare) write(name string, keys []string, values contents, links map[stri
 // floor reports how long the bare system calls take for each change of so many volumes of one file, on all processors, and returns the median
 // in milliseconds.
 func (l *lab) floor(ctx context.Context, figure string, volumes, changes int) (floor float64, err error) {
-	tmpfs := must(l.mountTmpfs())
+	tmpfs := l.mountTmpfs()
 	var all []*written
 	defer func() {
 		for _, v := range all {
@@ -296,8 +267,7 @@ func (l *lab) floor(ctx context.Context, figure string, volumes, changes int) (f
 		}
 	}()
 	for i := range volumes {
-		v := must(newBare(filepath.Join(tmpfs, fmt.Sprint("volume-", i))))
-		all = append(all, v)
+		all = append(all, newBare(filepath.Join(tmpfs, fmt.Sprint("volume-", i))))
 	}
 	var times []float64
 	keys := newContents(1)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -38,7 +39,7 @@ func TestRollout(t *testing.T) {
 	showing := func(text string) (n int) {
 		t.Helper()
 		for _, file := range files {
-			password := must(os.ReadFile(file))(t)
+			password := must.Get(os.ReadFile(file))(t)
 			if strings.HasPrefix(string(password), text) {
 				n++
 			}
@@ -47,7 +48,7 @@ func TestRollout(t *testing.T) {
 	}
 	patch := func(format string, args ...any) {
 		t.Helper()
-		must(secrets.Patch(t.Context(), "db", types.MergePatchType, fmt.Appendf(nil, format, args...), metav1.PatchOptions{}))(t)
+		must.Get(secrets.Patch(t.Context(), "db", types.MergePatchType, fmt.Appendf(nil, format, args...), metav1.PatchOptions{}))(t)
 	}
 	rollout := func(args ...string) result {
 		t.Helper()
@@ -66,9 +67,9 @@ func TestRollout(t *testing.T) {
 		t.Errorf("without the right: %+v", r)
 	}
 	roles := shared.Client().RbacV1().Roles(w.namespace)
-	role := must(roles.Get(t.Context(), "read", metav1.GetOptions{}))(t)
+	role := must.Get(roles.Get(t.Context(), "read", metav1.GetOptions{}))(t)
 	role.Rules[0].Resources, role.Rules[0].Verbs = []string{"configmaps", "secrets"}, []string{"get", "list", "patch"}
-	must(roles.Update(t.Context(), role, metav1.UpdateOptions{}))(t)
+	must.Get(roles.Update(t.Context(), role, metav1.UpdateOptions{}))(t)
 	harness.Eventually(t, time.Minute, func() error {
 		if r := rollout("--to=0%"); r.status != 0 {
 			return errors.New(r.stderr)
@@ -101,7 +102,7 @@ func TestRollout(t *testing.T) {
 		_, err := secrets.Apply(ctx, after, metav1.ApplyOptions{FieldManager: "kustomize-controller", Force: true})
 		return err
 	}
-	fatal(t, apply())
+	must.Do(t, apply())
 	var tool sync.WaitGroup
 	tool.Go(func() {
 		for tick := time.Tick(300 * time.Millisecond); ctx.Err() == nil; {
@@ -123,7 +124,7 @@ func TestRollout(t *testing.T) {
 
 	patch(`{"metadata":{"annotations":{%q:"50%%"}}}`, volume.CanaryAnnotation)
 	sub("abort", "taken back: no pod shows the canary")
-	secret := must(secrets.Get(t.Context(), "db", metav1.GetOptions{}))(t)
+	secret := must.Get(secrets.Get(t.Context(), "db", metav1.GetOptions{}))(t)
 	isOurs := func(m metav1.ManagedFieldsEntry) bool { return m.Manager == "refvol-rollout" }
 	if secret.Annotations[volume.CanaryAnnotation] != "0%" || !slices.ContainsFunc(secret.ManagedFields, isOurs) {
 		t.Errorf("after the abort: %v of %v", secret.Annotations, secret.ManagedFields)

@@ -1,8 +1,12 @@
+// Package golden_test proves that this build takes over the volumes of earlier ones. testdata has a volume of each kind, as
+// the build that was the first to have that kind has left it on a node: files, links, modes, owners and extended attributes.
+// None of them ever changes: that would be a format which earlier plugins have not written.
 package golden_test
 
 import (
 	"crypto/sha256"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -14,14 +18,14 @@ import (
 	"time"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/binding"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
 )
 
 func TestGoldenVolumes(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.json")
-	must(t, err)
+	files := must.Get(filepath.Glob("testdata/*.json"))(t)
 	if len(files) == 0 {
 		t.Fatal("testdata has no volumes")
 	}
@@ -75,17 +79,12 @@ func (n *node) hasReceipts() error {
 		if o == nil || o.State != want {
 			return fmt.Errorf("receipts of %s: %+v, want %s", name, o, want)
 		}
-		if want == opened.Yes && !n.g.wasOpened(o.At) {
+		saysSo := func(e entry) bool { return e.Attributes[trusted+"opened"] == o.At.UTC().Format(time.RFC3339Nano) }
+		if want == opened.Yes && !slices.ContainsFunc(n.g.Tree, saysSo) {
 			return fmt.Errorf("%s was opened at %s, which no file says", name, o.At)
 		}
 	}
 	return nil
-}
-
-// wasOpened says whether a file has a receipt of that time.
-func (g *golden) wasOpened(at time.Time) bool {
-	text := at.UTC().Format(time.RFC3339Nano)
-	return slices.ContainsFunc(g.Tree, func(e entry) bool { return e.Attributes[trusted+"opened"] == text })
 }
 
 // wantUntouched checks that all that was there before is as it was, but for a superseded generation.
@@ -144,7 +143,7 @@ func (g *golden) write(t *testing.T) {
 	n.start()
 	states := append(g.Before, g.Objects)
 	n.objects.set(states[0])
-	must(t, n.p.Publish(n.ctx(), binding.Request{
+	must.Do(t, n.p.Publish(n.ctx(), binding.Request{
 		VolumeID: g.VolumeID, Target: n.target, Pod: g.Pod, Attributes: g.Attributes, ReadOnly: true, FSGroup: g.FSGroup,
 	}))
 	for _, s := range states {
@@ -156,9 +155,9 @@ func (g *golden) write(t *testing.T) {
 	}
 	n.eventually(func() error { return n.shows(g.Objects, g.Condition, g.Refused...) })
 	for _, path := range g.Opened {
-		must(t, n.opens.Open(filepath.Join(n.target, path)))
+		must.Do(t, n.opens.Open(filepath.Join(n.target, path)))
 	}
-	must(t, n.opens.Drain(0))
+	must.Do(t, n.opens.Drain(0))
 	if !g.Superseded {
 		n.eventually(func() error { return errors.Join(n.isPruned(), n.hasSaved(g.Opened)) })
 	}
@@ -184,4 +183,13 @@ func (n *node) hasSaved(paths []string) error {
 		}
 	}
 	return nil
+}
+
+var update = flag.Bool("update", false, "write the tree of each volume in testdata that has none yet")
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "16"); err != nil { // the tests mostly wait; -parallel beats it
+		panic(err)
+	}
+	os.Exit(harness.Main(m, nil))
 }

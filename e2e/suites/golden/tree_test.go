@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // The prefixes of the attributes, as root and in a user namespace. They are not taken from pkg/mount, which must not change
@@ -42,7 +43,7 @@ type entry struct {
 func look(t *testing.T, target string) (all []entry) {
 	t.Helper()
 	seen := map[uint64]string{}
-	must(t, filepath.WalkDir(target, func(path string, _ fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(target, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -104,16 +105,16 @@ func (e *entry) read(path string) (err error) {
 func (g *golden) build(t *testing.T, target string) {
 	t.Helper()
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
-	must(t, os.MkdirAll(target, 0o755))
-	must(t, unix.Mount(driver+":"+g.VolumeID, target, "tmpfs", flags, "size=2m,nr_inodes=1k"))
+	must.Do(t, os.MkdirAll(target, 0o755))
+	must.Do(t, unix.Mount(driver+":"+g.VolumeID, target, "tmpfs", flags, "size=2m,nr_inodes=1k"))
 	for i := range g.Tree {
 		err := g.Tree[i].build(target)
 		if errors.Is(err, unix.EINVAL) && !harness.IsRoot() {
 			t.Skipf("%s: this user namespace has no such owner: %v", g.Tree[i].Path, err)
 		}
-		must(t, err)
+		must.Do(t, err)
 	}
-	must(t, unix.Mount("", target, "", flags|unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	must.Do(t, unix.Mount("", target, "", flags|unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 }
 
 func (e *entry) build(target string) error {

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/opened"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/volume"
@@ -65,12 +66,11 @@ func nameOf(ref volume.Ref) string { return string(ref.Kind) + "/" + ref.Namespa
 
 func load(t *testing.T, file string) *golden {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	must(t, err)
+	text := must.Get(os.ReadFile(file))(t)
 	g := &golden{}
 	decoder := json.NewDecoder(strings.NewReader(string(text)))
 	decoder.DisallowUnknownFields()
-	must(t, decoder.Decode(g))
+	must.Do(t, decoder.Decode(g))
 	return g
 }
 
@@ -80,13 +80,6 @@ func (g *golden) save(t *testing.T, file string) {
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", " ")
-	must(t, encoder.Encode(g))
-	must(t, os.WriteFile(file, []byte(text.String()), 0o644))
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, encoder.Encode(g))
+	must.Do(t, os.WriteFile(file, []byte(text.String()), 0o644))
 }

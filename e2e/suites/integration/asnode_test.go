@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // request is one of the plugin's, or one that it must not be able to make. Without a name it is for all objects.
@@ -71,9 +72,7 @@ func TestRightsAsNode(t *testing.T) {
 		meta := metav1.ObjectMeta{Name: name}
 		_, err := shared.Client().CoreV1().Secrets(ns).Create(t.Context(), &corev1.Secret{ObjectMeta: meta}, metav1.CreateOptions{})
 		_, err2 := shared.Client().CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: meta}, metav1.CreateOptions{})
-		if err := errors.Join(err, err2); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(err, err2))
 	}
 	here, there := scheduleOf(t, ns, "here", harness.NodeName), scheduleOf(t, ns, "there", otherNode)
 
@@ -106,9 +105,7 @@ func TestRightsAsNode(t *testing.T) {
 	}
 
 	// The token of a deleted plugin pod is worth nothing.
-	if err := shared.DeletePod(t.Context(), own.Namespace, own.Name); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, shared.DeletePod(t.Context(), own.Namespace, own.Name))
 	for _, user := range []string{n1, ""} {
 		client := clientOf(t, kubeconfig, user)
 		for _, r := range []request{getPod(here), {"get", "secrets", ns, "here"}, all} {

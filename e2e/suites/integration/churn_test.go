@@ -1,10 +1,11 @@
 package integration
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"os"
 	"regexp"
 	"strconv"
 	"sync"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // TestChurnEndsWhereItBegan publishes, updates and unpublishes volumes for a long time, of both
@@ -54,10 +56,7 @@ const heapInUse = "heap?gc=1&debug=1"
 // --profiling-address.
 func (n *node) holds() map[string]int {
 	n.t.Helper()
-	open, err := n.Descriptors()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	open := must.Get(n.Descriptors())(n.t)
 	count := map[string]int{}
 	for _, d := range open {
 		count[d]++
@@ -85,56 +84,93 @@ func (n *node) churn(seed uint64, cycles int) {
 		choose := rand.New(rand.NewPCG(seed, uint64(i)))
 		group.Go(func() {
 			for begun.Add(1) <= int64(cycles) && errs[i] == nil {
-				// Some objects are a worker's own, so that their watches come and go. The kubelet publishes again after a restart.
-				errs[i] = n.cycle(n.t.Context(), fmt.Sprintf("churn-%d-%d", i, choose.IntN(5)), choose.IntN(3) == 0, choose.IntN(2) == 0, choose.IntN(3) == 0)
+				// Some objects are a worker's own, so that their watches come and go.
+				errs[i] = n.cycle(fmt.Sprintf("churn-%d-%d", i, choose.IntN(5)), []string{"Atomic", "InPlace"}[choose.IntN(2)], choose.IntN(3) == 0)
 			}
 		})
 	}
 	group.Wait()
-	if err := errors.Join(errs...); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, errors.Join(errs...))
 }
 
 // cycle is one volume's life. If it deletes its object, then last: an event for each pod would
 // fill client-go's caches, which keep thousands.
-func (n *node) cycle(ctx context.Context, name string, deletes, inPlace, again bool) error {
-	set := func(value string) error {
-		_, err := n.tryPut("configMap", name, map[string]string{"key": value})
-		return err
-	}
-	before, after := leak.NewValue(), leak.NewValue()
+func (n *node) cycle(name, strategy string, deletes bool) error {
+	ctx, before, after := n.t.Context(), leak.NewValue(), leak.NewValue()
 	v := harness.NewVolume(n.namespace, "pod", map[string]string{
-		"sources": fmt.Sprintf("- configMap: {name: %s}\n- secret: {name: %s, optional: true}\n", name, name),
+		"sources": fmt.Sprintf("[{configMap: {name: %s}}, {secret: {name: %s, optional: true}}]", name, name), "writeStrategy": strategy,
 	})
-	if inPlace {
-		v.Attributes["writeStrategy"] = "InPlace"
-	}
-	if err := set(before); err != nil {
+	set := func(value string) error {
+		_, err := harness.PutObject(ctx, shared.Client(), n.namespace, "configMap", name, map[string]string{"key": value})
 		return err
 	}
-	if err := n.Publish(ctx, v); err != nil {
-		return fmt.Errorf("publish: %w", err)
+	steps := []func() error{
+		func() error { return set(before) },
+		func() error { return n.Publish(ctx, v) },
+		func() error { return set(after) },
+		func() error {
+			return harness.Poll(ctx, soon, 2*time.Millisecond, func() error { return n.showsJust(v, map[string]string{"key": after}) })
+		},
+		func() error { return n.Publish(ctx, v) }, // as the kubelet does after its own restart
+		func() error { return n.Unpublish(ctx, v) },
 	}
-	if err := set(after); err != nil {
-		return err
+	if deletes {
+		steps = append(steps, func() error {
+			return shared.Client().CoreV1().ConfigMaps(n.namespace).Delete(ctx, name, metav1.DeleteOptions{})
+		})
 	}
-	err := harness.Poll(ctx, soon, 2*time.Millisecond, func() error {
-		if got, err := n.content(v, "key"); err != nil || got != after {
-			return fmt.Errorf("%s holds %q, %v, want %q", name, got, err, after)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if again {
-		if err := n.Publish(ctx, v); err != nil {
-			return fmt.Errorf("publish again: %w", err)
+	for i, step := range steps {
+		if err := step(); err != nil {
+			return fmt.Errorf("step %d of %s: %w", i, name, err)
 		}
 	}
-	if err := n.Unpublish(ctx, v); err != nil || !deletes {
-		return err
+	return nil
+}
+
+// TestRestartWithManyVolumes kills the plugin, changes what its volumes show, each of an object of its own, and starts
+// it again: all is current, and not a mount was touched for it.
+func TestRestartWithManyVolumes(t *testing.T) {
+	n := newPlain(t)
+	kinds, states := []string{"configMap", "secret"}, make([]map[string]string, harness.Scaled(120, 500))
+	name := func(i int) string { return fmt.Sprint("app-", i) }
+	write := func(i int) {
+		states[i] = map[string]string{"key": n.canary()}
+		n.putObject(kinds[i%2], name(i), states[i])
 	}
-	return shared.Client().CoreV1().ConfigMaps(n.namespace).Delete(ctx, name, metav1.DeleteOptions{})
+	volumes := make([]*harness.Volume, len(states))
+	for i := range states {
+		write(i)
+		volumes[i] = n.volume(map[string]string{kinds[i%2]: name(i)})
+		n.mustPublish(volumes[i])
+		root := must.Get(os.Open(n.Target(volumes[i])))(t) // no other mount gets its id as long as this is open
+		t.Cleanup(func() { root.Close() })
+	}
+	before := n.mountIDs()
+	n.wantMounts(len(states))
+	n.mustKill()
+	for i := range states { // every fourth of either kind stays as it is; a volume keeps the files of what is deleted
+		change := i / 2 % 4
+		if change > 1 {
+			n.removeObject(kinds[i%2], name(i))
+		}
+		if change == 1 || change == 3 {
+			write(i)
+		}
+	}
+	n.mustStart() // make bench judges the time
+	n.each(volumes, func(i int) error { return errors.Join(n.showsJust(volumes[i], states[i]), n.pruned(volumes[i])) })
+	if after := n.mountIDs(); !maps.Equal(before, after) {
+		t.Error("the ids of the mounts are not what they were")
+	}
+	n.unpublishAll(volumes)
+}
+
+func (n *node) mountIDs() map[string]string {
+	n.t.Helper()
+	mounts := must.Get(n.VolumeMounts())(n.t)
+	ids := make(map[string]string, len(mounts))
+	for _, mount := range mounts {
+		ids[mount.Target] = mount.ID
+	}
+	return ids
 }

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // answer waits for a call that publishing began.
@@ -66,18 +67,13 @@ func (n *node) arrives(v *harness.Volume, path, want string, within time.Duratio
 		}
 		return err
 	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, err)
 	return time.Since(begin)
 }
 
 func (n *node) wantMounts(want int) {
 	n.t.Helper()
-	mounts, err := n.VolumeMounts()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	mounts := must.Get(n.VolumeMounts())(n.t)
 	if len(mounts) != want {
 		n.t.Fatalf("%d mounts below the kubelet's directory, want %d: %+v", len(mounts), want, mounts)
 	}
@@ -99,10 +95,7 @@ func (n *node) wantNothingLeft() {
 // watches returns how many watches of a resource the API server holds open.
 func watches(ctx context.Context, t *testing.T, resource string) int {
 	t.Helper()
-	count, err := shared.OpenWatches(ctx, resource)
-	if err != nil {
-		t.Fatal(err)
-	}
+	count := must.Get(shared.OpenWatches(ctx, resource))(t)
 	return count
 }
 
@@ -134,20 +127,10 @@ func wantStatus(t *testing.T, err error, code codes.Code, texts ...string) {
 // soon is how long a change may take on a busy machine, where the test is not about time.
 const soon = time.Minute
 
-const (
-	// afterRestart is how long a change may take to show after a restart of the plugin.
-	afterRestart = soon
-	// afterCause is how soon a volume must be current once what kept it from that is gone.
-	afterCause = soon
-)
-
 // problem returns the condition of a volume and the reason for it by the plugin's status, "" if there is none.
 func (n *node) problem(v *harness.Volume) string {
 	n.t.Helper()
-	report, err := n.report()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	report := must.Get(n.report())(n.t)
 	for i := range report.Volumes {
 		if told := &report.Volumes[i]; told.VolumeID == v.ID() && told.Reason != "" {
 			return told.Condition + ": " + told.Reason
@@ -170,10 +153,7 @@ func (n *node) hasCondition(v *harness.Volume, text string) {
 // eventsOf returns the events on a volume's pod with a reason.
 func (n *node) eventsOf(v *harness.Volume, reason string) []corev1.Event {
 	n.t.Helper()
-	all, err := shared.Client().CoreV1().Events(n.namespace).List(n.t.Context(), metav1.ListOptions{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	all := must.Get(shared.Client().CoreV1().Events(n.namespace).List(n.t.Context(), metav1.ListOptions{}))(n.t)
 	var events []corev1.Event
 	for _, event := range all.Items {
 		if string(event.InvolvedObject.UID) == v.UID && event.Reason == reason {
@@ -201,14 +181,6 @@ func (n *node) hasEvent(v *harness.Volume, reason, text string) {
 		}
 		return fmt.Errorf("no event %s with %q among %+v", reason, text, events)
 	})
-}
-
-// wantProblem waits for a failed update to be told: by an event, written once, and by
-// the log.
-func (n *node) wantProblem(v *harness.Volume, text string) {
-	n.t.Helper()
-	n.hasEvent(v, "VolumeUpdateFailed", text)
-	n.hasCondition(v, text)
 }
 
 // showsJust says how a volume's files differ from data.

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // On a kernel before 5.12 the plugin doesn't start, and says why.
@@ -18,15 +19,9 @@ func TestKernelTooOld(t *testing.T) {
 		t.Skip("SKIP: needs Linux before 5.12; make test-kernels KERNELS=5.10 has it")
 	}
 	var system unix.Utsname
-	if err := unix.Uname(&system); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Uname(&system))
 	p, err := harness.StartPlugin(t.Context(), harness.PluginOptions{Binary: shared.Plugin, Kubeconfig: shared.Kubeconfig, Dir: nodeDir(t)})
-	defer func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer func() { must.Do(t, p.Close()) }()
 	want := "the kernel is too old: Linux 5.12 or newer is needed, this is " + unix.ByteSliceToString(system.Release[:])
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("start: %v, want an end of which the log says %q", err, want)
@@ -45,12 +40,8 @@ func takesNoswap(t *testing.T) bool {
 	if errors.Is(err, unix.EINVAL) {
 		return false
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Unmount(dir, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
+	must.Do(t, unix.Unmount(dir, 0))
 	return true
 }
 
@@ -116,9 +107,7 @@ func TestNeverVisibleAndIncomplete(t *testing.T) {
 				seen++
 			}
 		}
-		if err := n.answer(answer, soon); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, n.answer(answer, soon))
 	}
 	t.Logf("%d of %d volumes were seen before the answer of their publish", seen, published)
 	if seen < want {

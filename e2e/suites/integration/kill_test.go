@@ -1,12 +1,19 @@
 package integration
 
 import (
+	"bytes"
+	"errors"
 	"math/rand/v2"
+	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/e2e/tools/supervise"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // shapes are the volumes that are killed; each use needs its own, as the node fills in
@@ -25,7 +32,7 @@ func essential() []string {
 		"publish fsopen", "publish fsconfig", "publish fsmount", "publish mkdirat", "publish openat", "publish write",
 		"publish fsetxattr", "publish symlinkat", "publish mount_setattr", "publish move_mount",
 		"update open_tree", "update mount_setattr", "update mkdirat", "update linkat", "update symlinkat", "update fsetxattr", "update renameat",
-		"update write", "update unlinkat", "touch fsetxattr", "unpublish umount2", "unpublish unlinkat",
+		"update write", "update unlinkat", "unpublish umount2", "unpublish unlinkat",
 	}
 }
 
@@ -33,8 +40,7 @@ func essential() []string {
 // while it publishes, updates and unpublishes a volume, and starts it again.
 func TestKilledAnywhere(t *testing.T) {
 	t.Parallel()
-	seed := harness.Seed(t)
-	sum := newTally()
+	seed, sum := harness.Seed(t), &tally{}
 	t.Run("shapes", func(t *testing.T) {
 		for round := range harness.Scaled(1, 2) {
 			for i, s := range shapes() {
@@ -49,7 +55,7 @@ func TestKilledAnywhere(t *testing.T) {
 			}
 		}
 	})
-	t.Logf("%d reads; kills by call: %v", sum.reads.Load(), sum.names)
+	t.Logf("%d reads", sum.reads.Load())
 	if t.Failed() {
 		return
 	}
@@ -57,7 +63,7 @@ func TestKilledAnywhere(t *testing.T) {
 		t.Error("the readers saw nothing")
 	}
 	for _, name := range essential() {
-		if sum.names[name] == 0 {
+		if _, was := sum.kills.Load(name); !was {
 			t.Errorf("never killed at: %s", name)
 		}
 	}
@@ -72,33 +78,104 @@ func (k *killing) killAll(o operation, random *rand.Rand) {
 	k.t.Logf("%s of %s makes %d calls: %v", o.name, k.shape.name, len(calls), calls)
 	before, known := map[string]int{}, strings.TrimPrefix(o.name, "first ")
 	for _, call := range calls {
-		before[call.Name]++
-		if nth := before[call.Name]; !k.tally.has(known+" "+call.Name) || random.IntN(harness.Scaled(100, 1)) == 0 {
-			k.kill(o, killAtCall(call.Name, nth))
+		before[call]++
+		if _, was := k.tally.kills.Load(known + " " + call); was && random.IntN(harness.Scaled(100, 1)) > 0 {
+			continue
+		}
+		nth, seen := before[call], 0
+		made, killed := o.run(k, func(_ int, name string) bool {
+			if name == call {
+				seen++
+			}
+			return name == call && seen == nth
+		})
+		if killed {
+			k.tally.kills.Store(o.name+" "+call, true)
+			k.t.Logf("%s of %s killed at call %d: %s", o.name, k.shape.name, len(made), call)
+		}
+		if k.t.Failed() {
+			k.t.FailNow()
 		}
 	}
 }
 
-// kill runs an operation that is to be killed.
-func (k *killing) kill(o operation, at supervise.Decide) {
+// TestMountRemovedAtAnyCall unmounts a volume behind the plugin's back right before each call, one by one, of an update of it. The plugin
+// must go on, and never write to the disk under the mount.
+func TestMountRemovedAtAnyCall(t *testing.T) {
+	t.Parallel()
+	random, removed := harness.Rand(t), map[string]bool{}
+	for _, s := range []*shape{shapes()[0], shapes()[2]} {
+		t.Run(s.name, func(t *testing.T) {
+			k := newKilling(t, s, &tally{})
+			for nth := 1; ; nth += harness.Scaled(10+random.IntN(30), 1) {
+				at := k.removeMountAt(nth)
+				if at == "" {
+					break
+				}
+				t.Logf("mount of %s removed at call %d: %s", s.name, nth, at)
+				removed[at] = true
+			}
+		})
+	}
+	every := []string{"openat", "openat2", "open_tree", "mount_setattr", "mkdirat", "write", "symlinkat", "renameat"}
+	for _, name := range harness.Scaled(every[:1], every) {
+		if !removed[name] {
+			t.Errorf("never removed at %s", name)
+		}
+	}
+}
+
+// removeMountAt publishes a volume and removes its mount at the nth call of an update. It says which call that was, "" if
+// all was done before.
+func (k *killing) removeMountAt(nth int) (at string) {
 	k.t.Helper()
-	made, killed := o.run(k, at)
-	if killed {
-		k.killed(o.name, made)
+	v, well := k.newVolume(), k.newVolume()
+	k.mustPublish(v)
+	k.mustPublish(well)
+	before, logged := k.changed(v), len(k.log())
+	var removed atomic.Bool
+	var unmounted error
+	k.Arm(func(n int, call string) bool {
+		if n == nth {
+			at, unmounted = call, os.NewSyscallError("umount2", unix.Unmount(k.Target(v), unix.MNT_DETACH))
+			removed.Store(true)
+		}
+		return false
+	})
+	k.change()
+	harness.Eventually(k.t, soon, func() error {
+		if removed.Load() {
+			return k.current(well)
+		}
+		return errors.Join(k.settled(well), k.settled(v))
+	})
+	k.Disarm()
+	must.Do(k.t, unmounted)
+	k.change()
+	k.becomesCurrent(well)
+	if removed.Load() {
+		harness.Eventually(k.t, soon, func() error { return k.dropped(v, logged) })
 	}
-	if k.t.Failed() {
-		k.t.FailNow()
+	k.wantBareDisk()
+	if now := k.changed(v); !now.Equal(before) {
+		k.t.Errorf("something was on the disk for a moment, below the mount, at %s", now)
 	}
+	k.mustPublish(v) // as the kubelet does after its own restart
+	k.wantMounts(2)
+	k.becomesCurrent(v)
+	k.change()
+	k.becomesCurrent(v)
+	k.wantBareDisk()
+	k.unpublishAll([]*harness.Volume{well, v})
+	return at
 }
 
-// killAtCall kills at the nth call of a name.
-func killAtCall(name string, nth int) supervise.Decide {
-	seen := 0
-	return func(_ int, call supervise.Call) bool {
-		if call.Name != name {
-			return false
+// dropped returns nil once the plugin has logged, after so many bytes, that the volume is gone.
+func (k *killing) dropped(v *harness.Volume, logged int) error {
+	for line := range bytes.Lines(k.log()[logged:]) {
+		if bytes.Contains(line, []byte("no longer mounted")) && bytes.Contains(line, []byte(v.ID())) {
+			return nil
 		}
-		seen++
-		return seen == nth
 	}
+	return errors.New("the plugin has not said that the volume is gone")
 }

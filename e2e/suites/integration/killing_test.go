@@ -1,27 +1,33 @@
 package integration
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/uuid"
+	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/e2e/tools/supervise"
+	"github.com/refvol/refvol/internal/must"
 )
 
-// killing runs one operation on a volume after another, and kills the plugin in the
-// middle of each.
+// killing runs one operation on a volume after another, and kills the plugin in the middle of each. The plugin is built without the
+// race detector: it is started over and over.
 type killing struct {
-	*supervisedNode
+	*node
+	*supervise.Supervisor
+	// disk shows the kubelet's directory without what is mounted below it.
+	disk  string
 	shape *shape
 	tally *tally
 	// generation is what the objects are at, and versions what the API server calls it.
@@ -29,43 +35,58 @@ type killing struct {
 	versions   []string
 }
 
-// tally is what was killed where, by tests that may run at once. mu guards what is below it.
+// tally is what was killed where, by tests that may run at once.
 type tally struct {
 	// reads counts those that found all that there has to be.
 	reads atomic.Int64
-
-	mu sync.Mutex
-	// names counts the kills by operation and name of the call.
-	names map[string]int
-}
-
-func newTally() *tally { return &tally{names: map[string]int{}} }
-
-// has says whether a call was the last one of some process.
-func (sum *tally) has(name string) bool {
-	sum.mu.Lock()
-	defer sum.mu.Unlock()
-	return sum.names[name] > 0
-}
-
-func (k *killing) killed(operation string, calls []supervise.Call) {
-	k.t.Helper()
-	at := calls[len(calls)-1]
-	k.tally.mu.Lock()
-	defer k.tally.mu.Unlock()
-	k.tally.names[operation+" "+at.Name]++
-	k.t.Logf("%s of %s killed at call %d: %s", operation, k.shape.name, len(calls), at)
+	// kills has each operation and name of the call at which a process was killed.
+	kills sync.Map
 }
 
 // newKilling starts a node and makes the shape's objects.
 func newKilling(t *testing.T, s *shape, sum *tally) *killing {
 	t.Helper()
-	k := &killing{supervisedNode: newSupervisedNode(t), shape: s, tally: sum}
+	k := &killing{Supervisor: supervise.New(), shape: s, tally: sum}
+	// The first to be registered is the last to run: once the plugin has ended.
+	t.Cleanup(func() { must.Do(t, k.Supervisor.Close()) })
+	k.node = newNodeWith(t, harness.PluginOptions{
+		Binary: must.Get(shared.plain())(t), Kubeconfig: shared.Kubeconfig, Args: []string{"-v=4"}, BeforeFork: k.BeforeFork,
+	})
+	fd := must.Get(unix.OpenTree(unix.AT_FDCWD, k.KubeletDir(), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))(t)
+	t.Cleanup(func() { unix.Close(fd) })
+	k.disk = fmt.Sprintf("/proc/self/fd/%d", fd)
 	for _, o := range s.objects {
 		o.padding = k.canary()
 	}
 	k.change()
 	return k
+}
+
+// wantBareDisk checks that below the kubelet's directory the disk holds nothing but
+// directories and the kubelet's own files, and nothing at all where volumes are mounted.
+func (k *killing) wantBareDisk() {
+	k.t.Helper()
+	err := filepath.WalkDir(k.disk+"/.", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil // removed meanwhile
+		case err != nil:
+			return err
+		case filepath.Base(filepath.Dir(path)) == "mount", !entry.IsDir() && entry.Name() != "vol_data.json":
+			return fmt.Errorf("found %s", path)
+		}
+		return nil
+	})
+	if err != nil {
+		k.t.Errorf("on the disk, below the mounts: %v", err)
+	}
+}
+
+// changed returns when the directory that a volume is mounted on was last changed: that tells also of what came into it for a moment only.
+func (k *killing) changed(v *harness.Volume) time.Time {
+	k.t.Helper()
+	path := must.Get(filepath.Rel(k.KubeletDir(), k.Target(v)))(k.t)
+	return must.Get(os.Stat(filepath.Join(k.disk, path)))(k.t).ModTime()
 }
 
 // change brings the objects to the next generation.
@@ -78,22 +99,6 @@ func (k *killing) change() {
 	}
 }
 
-// touch changes the objects such that no file changes: only their resourceVersions do.
-func (k *killing) touch() {
-	k.t.Helper()
-	k.versions = nil
-	patch := fmt.Appendf(nil, `{"metadata": {"annotations": {"touched": %q}}}`, uuid.NewUUID())
-	for _, o := range k.shape.objects {
-		resource := map[string]string{"secret": "secrets", "configMap": "configmaps"}[o.kind]
-		changed := &metav1.PartialObjectMetadata{}
-		text, err := shared.Client().CoreV1().RESTClient().Patch(types.MergePatchType).Namespace(k.namespace).Resource(resource).Name(o.name).Body(patch).DoRaw(k.t.Context())
-		if err := errors.Join(err, json.Unmarshal(text, changed)); err != nil {
-			k.t.Fatal(err)
-		}
-		k.versions = append(k.versions, changed.GetResourceVersion())
-	}
-}
-
 func (k *killing) newVolume() *harness.Volume { return k.volume(k.shape.attributes()) }
 
 // current returns nil once the volume shows the present generation of all objects, and
@@ -103,25 +108,17 @@ func (k *killing) current(v *harness.Volume) error {
 	if err != nil {
 		return err
 	}
-	for _, o := range k.shape.objects {
-		for key, want := range o.data(k.generation) {
-			if got := files[key]; got != want {
-				return fmt.Errorf("%s holds %q, want %q", key, got, want)
-			}
-			delete(files, key)
-		}
+	maps.DeleteFunc(files, func(_, text string) bool { return k.shape.strategy == "InPlace" && text == "" })
+	generations, err := k.shape.read(files)
+	if err == nil && slices.Min(generations) < k.generation {
+		err = fmt.Errorf("the files are of generations %d, want %d", generations, k.generation)
 	}
-	for path, file := range files {
-		if k.shape.strategy != "InPlace" || file != "" {
-			return fmt.Errorf("%s is still there", path)
-		}
-	}
-	return nil
+	return err
 }
 
 func (k *killing) becomesCurrent(v *harness.Volume) {
 	k.t.Helper()
-	harness.Eventually(k.t, afterRestart, func() error { return k.current(v) })
+	harness.Eventually(k.t, soon, func() error { return k.current(v) })
 }
 
 // settled returns nil once the volume is current and nothing is left to do for it: the
@@ -157,4 +154,79 @@ func (k *killing) watch(v *harness.Volume, mayVanish bool) (finish func()) {
 			k.t.Errorf("a reader saw: %v", err)
 		}
 	}
+}
+
+// operation does something with a volume while the plugin may be killed at any call.
+type operation struct {
+	name string
+	do   func(*killing, *harness.Volume) error
+	// published says that the volume is before, and stays that it is afterwards.
+	published, stays bool
+}
+
+func operations() []operation {
+	publish := func(k *killing, v *harness.Volume) error { return k.Publish(k.t.Context(), v) }
+	return []operation{
+		{name: "publish", do: publish, stays: true},
+		// The pod is deleted while the plugin is down: the kubelet will not publish again.
+		{name: "first publish", do: publish},
+		{name: "update", do: (*killing).update, published: true, stays: true},
+		{name: "unpublish", do: func(k *killing, v *harness.Volume) error { return k.Unpublish(k.t.Context(), v) }, published: true},
+	}
+}
+
+// update changes the objects, and waits until the plugin has nothing left to do or is killed.
+func (k *killing) update(v *harness.Volume) error {
+	k.t.Helper()
+	k.change()
+	harness.Eventually(k.t, soon, func() error {
+		if k.Process().Ended() {
+			return nil
+		}
+		return k.settled(v)
+	})
+	return nil
+}
+
+// run does the operation on a new volume while the plugin may be killed, restarts and mends. It returns the calls that
+// the operation made, and whether the plugin was killed.
+func (o operation) run(k *killing, decide supervise.Decide) (calls []string, killed bool) {
+	k.t.Helper()
+	v := k.newVolume()
+	if o.published {
+		k.mustPublish(v)
+		k.becomesCurrent(v)
+	}
+	finish := k.watch(v, !o.stays)
+	k.Arm(decide)
+	err := o.do(k, v)
+	calls, killed = k.Disarm()
+	if err != nil && !killed {
+		k.t.Fatalf("the plugin has not been killed, and said: %v", err)
+	}
+	if killed {
+		k.crash()
+	}
+	if o.stays {
+		if o.published {
+			k.becomesCurrent(v)
+		}
+		k.mustPublish(v) // as the kubelet may at any time
+		k.becomesCurrent(v)
+		k.change()
+		k.becomesCurrent(v)
+		harness.Eventually(k.t, soon, func() error { return k.pruned(v) })
+		k.wantMounts(1)
+		k.wantBareDisk()
+		finish()
+	}
+	if o.stays || killed || !o.published {
+		k.mustUnpublish(v)
+	}
+	if !o.stays {
+		finish()
+	}
+	k.wantBareDisk()
+	k.wantNothingLeft()
+	return calls, killed
 }

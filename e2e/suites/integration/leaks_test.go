@@ -2,18 +2,19 @@ package integration
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
 	"testing"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // leakyNode is a plugin to which everything happens that brings it near to writing down a
@@ -111,62 +112,34 @@ func (n *leakyNode) changes(v, pod *harness.Volume) {
 	n.hasCondition(pod, "")
 }
 
-// refusals has publishes fail in each way.
+// refusals has publishes fail, of what a kubelet sends and of what none does. v is published.
 func (n *leakyNode) refusals(v *harness.Volume) {
 	n.t.Helper()
+	n.secret("large", map[string]string{"large": strings.Repeat(n.canary(), 8<<10)})
 	for _, refused := range []struct {
 		code       codes.Code
 		attributes map[string]string
-		change     func(*csi.NodePublishVolumeRequest)
 	}{
-		{code: codes.NotFound, attributes: map[string]string{"secret": "db", "items": "[{key: none, path: x}]"}},
-		{code: codes.NotFound, attributes: map[string]string{"secret": "none"}},
-		{code: codes.InvalidArgument, attributes: map[string]string{"secret": "db", "items": "[{key: password, path: ../x}]"}},
-		{code: codes.InvalidArgument, attributes: map[string]string{"secret": "db", "colour": "red"}},
-		{code: codes.InvalidArgument, attributes: map[string]string{"sources": n.sources() + "- secret: {name: db, items: [{key: password, path: app.env}]}"}},
-		{code: codes.OutOfRange, attributes: map[string]string{"secret": "large"}},
-		{code: codes.InvalidArgument, attributes: map[string]string{"secret": "db"}, change: without("csi.storage.k8s.io/pod.uid")},
-		{code: codes.InvalidArgument, attributes: map[string]string{"secret": "db"}, change: func(r *csi.NodePublishVolumeRequest) { r.TargetPath = "/etc" }},
-		{code: codes.InvalidArgument, attributes: map[string]string{"secret": "db"}, change: func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability = nil }},
-		{code: codes.InvalidArgument, attributes: map[string]string{"secret": "db"}, change: func(r *csi.NodePublishVolumeRequest) {
-			r.VolumeContext[tokens], r.Secrets = "not JSON: "+n.canary(), map[string]string{tokens: n.canary(), n.canary(): n.canary()}
-			r.PublishContext = map[string]string{n.canary(): n.canary()}
-			r.Readonly = false
-		}},
-		{code: codes.AlreadyExists, attributes: map[string]string{"secret": "db", "defaultMode": "0400"}, change: func(r *csi.NodePublishVolumeRequest) {
-			r.VolumeId, r.TargetPath, r.VolumeContext["csi.storage.k8s.io/pod.uid"] = v.ID(), n.Target(v), v.UID
-		}},
+		{codes.NotFound, map[string]string{"secret": "db", "items": "[{key: none, path: x}]"}},
+		{codes.InvalidArgument, map[string]string{"secret": "db", "items": "[{key: password, path: ../x}]"}},
+		{codes.OutOfRange, map[string]string{"secret": "large"}},
 	} {
-		n.secret("large", map[string]string{"large": strings.Repeat(n.canary(), 8<<10)})
-		r := n.tokened(n.volume(refused.attributes))
-		if err := n.Prepare(r); err != nil {
-			n.t.Fatal(err)
-		}
-		request := n.PublishRequest(r)
-		if refused.change != nil {
-			refused.change(request)
-		}
-		var err error
-		harness.Eventually(n.t, 2*soon, func() error {
-			// On a busy machine a first watch may take longer than the publish waits.
-			if _, err = n.Node().NodePublishVolume(n.t.Context(), request); status.Code(err) == codes.Unavailable {
-				return err
-			}
-			return nil
-		})
-		wantStatus(n.t, err, refused.code)
-		if err := n.CleanUp(r); err != nil {
-			n.t.Fatal(err)
-		}
+		wantStatus(n.t, n.finalAnswer(n.tokened(n.volume(refused.attributes))), refused.code)
 	}
+	other := *n.tokened(v)
+	other.Attributes = map[string]string{"secret": "db", "defaultMode": "0400"}
+	_, err := n.Node().NodePublishVolume(n.t.Context(), n.PublishRequest(&other))
+	wantStatus(n.t, err, codes.AlreadyExists)
+	r := n.tokened(n.volume(map[string]string{"secret": "db"}))
+	must.Do(n.t, n.Prepare(r))
+	request := n.PublishRequest(r)
+	const tokens = "csi.storage.k8s.io/serviceAccount.tokens"
+	request.VolumeContext[tokens], request.Secrets = "not JSON: "+n.canary(), map[string]string{tokens: n.canary(), n.canary(): n.canary()}
+	request.PublishContext, request.Readonly = map[string]string{n.canary(): n.canary()}, false
+	_, err = n.Node().NodePublishVolume(n.t.Context(), request)
+	wantStatus(n.t, err, codes.InvalidArgument)
+	must.Do(n.t, n.CleanUp(r))
 }
-
-func without(key string) func(*csi.NodePublishVolumeRequest) {
-	return func(r *csi.NodePublishVolumeRequest) { delete(r.VolumeContext, key) }
-}
-
-// tokens is where pods' tokens come in a request, in one map or the other.
-const tokens = "csi.storage.k8s.io/serviceAccount.tokens"
 
 // restarts has the plugin crash, and end as it should.
 func (n *leakyNode) restarts(v, pod *harness.Volume) {
@@ -177,7 +150,7 @@ func (n *leakyNode) restarts(v, pod *harness.Volume) {
 	n.restartWith()
 	value := n.canary()
 	n.secret("db", map[string]string{"password": value})
-	n.arrives(v, "password", value, afterRestart)
+	n.arrives(v, "password", value, soon)
 }
 
 // dumps has the plugin write all its stacks while it holds values, and tokens in calls that
@@ -192,9 +165,7 @@ func (n *leakyNode) dumps(v *harness.Volume) {
 		waits := n.tokened(n.volume(map[string]string{"secret": "none"}))
 		answer := n.publishing(waits)
 		n.hasEvent(waits, "RefNotFound", "not found")
-		if err := n.Process().Stop(n.t.Context(), signal); err != nil {
-			n.t.Fatal(err)
-		}
+		must.Do(n.t, n.Process().Stop(n.t.Context(), signal))
 		if err := n.answer(answer, soon); err == nil {
 			n.t.Error("the publish succeeded")
 		}
@@ -213,9 +184,7 @@ func (n *leakyNode) dumps(v *harness.Volume) {
 // client's in the log, events and an HTTP endpoint.
 func (n *leakyNode) search() {
 	n.t.Helper()
-	if err := n.DiskLeaks(); err != nil {
-		n.t.Error(err)
-	}
+	must.Do(n.t, n.DiskLeaks())
 	log := n.log()
 	for _, want := range []string{"NodePublishVolume", "CSI call begins", "CSI call failed", "Watching", "SIGQUIT", "SIGSEGV"} {
 		if !bytes.Contains(log, []byte(want)) {
@@ -227,4 +196,45 @@ func (n *leakyNode) search() {
 		n.t.Errorf("%d events, %v", events, err)
 	}
 	n.t.Logf("searched a log of %d bytes", len(log))
+}
+
+// TestPlantedLeaks sees to it that each search finds what is there to be found: what a plugin rightly shows of a pod or of
+// the node is a value or a token here. The plugin is no node, whose test would fail.
+func TestPlantedLeaks(t *testing.T) {
+	t.Parallel()
+	find := func(err error, where string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), where) {
+			t.Errorf("got %v, want a leak in %s", err, where)
+		}
+	}
+	namespace, value, token := newNamespace(t), leak.NewValue(), leak.NewToken()
+	p := must.Get(harness.StartPlugin(t.Context(), harness.PluginOptions{
+		Binary: shared.Plugin, Kubeconfig: shared.Kubeconfig, Dir: nodeDir(t), Env: []string{"PASSWORD=" + token},
+		Args: []string{"-v=10", anyStatusPort, "--node-name=" + value},
+	}))(t)
+	t.Cleanup(func() { must.Do(t, p.Close()) })
+	err := p.Publish(t.Context(), harness.NewVolume(namespace, "pod", map[string]string{"defaultMode": token, "configMap": "app"}))
+	err = errors.Join(err, p.ShownLeaks(t.Context()))
+	for _, where := range []string{
+		"/environ leaks a token", "/cmdline leaks a value", "/status leaks a value", "the answer to NodePublishVolume leaks a token",
+	} {
+		find(err, where)
+	}
+	find(p.DiskLeaks(), p.LogPath()+" leaks a ")
+
+	// An event names a path.
+	v := harness.NewVolume(namespace, "pod", map[string]string{"sources": "- env: {path: " + value + ", env: [{name: NOT.FOR.FILES, value: x}]}"})
+	must.Do(t, p.Publish(t.Context(), v))
+	harness.Eventually(t, soon, func() error {
+		events, err := harness.EventLeaks(t.Context(), shared.Client(), namespace)
+		if events == 0 {
+			return errors.New("no event yet")
+		}
+		find(err, "leaks a value")
+		return nil
+	})
+	// The whole run's events are searched at its end, and none must come after these have gone.
+	must.Do(t, errors.Join(p.Unpublish(t.Context(), v), p.Kill(),
+		shared.Client().CoreV1().Events(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})))
 }

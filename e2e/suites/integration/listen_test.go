@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // TestListens: the plugin listens where it says, and nowhere else. A port-forward to its pod reaches loopback
@@ -41,10 +42,7 @@ func TestListens(t *testing.T) {
 // listeners returns the addresses at which a process listens for TCP connections, in order; all are of IPv4 here.
 func listeners(t *testing.T, pid int) []string {
 	t.Helper()
-	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fds := must.Get(filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)))(t)
 	sockets := map[string]bool{}
 	for _, fd := range fds {
 		if link, err := os.Readlink(fd); err == nil { // it may be closed meanwhile
@@ -53,10 +51,7 @@ func listeners(t *testing.T, pid int) []string {
 	}
 	var found []string
 	for _, table := range []string{"tcp", "tcp6"} {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table)))(t)
 		for line := range strings.Lines(string(text)) {
 			// The number, the local and the remote address, the state, which 0A is for one that listens; the tenth field is the inode.
 			fields := strings.Fields(line)

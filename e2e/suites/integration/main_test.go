@@ -23,11 +23,9 @@ import (
 // nothing that disturbs a test of another node.
 type suite struct {
 	*harness.Lab
-	// rules are what rulesOf has returned.
-	rules sync.Map
 	// plain builds the plugin without the race detector, once: in a virtual machine there is no compiler.
 	plain func() (string, error)
-	// prometheus builds what asks it, once.
+	// prometheus builds promtool, once.
 	prometheus func() (*harness.Prometheus, error)
 }
 

@@ -3,12 +3,11 @@ package integration
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"unicode"
 
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // malformed are paths that no kubelet names for the volume. {target} is its target, {pod} its pod's directory, {kubelet} the kubelet's and
@@ -44,9 +44,7 @@ func TestMalformedCalls(t *testing.T) {
 	n := newNode(t)
 	n.value("app")
 	bystander, v := n.published("app"), n.short("app")
-	if err := errors.Join(n.StorePod(t.Context(), v), n.Prepare(v)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(n.StorePod(t.Context(), v), n.Prepare(v)))
 	top := filepath.Dir(n.KubeletDir())
 	n.makeDecoys(v, top)
 	before := everything(t, top)
@@ -92,9 +90,7 @@ func TestMalformedCalls(t *testing.T) {
 	for _, name := range []string{"linked", "pointing", "taken"} { // of the form of a target
 		decoy := *v
 		decoy.Name = name
-		if err := n.StorePod(t.Context(), &decoy); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, n.StorePod(t.Context(), &decoy))
 		if call(&decoy, n.Target(&decoy), v.UID) == nil {
 			t.Errorf("%s: no error", name)
 		}
@@ -137,40 +133,21 @@ func (n *node) makeDecoys(v *harness.Volume, top string) {
 	} {
 		errs = append(errs, os.Symlink(to, link))
 	}
-	if err := errors.Join(errs...); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, errors.Join(errs...))
 }
 
-// everything describes every name below a directory but the log, also in mounts, and every mount of the namespace by its id. The time of a
-// directory's last change tells of what was made in it and is gone again.
+// everything describes every name below a directory but the log, also in mounts, and every mount of the namespace by its id. The time of the
+// last change tells of what was written, or made in a directory and is gone again.
 func everything(t *testing.T, top string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.Name() == "plugin.log" {
-			return err
-		}
-		info, err := entry.Info()
-		if err != nil {
-			return err
-		}
-		var content []byte
-		var link string
-		if info.Mode().IsRegular() {
-			content, err = os.ReadFile(path)
-		} else if info.Mode()&fs.ModeSymlink != 0 {
-			link, err = os.Readlink(path)
-		}
-		sys, _ := info.Sys().(*syscall.Stat_t)
-		all[path] = fmt.Sprintf("%v, inode %d, changed at %v, %s%s", info.Mode(), sys.Ino, info.ModTime(), content, link)
-		return err
-	})
-	mounts, listErr := harness.Mounts()
-	if err := errors.Join(err, listErr); err != nil {
-		t.Fatal(err)
+	const format = `%p\t%M, inode %i, %s bytes, changed at %T@, %l\0`
+	found := must.Get(exec.CommandContext(t.Context(), "find", top, "!", "-name", "plugin.log", "-printf", format).Output())(t)
+	for line := range strings.SplitSeq(string(found), "\x00") {
+		path, is, _ := strings.Cut(line, "\t")
+		all[path] = is
 	}
-	for _, m := range mounts {
+	for _, m := range must.Get(harness.Mounts())(t) {
 		all["mount "+m.ID] = fmt.Sprint(m)
 	}
 	all["names and mounts"] = fmt.Sprint(len(all)) // so that nothing is missing

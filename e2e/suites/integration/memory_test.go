@@ -2,13 +2,13 @@ package integration
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // needsMemoryGroups fails the test for an error, or skips it if only root could do what failed.
@@ -17,9 +17,7 @@ func (n *node) needsMemoryGroups(err error) {
 	if (errors.Is(err, harness.ErrNoMemoryGroups) || errors.Is(err, os.ErrPermission)) && !harness.IsRoot() {
 		n.t.Skipf("SKIP: memory can't be limited by this user on this machine: %v", err)
 	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, err)
 }
 
 // mebibyte returns an object of nearly 1 MiB, which is what the API server allows.
@@ -35,9 +33,7 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 	n.needsMemoryGroups(err)
 	t.Cleanup(func() {
 		n.mustKill() // before the group goes
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, g.Close())
 	})
 	n.needsMemoryGroups(errors.Join(g.Add(n.PID()), g.Pause()))
 	var volumes []*harness.Volume
@@ -47,9 +43,7 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 		volumes = append(volumes, n.published("app"))
 	}
 	used, err := g.Usage()
-	if err := errors.Join(err, g.Limit(used+4<<20)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, g.Limit(used+4<<20)))
 	after := n.mebibyte()
 	n.configMap("app", after)
 	harness.Eventually(t, soon, func() error {
@@ -71,11 +65,12 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 	if old == 0 {
 		t.Error("all volumes are current: the limit came too late")
 	}
-	if err := g.Limit(-1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, g.Limit(-1))
 	n.restartWithoutMemory(volumes, after)
-	n.allShow(volumes, after)
+	n.each(volumes, func(i int) error { return n.showsJust(volumes[i], after) })
+	for _, v := range volumes {
+		n.hasCondition(v, "")
+	}
 	n.unpublishAll(volumes)
 }
 
@@ -84,7 +79,7 @@ func TestMemoryLimitWithoutAKill(t *testing.T) {
 // 2 the kernel says no to a process that it may not kill; with version 1 it has it wait.
 func (n *node) restartWithoutMemory(volumes []*harness.Volume, data map[string]string) {
 	n.t.Helper()
-	harness.Eventually(n.t, afterCause, func() error {
+	harness.Eventually(n.t, soon, func() error {
 		for _, v := range volumes {
 			if err := n.showsJust(v, data); err != nil && !n.Process().Ended() {
 				return err
@@ -101,16 +96,4 @@ func (n *node) restartWithoutMemory(volumes []*harness.Volume, data map[string]s
 		n.t.Fatal("that is no lack of memory")
 	}
 	n.crash()
-}
-
-// allShow waits until the volumes show data and are well.
-func (n *node) allShow(volumes []*harness.Volume, data map[string]string) {
-	n.t.Helper()
-	n.each(volumes, func(i int) error {
-		err := n.showsJust(volumes[i], data)
-		if problem := n.problem(volumes[i]); err == nil && problem != "" {
-			err = fmt.Errorf("the condition is %q", problem)
-		}
-		return err
-	})
 }

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // scrape is what a plugin served at one moment, by the name of the metric.
@@ -36,10 +36,7 @@ func (n *node) scrapeText() string {
 func (n *node) scrape() scrape {
 	n.t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(n.scrapeText()))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	families := must.Get(parser.TextToMetricFamilies(strings.NewReader(n.scrapeText())))(n.t)
 	return families
 }
 
@@ -128,14 +125,6 @@ func TestMetrics(t *testing.T) {
 		"refvol_propagation_seconds":                                             0,
 	})
 
-	before := n.scrape()
-	value := n.canary()
-	n.secret("db", map[string]string{"key": value})
-	n.arrives(v, "password", value, soon)
-	n.moves(before, map[series]float64{
-		"refvol_propagation_seconds": 1, `refvol_writes_total{result="changed"}`: 1, "refvol_write_bytes_total": float64(len(value)),
-	})
-
 	// Only requests that are no watches take time: here an event on the pod.
 	wantStatus(t, n.finalAnswer(n.short("not-there")), codes.NotFound)
 	n.moves(start, map[series]float64{"rest_client_request_duration_seconds": 1})
@@ -145,72 +134,34 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("a label has %q, of which there are as many as users want", name)
 		}
 	}
-	problems, err := promlint.New(strings.NewReader(n.scrapeText())).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := must.Get(promlint.New(strings.NewReader(n.scrapeText())).Lint())(t)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
-	for name, family := range n.scrape() {
-		if family.GetHelp() == "" {
-			t.Errorf("%s has no help", name)
-		}
-	}
 	n.mustUnpublish(v)
 	n.counts(map[series]float64{"refvol_volumes": 0, "refvol_objects": 0, "refvol_stale_objects": 0, "refvol_volume_bytes": 0})
-}
-
-// ready returns what the plugin says of why it is not ready. It must run with anyPort.
-func (n *node) ready() error {
-	n.t.Helper()
-	address := n.servingAddress()
-	readyz, err := harness.Get(n.t.Context(), "http://"+address+"/readyz")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if readyz.Status != 200 {
-		return errors.New(readyz.Body)
-	}
-	if healthz, err := harness.Get(n.t.Context(), "http://"+address+"/healthz"); err != nil || healthz.Status != 200 {
-		return fmt.Errorf("/healthz: %d, %w", healthz.Status, err)
-	}
-	return nil
 }
 
 // isDocumented compares a scrape with docs/metrics.md: the metrics with types and labels, and the values of
 // the labels that have a table of their own.
 func (s scrape) isDocumented(t *testing.T) {
 	t.Helper()
-	repo, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(repo, "docs", "metrics.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	documented := map[string]bool{}
+	repo := must.Get(harness.Repository())(t)
+	text := must.Get(os.ReadFile(filepath.Join(repo, "docs", "metrics.md")))(t)
+	documented, served := map[string]bool{}, map[string]bool{}
 	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (\\w+) \\| ([^|]*?) ?\\|").FindAllSubmatch(text, -1) {
 		labels := regexp.MustCompile(`\w+`).FindAllString(string(row[3]), -1)
 		slices.Sort(labels)
 		documented[fmt.Sprintf("%s, a %s with %s", row[1], row[2], labels)] = true
 	}
-	wantSame(t, documented, s.described())
-	for heading, of := range map[string][2]string{"Conditions": {"refvol_volumes", "condition"}, "States": {"refvol_objects", "state"}} {
+	tables := map[string]string{"refvol_volumes with condition ": "Conditions", "refvol_objects with state ": "States"}
+	for of, heading := range tables {
 		_, section, _ := strings.Cut(string(text), "\n## "+heading+"\n")
 		section, _, _ = strings.Cut(section, "\n## ")
-		values := map[string]bool{}
 		for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(section, -1) {
-			values[row[1]] = true
+			documented[of+row[1]] = true
 		}
-		wantSame(t, values, s.values(of[0], of[1]))
 	}
-}
-
-// described returns each metric of the plugin's own as docs/metrics.md does.
-func (s scrape) described() map[string]bool {
-	served := map[string]bool{}
 	for name, family := range s {
 		if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") {
 			continue
@@ -219,28 +170,13 @@ func (s scrape) described() map[string]bool {
 		for _, metric := range family.GetMetric() {
 			for _, pair := range metric.GetLabel() {
 				labels[pair.GetName()] = true
+				if of := name + " with " + pair.GetName() + " "; tables[of] != "" {
+					served[of+pair.GetValue()] = true
+				}
 			}
 		}
 		served[fmt.Sprintf("%s, a %s with %s", name, strings.ToLower(family.GetType().String()), slices.Sorted(maps.Keys(labels)))] = true
 	}
-	return served
-}
-
-// values returns the values of a label.
-func (s scrape) values(name, label string) map[string]bool {
-	values := map[string]bool{}
-	for _, metric := range s[name].GetMetric() {
-		for _, pair := range metric.GetLabel() {
-			if pair.GetName() == label {
-				values[pair.GetValue()] = true
-			}
-		}
-	}
-	return values
-}
-
-func wantSame(t *testing.T, documented, served map[string]bool) {
-	t.Helper()
 	if !maps.Equal(documented, served) {
 		t.Errorf("documented are\n%s\nand served\n%s", strings.Join(slices.Sorted(maps.Keys(documented)), "\n"), strings.Join(slices.Sorted(maps.Keys(served)), "\n"))
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/status"
 )
 
@@ -44,20 +45,14 @@ func newNodeAs(t *testing.T, kubeconfig string, args ...string) *node {
 // newPlain starts a plugin that takes what a release takes: no race detector, few logs.
 func newPlain(t *testing.T, args ...string) *node {
 	t.Helper()
-	binary, err := shared.plain()
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := must.Get(shared.plain())(t)
 	return newNodeWith(t, harness.PluginOptions{Binary: binary, Kubeconfig: shared.Kubeconfig, Args: append(args, "-v=2")})
 }
 
 // nodeDir makes the directory of a node.
 func nodeDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "refvol-node-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("", "refvol-node-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -74,10 +69,7 @@ func newNodeWith(t *testing.T, o harness.PluginOptions) *node {
 	}
 	o.Pods = shared.ControlPlane
 	o.Args = append([]string{"-v=10", anyStatusPort}, o.Args...)
-	p, err := harness.StartPlugin(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(harness.StartPlugin(t.Context(), o))(t)
 	n.Plugin = p
 	t.Cleanup(n.finish)
 	return n
@@ -86,10 +78,7 @@ func newNodeWith(t *testing.T, o harness.PluginOptions) *node {
 func newNamespace(t *testing.T) string {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "it-"}}
-	ns, err := shared.Client().CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns = must.Get(shared.Client().CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}))(t)
 	return ns.Name
 }
 
@@ -103,19 +92,14 @@ func (n *node) finish() {
 	if err := n.Close(); err != nil {
 		n.t.Error(err)
 	}
-	log, err := os.ReadFile(n.LogPath())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	log := must.Get(os.ReadFile(n.LogPath()))(n.t)
 	for _, bad := range []string{"DATA RACE", "panic: ", "panicked"} {
 		if i := bytes.Index(log, []byte(bad)); i >= 0 {
 			n.t.Errorf("the plugin's log has %q:\n%s", bad, log[i:min(i+4000, len(log))])
 		}
 	}
 	_, told := harness.EventLeaks(ctx, shared.Client(), n.namespace)
-	if err := errors.Join(shown, told, n.DiskLeaks()); err != nil {
-		n.t.Error(err)
-	}
+	must.Do(n.t, errors.Join(shown, told, n.DiskLeaks()))
 }
 
 // canary returns a new value that must not show anywhere but in files of volumes.
@@ -134,28 +118,7 @@ func (n *node) secret(name string, data map[string]string) {
 // putObject creates or replaces a Secret or a ConfigMap in the node's namespace, by its kind.
 func (n *node) putObject(kind, name string, data map[string]string) metav1.Object {
 	n.t.Helper()
-	applied, err := n.tryPut(kind, name, data)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return applied
-}
-
-// tryPut is putObject for any goroutine.
-func (n *node) tryPut(kind, name string, data map[string]string) (metav1.Object, error) {
-	ctx, core, meta := n.t.Context(), shared.Client().CoreV1(), metav1.ObjectMeta{Name: name}
-	if kind == "secret" {
-		s := &corev1.Secret{ObjectMeta: meta, StringData: data}
-		if applied, err := core.Secrets(n.namespace).Update(ctx, s, metav1.UpdateOptions{}); err == nil {
-			return applied, nil
-		}
-		return core.Secrets(n.namespace).Create(ctx, s, metav1.CreateOptions{})
-	}
-	cm := &corev1.ConfigMap{ObjectMeta: meta, Data: data}
-	if applied, err := core.ConfigMaps(n.namespace).Update(ctx, cm, metav1.UpdateOptions{}); err == nil {
-		return applied, nil
-	}
-	return core.ConfigMaps(n.namespace).Create(ctx, cm, metav1.CreateOptions{})
+	return must.Get(harness.PutObject(n.t.Context(), shared.Client(), n.namespace, kind, name, data))(n.t)
 }
 
 func (n *node) removeObject(kind, name string) {
@@ -164,9 +127,7 @@ func (n *node) removeObject(kind, name string) {
 	if kind == "secret" {
 		remove = shared.Client().CoreV1().Secrets(n.namespace).Delete
 	}
-	if err := remove(n.t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, remove(n.t.Context(), name, metav1.DeleteOptions{}))
 }
 
 // volume returns a volume of a new pod.
@@ -205,16 +166,12 @@ func (n *node) mustUnpublish(v *harness.Volume) {
 
 func (n *node) mustStart() {
 	n.t.Helper()
-	if err := n.Start(n.t.Context()); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, n.Start(n.t.Context()))
 }
 
 func (n *node) mustKill() {
 	n.t.Helper()
-	if err := n.Kill(); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, n.Kill())
 }
 
 // crash kills the plugin, if it has not ended, and starts it again.
@@ -234,9 +191,7 @@ func (n *node) publishing(v *harness.Volume) <-chan error {
 // restartWith ends the plugin and starts it again with more flags, as a rollout does.
 func (n *node) restartWith(args ...string) {
 	n.t.Helper()
-	if err := n.Terminate(n.t.Context()); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, n.Terminate(n.t.Context()))
 	n.AddArgs(args...)
 	n.mustStart()
 }
@@ -246,9 +201,7 @@ func (n *node) kernelCounts(volumes ...*harness.Volume) (bytes int64) {
 	n.t.Helper()
 	for _, v := range volumes {
 		var fs unix.Statfs_t
-		if err := unix.Statfs(n.Target(v), &fs); err != nil {
-			n.t.Fatal(err)
-		}
+		must.Do(n.t, unix.Statfs(n.Target(v), &fs))
 		bytes += int64(fs.Blocks-fs.Bfree)*fs.Bsize + int64(fs.Files-fs.Ffree)<<10
 	}
 	return bytes
@@ -264,10 +217,7 @@ func (n *node) unpublishAll(volumes []*harness.Volume) {
 
 func (n *node) log() []byte {
 	n.t.Helper()
-	log, err := os.ReadFile(n.LogPath())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	log := must.Get(os.ReadFile(n.LogPath()))(n.t)
 	return log
 }
 

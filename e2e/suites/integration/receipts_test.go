@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // needsReceipts skips a test where the kernel lets no plugin watch opens: in a user namespace.
@@ -25,10 +26,7 @@ func needsReceipts(t *testing.T) {
 func (n *node) reads(paths ...string) {
 	n.t.Helper()
 	for _, path := range paths {
-		file, err := os.Open(path)
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		file := must.Get(os.Open(path))(n.t)
 		file.Close()
 	}
 }
@@ -36,19 +34,10 @@ func (n *node) reads(paths ...string) {
 // bind mounts one file of a volume elsewhere, as the kubelet does for a subPath: it resolves all links first.
 func (n *node) bind(v *harness.Volume, path string) (at string) {
 	n.t.Helper()
-	file, err := filepath.EvalSymlinks(filepath.Join(n.Target(v), path))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	file := must.Get(filepath.EvalSymlinks(filepath.Join(n.Target(v), path)))(n.t)
 	at = filepath.Join(n.t.TempDir(), "subpath")
-	if err := errors.Join(os.WriteFile(at, nil, 0o644), unix.Mount(file, at, "", unix.MS_BIND, "")); err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() {
-		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
-			n.t.Error(err)
-		}
-	})
+	must.Do(n.t, errors.Join(os.WriteFile(at, nil, 0o644), unix.Mount(file, at, "", unix.MS_BIND, "")))
+	n.t.Cleanup(func() { must.Do(n.t, unix.Unmount(at, unix.MNT_DETACH)) })
 	return at
 }
 
@@ -126,10 +115,7 @@ func TestReceiptsInPlace(t *testing.T) {
 	v := n.volume(map[string]string{"configMap": "app", "writeStrategy": "InPlace"})
 	n.mustPublish(v)
 	bound := n.bind(v, "a")
-	held, err := os.Open(filepath.Join(n.Target(v), "a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := must.Get(os.Open(filepath.Join(n.Target(v), "a")))(t)
 	defer held.Close()
 	n.reads(filepath.Join(n.Target(v), "b"))
 	n.isOpened(v, "app", "")

@@ -1,11 +1,12 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -13,82 +14,24 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
-// hold opens every file of the present generation, as readers do, so that its pages and
-// inodes stay when its names go. The returned function closes them; it is idempotent.
+// hold opens every file of the present generation until the end of the test, as readers do, so that its pages and inodes stay when its names
+// go. The returned function closes them before.
 func hold(t *testing.T, dir string) (release func()) {
 	t.Helper()
-	generation, err := filepath.EvalSymlinks(filepath.Join(dir, "..data"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var held []*os.File
-	release = func() {
-		for _, f := range held {
-			f.Close()
+	for _, path := range must.Get(filepath.Glob(filepath.Join(dir, "..data", "*")))(t) {
+		file := must.Get(os.Open(path))(t)
+		held = append(held, file)
+		t.Cleanup(func() { file.Close() })
+	}
+	return func() {
+		for _, file := range held {
+			file.Close()
 		}
-		held = nil
 	}
-	t.Cleanup(release)
-	err = filepath.WalkDir(generation, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		f, err := os.Open(path)
-		held = append(held, f)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return release
-}
-
-// Readers that keep files of the past open can fill a volume. It shows what it showed
-// until they let go.
-func TestVolumeFullOfOldGenerations(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, "--max-volume-size=64Ki")
-	object := func(i int) map[string]string { return map[string]string{fmt.Sprint(i): fmt.Sprintf("%060000d", i)} }
-	n.configMap("app", object(-1))
-	v := n.short("app")
-	shows := func(i int) error { return n.showsJust(v, object(i)) }
-	n.mustPublish(v)
-	// A reader holds each generation, until the volume is told to be full.
-	last, full := -1, false
-	var releases []func()
-	for ; !full; last++ {
-		if last == 32 {
-			t.Fatal("32 generations are held open and the volume is not full")
-		}
-		releases = append(releases, hold(t, n.Target(v)))
-		n.configMap("app", object(last+1))
-		harness.Eventually(t, soon, func() error {
-			err, problem := shows(last+1), n.problem(v)
-			if full = err != nil && strings.Contains(problem, unix.ENOSPC.Error()); full {
-				return nil
-			}
-			if err == nil && problem != "" {
-				err = fmt.Errorf("the condition is %q", problem)
-			}
-			return err
-		})
-	}
-	last--
-	t.Logf("full in generation %d", last+1)
-	n.wantProblem(v, "no space left on device")
-	n.mustPublish(v) // as the kubelet does after its own restart
-	if err := shows(last); err != nil {
-		t.Errorf("while the volume is full: %v", err)
-	}
-	for _, release := range releases {
-		release()
-	}
-	harness.Eventually(t, afterCause, func() error { return shows(last + 1) })
-	n.hasCondition(v, "")
-	n.mustUnpublish(v)
-	n.wantNothingLeft()
 }
 
 // TestReadersDontExceedTheTotal has readers keep all files open that volumes ever showed. What the kernel
@@ -111,9 +54,7 @@ func TestReadersDontExceedTheTotal(t *testing.T) {
 			n.mustUnpublish(v)
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		volumes = append(volumes, v)
 		for _, next := range []map[string]string{{"key": "small"}, large(1), {"key": "small"}} {
 			releases = append(releases, hold(t, n.Target(v)))
@@ -140,4 +81,119 @@ func TestReadersDontExceedTheTotal(t *testing.T) {
 	}
 	n.publishes(another, soon)
 	n.unpublishAll(append(volumes, another))
+}
+
+// TestAVolumeFilledByItsContainer has a container with the node's CAP_SYS_ADMIN fill its volume with nested directories,
+// names and holes, in the generation and beside it. That costs the plugin few descriptors and little memory, delays the
+// updates of that pod, and no other pod's.
+func TestAVolumeFilledByItsContainer(t *testing.T) {
+	for _, strategy := range []string{"Atomic", "InPlace"} {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			n := newPlain(t, "--max-volume-size=256Mi", "--max-total-size=4Gi")
+			n.value("app")
+			n.value("other")
+			v, other := n.volume(map[string]string{"configMap": "app", "writeStrategy": strategy}), n.short("other")
+			n.mustPublish(v)
+			n.mustPublish(other)
+			before := must.Get(n.Descriptors())(t)
+			resident := n.mostResident()
+			err := harness.ChangeVolume(n.Target(v), func(dir string) error {
+				name, err := os.Readlink(filepath.Join(dir, "..data"))
+				generation := filepath.Join(dir, name)
+				hole := filepath.Join(generation, "hole")
+				return errors.Join(err, fill(generation, harness.Scaled(4_000, 20_000)), fill(dir, harness.Scaled(4_000, 20_000)),
+					os.WriteFile(hole, nil, 0o600), os.Truncate(hole, 1<<40))
+			})
+			must.Do(t, err)
+			limit := unix.Rlimit{Cur: 100, Max: 100} // those that it has stay
+			must.Do(t, unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, &limit, nil))
+			value, otherValue := n.value("app"), n.value("other")
+			n.arrives(other, "key", otherValue, soon)
+			n.arrives(v, "key", value, soon)
+			if strategy == "Atomic" { // what was in the superseded generation goes
+				harness.Eventually(t, soon, func() error { return n.pruned(v) })
+			}
+			if most := n.mostResident(); most > resident+128<<20 {
+				t.Errorf("%d bytes were resident, %d before", most, resident)
+			}
+			if open, err := n.Descriptors(); err != nil || len(open) > len(before)+8 {
+				t.Errorf("%d descriptors are open, %d were (%v)", len(open), len(before), err)
+			}
+			n.mustUnpublish(v)
+			n.mustUnpublish(other)
+			n.wantNothingLeft()
+		})
+	}
+}
+
+// fill makes directories in each other, deeper than a path can be, and as many names.
+func fill(dir string, many int) error {
+	at, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(at) }()
+	for i := range many {
+		if err := unix.Symlinkat("x", at, fmt.Sprint("name-", i)); err != nil {
+			return err
+		}
+	}
+	for range many {
+		if err := unix.Mkdirat(at, "nested", 0o755); err != nil {
+			return err
+		}
+		next, err := unix.Openat(at, "nested", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		_ = unix.Close(at)
+		at = next
+	}
+	return nil
+}
+
+// TestSomethingMountedOnAFile: an administrator mounts something on a file of a volume, which the kernel lets nobody remove then. The volume
+// is updated all the same, also by a plugin that has just started, and it is told once what stays behind.
+func TestSomethingMountedOnAFile(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	next := func() string {
+		value := n.canary()
+		n.configMap("app", map[string]string{"key": value, "other": "1"})
+		return value
+	}
+	next()
+	v := n.published("app")
+	generation := must.Get(filepath.EvalSymlinks(filepath.Join(n.Target(v), "..data")))(t)
+	file := filepath.Join(generation, "key")
+	must.Do(t, unix.Mount(os.DevNull, file, "", unix.MS_BIND, ""))
+	umount := sync.OnceFunc(func() {
+		if err := unix.Unmount(file, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(umount)
+	const text = ": device or resource busy"
+	for range 3 {
+		n.arrives(v, "key", next(), soon)
+		n.hasCondition(v, text)
+	}
+	if events := n.eventsOf(v, "VolumeUpdateFailed"); len(events) != 1 {
+		t.Errorf("%d events: %+v", len(events), events)
+	}
+	if left, err := os.ReadDir(generation); err != nil || len(left) != 1 {
+		t.Errorf("of the generation %v are left, %v, want the file alone", left, err)
+	}
+	n.mustKill()
+	value := next()
+	n.mustStart()
+	n.arrives(v, "key", value, soon)
+	n.hasCondition(v, text)
+	umount()
+	n.hasCondition(v, "")
+	harness.Eventually(t, soon, func() error { return n.pruned(v) })
+	n.wantContent(v, "key", value)
+	n.mustUnpublish(v)
+	n.wantNothingLeft()
 }

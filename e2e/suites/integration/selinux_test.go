@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // The contexts of a container's files and its process, for a pair of categories.
@@ -31,35 +32,20 @@ func skipUnlessEnforcing(t *testing.T) {
 	if errors.Is(err, fs.ErrNotExist) || err == nil && string(enforce) != "1" || !harness.IsRoot() {
 		t.Skip("SKIP: needs root where SELinux enforces; make test-kernels has it")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }
 
 // newContainer shows the directory target in the root directory of a new container with busybox, as a runtime would.
 func newContainer(t *testing.T, target string) (dir string) {
 	t.Helper()
-	busybox, err := exec.LookPath("busybox")
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := os.ReadFile(busybox)
+	busybox := must.Get(exec.LookPath("busybox"))(t)
+	program := must.Get(os.ReadFile(busybox))(t)
 	dir = t.TempDir()
-	if err := errors.Join(err, unix.Mount("none", dir, "tmpfs", 0, "context="+filesContext)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Mount("none", dir, "tmpfs", 0, "context="+filesContext))
 	volume := filepath.Join(dir, "volume")
-	t.Cleanup(func() {
-		if err := errors.Join(unix.Unmount(volume, 0), unix.Unmount(dir, 0)); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "busybox"), program, 0o755), os.Mkdir(volume, 0o755)); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount(target, volume, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { must.Do(t, errors.Join(unix.Unmount(volume, 0), unix.Unmount(dir, 0))) })
+	must.Do(t, errors.Join(os.WriteFile(filepath.Join(dir, "busybox"), program, 0o755), os.Mkdir(volume, 0o755)))
+	must.Do(t, unix.Mount(target, volume, "", unix.MS_BIND, ""))
 	return dir
 }
 

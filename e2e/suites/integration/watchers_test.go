@@ -8,21 +8,15 @@ import (
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/e2e/tools/probe/events"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // sees watches the file a of a volume, the directory of its files and its own directory, until the end of the test. It returns a function
 // whose error is nil if just these events were seen. Their order is not compared, because kernels list directories differently.
 func (n *node) sees(v *harness.Volume, want []string) func() error {
 	n.t.Helper()
-	w, err := events.New(n.Target(v), "a", "..data", ".")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() {
-		if err := w.Close(); err != nil {
-			n.t.Error(err)
-		}
-	})
+	w := must.Get(events.New(n.Target(v), "a", "..data", "."))(n.t)
+	n.t.Cleanup(func() { must.Do(n.t, w.Close()) })
 	var seen []string
 	slices.Sort(want)
 	return func() error {
@@ -65,13 +59,7 @@ func TestWatchers(t *testing.T) {
 		v := n.published(name)
 		all, volumes = append(all, n.sees(v, want[name])), append(volumes, v)
 	}
-	n.put("secret", "db", n.canary())
-	n.configMap("own", map[string]string{"b": "1"})
-	revoke := allow(t, n.source, readers("secret", "db"), account(n.namespace, "web"))
-	shown := n.volume(map[string]string{"sources": fmt.Sprintf(
-		"[{configMap: {name: own}}, {secret: {name: db, namespace: %s, items: [{key: key, path: a}]}}]", n.source)})
-	shown.ServiceAccount = "web"
-	n.publishes(shown, soon)
+	shown, revoke := n.consented("Atomic")
 	all, volumes = append(all, n.sees(shown, want["withdrawal"])), append(volumes, shown)
 
 	n.reads(n.Target(volumes[0]) + "/a")
@@ -82,7 +70,7 @@ func TestWatchers(t *testing.T) {
 	// Twice, so that events that come late to one are seen, too: those of the others come meanwhile.
 	for range 2 {
 		for _, saw := range all {
-			harness.Eventually(t, withdrawn, saw)
+			harness.Eventually(t, soon, saw)
 		}
 	}
 	n.unpublishAll(volumes)

@@ -76,12 +76,8 @@ func (r *runner) runMachine(ctx context.Context, dir, name string, m machine) (e
 // writeInitramfs builds the tests and puts all that a machine has into one file. It returns
 // the control plane that it started for the machine, nil where there is no need.
 func (r *runner) writeInitramfs(ctx context.Context, name, dir string, m machine) (server *controlplane.ControlPlane, err error) {
-	a, err := createInitramfs(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, a.close()) }()
-	if err := addSystem(a, dir); err != nil {
+	a := initramfs(name + ".d")
+	if err := errors.Join(os.RemoveAll(string(a)), addSystem(a, dir)); err != nil {
 		return nil, err
 	}
 	if m.selinux {
@@ -100,7 +96,10 @@ func (r *runner) writeInitramfs(ctx context.Context, name, dir string, m machine
 			return nil, err
 		}
 	}
-	if err := r.addParts(ctx, a, m.parts, env); err != nil {
+	if err = r.addParts(ctx, a, m.parts, env); err == nil {
+		err = a.pack(ctx, filepath.Join(dir, "busybox"), name)
+	}
+	if err != nil {
 		if server != nil {
 			err = errors.Join(err, server.Stop())
 		}
@@ -110,7 +109,7 @@ func (r *runner) writeInitramfs(ctx context.Context, name, dir string, m machine
 }
 
 // addSystem adds what a machine starts with.
-func addSystem(a *initramfs, dir string) error {
+func addSystem(a initramfs, dir string) error {
 	for _, empty := range []string{"dev", "proc", "sys", "tmp", "bin"} {
 		if err := a.addDirectory(empty); err != nil {
 			return err
@@ -129,7 +128,7 @@ func addSystem(a *initramfs, dir string) error {
 }
 
 // addParts adds the tests, and the script that runs them.
-func (r *runner) addParts(ctx context.Context, a *initramfs, parts []part, env string) error {
+func (r *runner) addParts(ctx context.Context, a initramfs, parts []part, env string) error {
 	var script strings.Builder
 	for i, p := range parts {
 		program, err := r.build(ctx, p)

@@ -58,19 +58,12 @@ func lifeOfAVolume() part {
 // receipts are of who opens which files.
 func receipts() part { return plugin("receipts", "TestReceipts", "TestReceiptsInPlace") }
 
-// hostileTargets are requests that name what they should not, and targets that something else
-// has become.
-func hostileTargets() part {
-	return plugin("hostile targets",
-		"TestSomethingMountedOnAFile", "TestMountRemovedAtAnyCall")
-}
-
 // all is what a kernel that refvol supports must pass.
 func all() []part {
 	return slices.Concat(packages(), []part{
 		lifeOfAVolume(),
 		receipts(),
-		hostileTargets(),
+		plugin("mounts of others", "TestSomethingMountedOnAFile", "TestMountRemovedAtAnyCall"),
 		plugin("killed at its calls", "TestKilledAnywhere"),
 		{name: "refvol-notify in cgroup v2", module: ".", pkg: "./cmd/refvol-notify", tests: []string{"TestSignalInCgroups"}},
 		plugin("memory cgroup v2", "TestMemoryLimitWithoutAKill"),

@@ -40,9 +40,6 @@ func run(ctx context.Context, plan []kernel) error {
 		return err
 	}
 	defer os.RemoveAll(r.work)
-	if err := needs(ctx); err != nil {
-		return err
-	}
 	for _, k := range plan {
 		if err := r.runKernel(ctx, k); err != nil {
 			return errors.Join(err, r.report())
@@ -66,24 +63,6 @@ func newRunner() (*runner, error) {
 	}
 	work, err := os.MkdirTemp("", "refvol-kernels-")
 	return &runner{root: root, cache: cache, work: work, programs: map[string]string{}}, err
-}
-
-// needs installs QEMU, as root on Debian, or says that it is missing.
-func needs(ctx context.Context) error {
-	const program, debian = "qemu-system-x86_64", "qemu-system-x86"
-	if _, err := exec.LookPath(program); err == nil {
-		return nil
-	}
-	if _, err := exec.LookPath("apt-get"); err != nil || os.Geteuid() != 0 {
-		return fmt.Errorf("this machine lacks %s, which only root on Debian can have installed here (package %s)", program, debian)
-	}
-	fmt.Println("installing", debian)
-	const script = `apt-get -qq update || true
-DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends -o DPkg::Lock::Timeout=300 install "$0"`
-	if out, err := exec.CommandContext(ctx, "sh", "-c", script, debian).CombinedOutput(); err != nil {
-		return fmt.Errorf("install %s: %w\n%s", debian, err, out)
-	}
-	return nil
 }
 
 // runKernel boots each machine of a kernel.

@@ -21,7 +21,7 @@ const (
 
 // startServer starts a control plane for a machine and adds what its tests need to the
 // archive, and to their environment.
-func (r *runner) startServer(ctx context.Context, a *initramfs) (_ *controlplane.ControlPlane, env string, err error) {
+func (r *runner) startServer(ctx context.Context, a initramfs) (_ *controlplane.ControlPlane, env string, err error) {
 	if r.plugin == "" {
 		if r.plugin, err = harness.BuildPlugin(ctx, r.work, false, os.Stdout); err != nil {
 			return nil, "", err

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 // Whatever ends a part otherwise than well is a failure in the table.
@@ -31,9 +31,7 @@ func TestSession(t *testing.T) {
 			this := part{name: "this", tests: tc.tests}
 			var failures strings.Builder
 			s := &session{parts: []part{{name: "other"}, this}, failures: &failures}
-			if err := s.read(strings.NewReader("noise\n@kernel 6.1\n@begin 1\n" + tc.console)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, s.read(strings.NewReader("noise\n@kernel 6.1\n@begin 1\n"+tc.console)))
 			if len(s.outcomes) != 1 || s.outcomes[0].result != tc.want || s.outcomes[0].part != "this" || s.outcomes[0].kernel != "6.1" {
 				t.Errorf("got %+v, want %q", s.outcomes, tc.want)
 			}
@@ -45,73 +43,24 @@ func TestSession(t *testing.T) {
 	}
 }
 
-func TestSessionOfAnUnknownPart(t *testing.T) {
-	s := &session{parts: []part{{name: "this"}}}
-	if err := s.read(strings.NewReader("@begin 1\n")); err == nil {
-		t.Error("no error")
-	}
-}
-
 // A test that was renamed is missed here, and not only in a machine.
 func TestThePlansTestsExist(t *testing.T) {
-	plan, err := choose(nil, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	short, err := choose(nil, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, k := range append(plan, short...) {
+	for _, k := range must.Get(choose(nil, false))(t) {
 		for _, m := range k.machines {
 			for _, p := range m.parts {
-				sources := testsOf(t, filepath.Join("..", "..", "..", p.module, p.pkg))
+				var sources strings.Builder
+				for _, file := range must.Get(filepath.Glob(filepath.Join("..", "..", "..", p.module, p.pkg, "*_test.go")))(t) {
+					sources.Write(must.Get(os.ReadFile(file))(t))
+				}
+				if sources.Len() == 0 {
+					t.Errorf("%s: %s has no tests", p.name, p.pkg)
+				}
 				for _, name := range p.tests {
-					if !strings.Contains(sources, "\nfunc "+name+"(t *testing.T)") {
+					if !strings.Contains(sources.String(), "\nfunc "+name+"(t *testing.T)") {
 						t.Errorf("%s: no test of %s is called %s", p.name, p.pkg, name)
 					}
 				}
 			}
 		}
-	}
-}
-
-// testsOf returns the text of all test files of a package.
-func testsOf(t *testing.T, dir string) string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%s has the tests %v, %v", dir, files, err)
-	}
-	var all strings.Builder
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.Write(text)
-	}
-	return all.String()
-}
-
-func TestChoose(t *testing.T) {
-	if _, err := choose([]string{"2.4"}, false); err == nil {
-		t.Error("a kernel that is not known is no error")
-	}
-	if plan, err := choose([]string{"6.12"}, false); err != nil || len(plan) != 1 || plan[0].name != "6.12" {
-		t.Errorf("got %+v, %v", plan, err)
-	}
-}
-
-// A program that ends in the middle of a line has an outcome too.
-func TestEndAfterHalfALine(t *testing.T) {
-	script := marked(0, "printf -- '--- PASS: TestA (0.1s)\nhalf a line'; false")
-	console, err := exec.CommandContext(t.Context(), "sh", "-c", script).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &session{parts: []part{{name: "a"}}, failures: t.Output()}
-	if err := s.read(bytes.NewReader(console)); err != nil || len(s.outcomes) != 1 || s.outcomes[0].result != "FAILED (status 1): " {
-		t.Errorf("%v, %+v of %q", err, s.outcomes, console)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -70,13 +71,6 @@ func try(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// enforce applies a set with the policy until the end of the test, and waits until it is in force.
-func enforce(t *testing.T, v variant) {
-	t.Helper()
-	install(t, v.components...)
-	awaitRefusal(t, podWith("sentinel", writable(nil)), "ValidatingAdmissionPolicy '"+policyName+"'")
-}
-
 // awaitRefusal waits until the API server refuses the pod with the text. Another policy may refuse it
 // for a moment, or a request may fail otherwise.
 func awaitRefusal(t *testing.T, pod *corev1.Pod, text string) {
@@ -93,9 +87,10 @@ func awaitRefusal(t *testing.T, pod *corev1.Pod, text string) {
 func TestAdmission(t *testing.T) {
 	for _, v := range variants() {
 		t.Run(v.name(), func(t *testing.T) {
-			old := must(shared.Client().CoreV1().Pods(consumer).Create(t.Context(),
+			old := must.Get(shared.Client().CoreV1().Pods(consumer).Create(t.Context(),
 				podWith("old", inline(attributes{"bogus": "x"})), metav1.CreateOptions{}))(t)
-			enforce(t, v)
+			install(t, v.components...)
+			awaitRefusal(t, podWith("sentinel", writable(nil)), "ValidatingAdmissionPolicy '"+policyName+"'")
 			t.Run("speaks as the plugin", func(t *testing.T) { speaksAsThePlugin(t, v) })
 			t.Run("lets through", func(t *testing.T) { letsThrough(t, v) })
 			t.Run("knows every attribute", knowsEveryAttribute)
@@ -156,8 +151,8 @@ func letsThrough(t *testing.T, v variant) {
 func leavesAlone(t *testing.T, pod *corev1.Pod) {
 	pods := shared.Client().CoreV1().Pods(consumer)
 	pod.Labels = map[string]string{"changed": "yes"}
-	must(pods.Update(t.Context(), pod, metav1.UpdateOptions{}))(t)
-	fatal(t, pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{}))
+	must.Get(pods.Update(t.Context(), pod, metav1.UpdateOptions{}))(t)
+	must.Do(t, pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{}))
 }
 
 // wantParsed wants the plugin's parser to take a volume of the driver.

@@ -13,12 +13,13 @@ import (
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/internal/doclines"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // documented returns the arguments of the kubectl commands of a document that begin with verb.
 func documented(t *testing.T, document, verb string) [][]string {
 	t.Helper()
-	text := must(os.ReadFile(filepath.Join(shared.deploy, "..", "docs", document)))(t)
+	text := must.Get(os.ReadFile(filepath.Join(shared.deploy, "..", "docs", document)))(t)
 	var commands [][]string
 	for _, block := range doclines.Blocks(string(text), "sh") {
 		for _, command := range doclines.Commands(block) {
@@ -57,7 +58,7 @@ func TestSwitchKeepsRights(t *testing.T) {
 	}
 	mustKubectl(t, "apply", "--kustomize="+kustomization(t, "node-identity"))
 	settle(t)
-	fatal(t, old())
+	must.Do(t, old())
 	for _, command := range documented(t, "identity.md", "delete") {
 		mustKubectl(t, command...)
 	}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 const (
@@ -32,30 +33,82 @@ func TestLabels(t *testing.T) {
 	on := func(label string) string { return ownNamespace(t, map[string]string{label: "true"}) }
 	s := labels{live: on(liveLabel), restart: on(restartLabel), plain: ownNamespace(t, nil)}
 	makeAccount(t, metav1.NamespaceSystem, s.live)
-	earlier := must(shared.Client().CoreV1().Pods(on(liveLabel)).Create(t.Context(), liveAtOnce(), metav1.CreateOptions{}))(t)
-	live, restart := newLiveTests(t, s), newRestartTests(t, s)
+	earlier := must.Get(shared.Client().CoreV1().Pods(on(liveLabel)).Create(t.Context(), liveAtOnce(), metav1.CreateOptions{}))(t)
+	atLimit, live := s.group(t, s.live, append(limitCases(), podLimitCases()...)), s.group(t, s.live, liveCases(s))
+	restart := s.group(t, s.restart, restartCases(s))
 	s.enforce(t)
-	t.Run("live", live.run)
+	t.Run("live", func(t *testing.T) { s.runLive(t, atLimit, live) })
 	t.Run("restart", restart.run)
 	t.Run("restart and live", s.bothInAnyOrder)
 	t.Run("Pod Security", s.underPodSecurity)
 	t.Run("limits", s.withLimits)
 	t.Run("check", s.checkRestart)
+	t.Run("nodes with the plugin", s.selectNodes)
 	t.Run("applied again", s.appliedAgain)
 	t.Run("updated", s.updated)
-	t.Run("large pods are updated", s.largeUpdated)
 	t.Run("values", s.restartValues)
-	t.Run("nodes with the plugin", s.selectNodes)
 	if isFirst { // an API server that has seen the policy go and come back doesn't hear that the object is gone
 		t.Run("no driver", s.needDriver)
 	}
 	t.Run("running pods stay", func(t *testing.T) { s.runningStay(t, earlier) })
 }
 
+// labelCase is a pod. Nothing may differ of it, with the policies in force, but what the case says.
+type labelCase struct {
+	name string
+	pod  *corev1.Pod
+	// namespace is where the pod is made, if it isn't the one of the group.
+	namespace string
+	// says are in the API server's refusal.
+	says []string
+	// moves are the native volumes whose mounts move, with the live volume that each moves to.
+	moves map[string]string
+	// adds is what the sidecar has; nil for a pod that gets none.
+	adds *added
+}
+
+// group is cases in a namespace, and what the API server made of their pods before.
+type group struct {
+	namespace string
+	cases     []labelCase
+	before    []*corev1.Pod
+}
+
+func (s labels) group(t *testing.T, namespace string, cases []labelCase) *group {
+	t.Helper()
+	g := &group{namespace: namespace, cases: cases}
+	for _, c := range cases {
+		g.before = append(g.before, s.before(t, cmp.Or(c.namespace, namespace), c.pod, c.says...))
+	}
+	return g
+}
+
+func (g *group) run(t *testing.T) {
+	for i, c := range g.cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := createdIn(t.Context(), cmp.Or(c.namespace, g.namespace), c.pod.DeepCopy())
+			if wantRefusal(t, err, c.says...); err != nil || c.says != nil {
+				return
+			}
+			want := g.before[i]
+			c.move(want)
+			if c.adds != nil {
+				wantAdded(t, got, c.adds)
+				if want.Status.QOSClass == corev1.PodQOSGuaranteed && got.Status.QOSClass != want.Status.QOSClass {
+					t.Errorf("the pod's class became %s", got.Status.QOSClass)
+				}
+				got.Status.QOSClass = want.Status.QOSClass // another one may become Burstable
+				got = withoutSidecar(got, c.adds)
+			}
+			wantEqual(t, got, want)
+		})
+	}
+}
+
 // ownNamespace makes a namespace, which stays: the API server has no controller that could delete it.
 func ownNamespace(t *testing.T, labels map[string]string) string {
 	t.Helper()
-	made := must(shared.Client().CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
+	made := must.Get(shared.Client().CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "refvol-own-", Labels: labels},
 	}, metav1.CreateOptions{}))(t)
 	makeAccount(t, made.Name, "default")
@@ -65,7 +118,7 @@ func ownNamespace(t *testing.T, labels map[string]string) string {
 func makeAccount(t *testing.T, namespace, name string) {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	must(shared.Client().CoreV1().ServiceAccounts(namespace).Create(t.Context(), account, metav1.CreateOptions{}))(t)
+	must.Get(shared.Client().CoreV1().ServiceAccounts(namespace).Create(t.Context(), account, metav1.CreateOptions{}))(t)
 }
 
 // before has the API server make the pod of a case while no policy is in force. Where no controller makes the default account, the
@@ -107,7 +160,7 @@ func (s labels) enforce(t *testing.T) {
 		})
 	}
 	pods := shared.Client().CoreV1().Pods(s.live)
-	pod := must(pods.Create(t.Context(), liveAtOnce(), metav1.CreateOptions{}))(t)
+	pod := must.Get(pods.Create(t.Context(), liveAtOnce(), metav1.CreateOptions{}))(t)
 	defer s.remove(t)
 	pod.Spec.Containers[0].VolumeMounts[0].Name = "a"
 	harness.Eventually(t, soon, func() error {

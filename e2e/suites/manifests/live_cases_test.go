@@ -12,20 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-type liveCase struct {
-	name string
-	pod  *corev1.Pod
-	// moves are the native volumes whose mounts move, with the live volume that each moves to. Nothing else may
-	// differ from a pod in another namespace.
-	moves map[string]string
-	// namespace is where the pod is made, if it isn't the live namespace.
-	namespace string
-	// says are in the API server's refusal.
-	says []string
-}
-
 // liveCases are all cases but those at limits. In a the pod mounts the native volume a.
-func liveCases(s labels) []liveCase {
+func liveCases(s labels) []labelCase {
 	a := func() []corev1.Volume { return []corev1.Volume{ofConfigMap("a")} }
 	simple := func(patch string) *corev1.Pod { return merged(mounting(a(), "a:/etc/a"), patch) }
 	labelled := func(value string) *corev1.Pod { return withLabel(simple(""), liveLabel, value) }
@@ -38,7 +26,7 @@ func liveCases(s labels) []liveCase {
 	others := foreign(showing("foreign", attributes{"volume": "a"}))
 	token := corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}
 	downward := []corev1.DownwardAPIVolumeFile{{Path: "name", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}
-	return append([]liveCase{
+	return append([]labelCase{
 		{name: "a ConfigMap", pod: mounting(a(), "a:/etc/a"), moves: toA},
 		{name: "three of four", pod: mounting([]corev1.Volume{ofConfigMap("a"), empty("e"), ofSecret("b"), projecting("c")},
 			"a:/a", "e:/e", "b:/b", "c:/c"), moves: map[string]string{"a": "refvol-a", "b": "refvol-b", "c": "refvol-c"}},
@@ -111,12 +99,12 @@ func liveCases(s labels) []liveCase {
 }
 
 // equalKeys are pods that the API server refuses. If two of the keys were made one, it would take the pod.
-func equalKeys() []liveCase {
+func equalKeys() []labelCase {
 	a := func(texts ...string) *corev1.Pod {
 		return mounting([]corev1.Volume{ofConfigMap("a"), empty("e")}, texts...)
 	}
 	unique, duplicate := []string{"must be unique"}, []string{"Duplicate value"}
-	return []liveCase{
+	return []labelCase{
 		{name: "a path with one volume twice", pod: a("a:/a", "a:/a"), says: unique},
 		{name: "a path with two volumes", pod: a("a:/a", "e:/a"), says: unique},
 		{name: "a path with two volumes, the live one last", pod: a("e:/a", "a:/a"), says: unique},
@@ -254,7 +242,7 @@ func sidecar(name string, texts ...string) corev1.Container {
 
 // belowCases are pods that mount something below a native volume. The plugin makes a directory for it, and refuses that where
 // files are: such a pod stays native where the policy can tell, as a live one would never start.
-func belowCases() []liveCase {
+func belowCases() []labelCase {
 	b := func(texts ...string) *corev1.Pod { // the Secret a shows the file b/c
 		return mounting([]corev1.Volume{ofSecret("a"), ofConfigMap("d"), empty("e")}, texts...)
 	}
@@ -264,7 +252,7 @@ func belowCases() []liveCase {
 	token := corev1.Volume{Name: "t", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 		Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}},
 	}}}
-	return []liveCase{
+	return []labelCase{
 		{name: "a mount below", pod: b("a:/a", "e:/a/tls"), moves: toA},
 		{name: "the token below", pod: mounting([]corev1.Volume{ofSecret("a"), token}, "a:/var/run/secrets", "t:/var/run/secrets/kubernetes.io/serviceaccount"), moves: toA},
 		{name: "a mount below a path that begins alike", pod: b("a:/a", "e:/a/bc", "e:/ab", "e:/a-b/c"), moves: toA},

@@ -2,12 +2,9 @@ package manifests
 
 import (
 	"fmt"
-	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -22,7 +19,7 @@ const (
 
 // limitCases are pods at the limits that the policy can count, which become live, and pods beyond them, which stay native:
 // a live one would never start.
-func limitCases() []liveCase {
+func limitCases() []labelCase {
 	own := showing("own", attributes{"configMap": "app"})
 	with := func(volumes int, more ...corev1.Volume) *corev1.Pod {
 		return changed(crossed(1, volumes), func(pod *corev1.Pod) { pod.Spec.Volumes = append(pod.Spec.Volumes, more...) })
@@ -31,14 +28,13 @@ func limitCases() []liveCase {
 		return mounting([]corev1.Volume{v, ofConfigMap("b")}, "a:/a", "b:/b")
 	}
 	onlyB, both := map[string]string{"b": "refvol-b"}, map[string]string{"a": "refvol-a", "b": "refvol-b"}
-	return []liveCase{
+	return []labelCase{
 		{name: "128 volumes", pod: with(mostPodVolumes), moves: crossedMoves(mostPodVolumes)},
 		{name: "129 volumes", pod: with(mostPodVolumes + 1)},
 		{name: "127 volumes, and one of the author's own", pod: with(mostPodVolumes-1, own), moves: crossedMoves(mostPodVolumes - 1)},
 		{name: "128 volumes, and one of the author's own", pod: with(mostPodVolumes, own)},
 		{name: "128 volumes, and one that is not mounted", pod: with(mostPodVolumes, ofConfigMap("a")), moves: crossedMoves(mostPodVolumes)},
 		{name: "128 volumes, and one of another driver", pod: with(mostPodVolumes, foreign(showing("foreign", attributes{}))), moves: crossedMoves(mostPodVolumes)},
-		{name: "128 volumes, of which 50 containers mount 50", pod: sparse(50, mostPodVolumes, 50), moves: crossedMoves(mostPodVolumes)},
 
 		{name: "256 sources", pod: native(ofSources(objects(mostObjects)...)), moves: both},
 		{name: "257 sources", pod: native(ofSources(objects(mostObjects + 1)...)), moves: onlyB},
@@ -52,7 +48,7 @@ func limitCases() []liveCase {
 }
 
 // podLimitCases are pods at the limits of what all volumes of a pod may name together, and pods beyond them.
-func podLimitCases() []liveCase {
+func podLimitCases() []labelCase {
 	// unmounted adds volumes that no container mounts.
 	unmounted := func(pod *corev1.Pod, more ...corev1.Volume) *corev1.Pod {
 		return changed(pod, func(pod *corev1.Pod) { pod.Spec.Volumes = append(pod.Spec.Volumes, more...) })
@@ -68,12 +64,15 @@ func podLimitCases() []liveCase {
 
 	const each = mostPodItems / mostPodVolumes // items and sources of each of 128 volumes
 	full := ofSources(objects(mostObjects)...)
-	return []liveCase{
+	return []labelCase{
 		{name: "1024 sources in 4 volumes", pod: alike(4, full), moves: crossedMoves(4)},
 		{name: "1025 sources in 5 volumes", pod: alike(4, full, ofConfigMap("b"))},
 		{name: "1024 sources, and a volume that is not mounted", pod: unmounted(alike(4, full), ofConfigMap("b")), moves: crossedMoves(4)},
-		{name: "1024 sources, of which the author's own volume shows one", pod: unmounted(alike(3, full, ofSources(objects(mostObjects-1)...)),
-			ofConfigMap("b"), showing("own", attributes{"volume": "b"})), moves: andMove(crossedMoves(3), "a")},
+		{
+			name: "1024 sources, of which the author's own volume shows one", pod: unmounted(alike(3, full, ofSources(objects(mostObjects-1)...)),
+				ofConfigMap("b"), showing("own", attributes{"volume": "b"})),
+			moves: map[string]string{"v0": "refvol-v0", "v1": "refvol-v1", "v2": "refvol-v2", "a": "refvol-a"},
+		},
 		{name: "1025 sources, of which the author's own volume shows one", pod: unmounted(alike(4, full),
 			ofConfigMap("b"), showing("own", attributes{"volume": "b"}))},
 		{name: "1025 sources, of which an earlier turn has made all but one live", pod: again, moves: crossedMoves(4)},
@@ -106,26 +105,6 @@ func atAllLimits() *corev1.Pod {
 		all = append(all, secretSource(fmt.Sprintf("o%d", i), items(i*mostPodItems, mostPodItems/mostPodObjects-1)...))
 	}
 	return alike(mostPodVolumes, ofSources(all...))
-}
-
-func andMove(moves map[string]string, native string) map[string]string {
-	moves[native] = "refvol-" + native
-	return moves
-}
-
-// sparse is a pod whose containers mount some of its volumes each, all of them together.
-func sparse(containers, volumes, each int) *corev1.Pod {
-	pod := crossed(1, volumes)
-	all := pod.Spec.Containers[0].VolumeMounts
-	pod.Spec.Containers = nil
-	for i := range containers {
-		c := container(fmt.Sprintf("c%d", i))
-		for j := range each {
-			c.VolumeMounts = append(c.VolumeMounts, all[(i*each+j)%volumes])
-		}
-		pod.Spec.Containers = append(pod.Spec.Containers, c)
-	}
-	return pod
 }
 
 // objects are sources of optional ConfigMaps o0, o1, and so on.
@@ -169,35 +148,4 @@ func ofProjectedItems(configMap, secret int) corev1.Volume {
 	of := objects(1)
 	of[0].ConfigMap.Items = items(0, configMap)
 	return ofSources(append(of, secretSource("db", items(configMap, secret)...))...)
-}
-
-// largeUpdated: what one policy makes live, the other one can judge.
-func (s labels) largeUpdated(t *testing.T) {
-	if harness.Scaled(true, false) {
-		t.Skipf("it runs in the long form (%s=1)", harness.LongVariable)
-	}
-	pods := shared.Client().CoreV1().Pods(s.live)
-	t.Cleanup(func() { s.remove(t) })
-	for name, pod := range map[string]*corev1.Pod{
-		"50-containers-100-volumes": crossed(50, 100), "128-volumes": sparse(50, mostPodVolumes, 50), "all-limits": atAllLimits(),
-	} {
-		again := pod.DeepCopy()
-		pod.Name = name
-		live := must(pods.Create(t.Context(), pod, metav1.CreateOptions{}))(t)
-		updated := live.DeepCopy()
-		for i := range again.Spec.Containers {
-			for j, native := range again.Spec.Containers[i].VolumeMounts {
-				m := &updated.Spec.Containers[i].VolumeMounts[j]
-				if m.Name != "refvol-"+native.Name {
-					t.Fatalf("%s: container %d mounts %s", name, i, m.Name)
-				}
-				m.Name, m.ReadOnly = native.Name, false
-			}
-		}
-		got, err := pods.Update(t.Context(), updated, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		wantSameMounts(t, live, got)
-	}
 }

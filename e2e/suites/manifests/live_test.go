@@ -1,8 +1,6 @@
 package manifests
 
 import (
-	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -15,92 +13,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
-	"github.com/refvol/refvol/pkg/check"
-	"github.com/refvol/refvol/pkg/volume"
+	"github.com/refvol/refvol/internal/must"
 )
 
-type nothingKnown struct{}
-
-func (nothingKnown) Lookup(context.Context, volume.Ref) (check.Object, error) {
-	return check.Object{Exists: check.Unknown}, nil
-}
-
-func (nothingKnown) CanI(context.Context, volume.ServiceAccount, volume.Ref, string) (check.Answer, error) {
-	return check.Unknown, nil
-}
-
-func (nothingKnown) Text(context.Context, volume.Ref, string) ([]byte, error) { return nil, nil }
-
-type liveTests struct {
-	s              labels
-	cases, atLimit []liveCase
-	before         map[string]*corev1.Pod
-}
-
-func newLiveTests(t *testing.T, s labels) *liveTests {
-	t.Helper()
-	l := &liveTests{s: s, cases: liveCases(s), atLimit: append(limitCases(), podLimitCases()...), before: map[string]*corev1.Pod{}}
-	for _, c := range slices.Concat(l.cases, l.atLimit) {
-		l.before[c.name] = s.before(t, cmp.Or(c.namespace, s.live), c.pod, c.says...)
-	}
-	return l
-}
-
-func (l *liveTests) run(t *testing.T) {
+// runLive runs cases at limits, and others. It counts the pods that the policy could not judge.
+func (s labels) runLive(t *testing.T, atLimit, others *group) {
 	unknown := unjudged(t)
-	for _, c := range l.atLimit {
-		t.Run(c.name, func(t *testing.T) { l.try(t, c) })
-	}
+	atLimit.run(t)
 	if got := unjudged(t); got != unknown { // a pod that can't be judged stays native, too
 		t.Errorf("at the limits the metric counts %v pods that could not be judged, want %v", got, unknown)
 	}
-	for _, c := range l.cases {
-		t.Run(c.name, func(t *testing.T) {
-			l.try(t, c)
-			if c.namespace == "" && c.says == nil { // check is about pods that run in namespaces that may get the label
-				l.checkSaysSo(t, c)
-			}
-		})
-	}
+	others.run(t)
 	unknown = unjudged(t)
-	dear := must(createdIn(t.Context(), l.s.live, crossed(100, 100)))(t)
+	dear := must.Get(createdIn(t.Context(), s.live, crossed(100, 100)))(t)
 	if got, name := unjudged(t), dear.Spec.Containers[0].VolumeMounts[0].Name; got != unknown+1 || name != "v0" {
 		t.Errorf("the metric counts %v pods that could not be judged, want %v; 100 containers with 100 volumes mount %s", got, unknown+1, name)
 	}
 }
 
-func (l *liveTests) try(t *testing.T, c liveCase) {
-	t.Helper()
-	got, err := createdIn(t.Context(), cmp.Or(c.namespace, l.s.live), c.pod.DeepCopy())
-	if wantRefusal(t, err, c.says...); err != nil || c.says != nil {
-		return
-	}
-	c.move(l.before[c.name])
-	wantEqual(t, got, l.before[c.name])
-}
-
-// checkSaysSo: what `kubectl refvol check --label=live` says of a namespace without the label is what the policy does in one that has it.
-func (l *liveTests) checkSaysSo(t *testing.T, c liveCase) {
-	t.Helper()
-	checker := must(check.New(check.Options{Driver: harness.DriverName, Namespace: l.s.plain, Cluster: nothingKnown{}}))(t)
-	pod := c.pod.DeepCopy()
-	pod.Namespace = l.s.plain
-	report, err := checker.Label(t.Context(), check.LabelOptions{
-		Label: check.LiveLabel, Namespace: l.s.plain, MaxVolumeSize: check.MaxVolumeSize, Pods: []corev1.Pod{*pod},
-		Creator: shared.Client().CoreV1().Pods(l.s.plain), Policies: shared.Client().AdmissionregistrationV1().MutatingAdmissionPolicies(),
-	})
-	if err != nil || len(report.Pods) == 0 && pod.Annotations[corev1.MirrorPodAnnotationKey] == "" {
-		t.Fatalf("check: %v", err)
-	}
-	for _, one := range report.Pods {
-		live := slices.Sorted(slices.Values(one.Changed))
-		if want := slices.Sorted(maps.Keys(c.moves)); !slices.Equal(live, want) || one.NotKnown != "" {
-			t.Errorf("check says that %q become live, and the policy has %q: %+v", live, want, one)
-		}
-	}
-}
-
-func (c liveCase) move(pod *corev1.Pod) {
+func (c labelCase) move(pod *corev1.Pod) {
 	c.exclude(pod)
 	for _, native := range slices.Sorted(maps.Keys(c.moves)) {
 		name := c.moves[native]
@@ -120,7 +51,7 @@ func (c liveCase) move(pod *corev1.Pod) {
 }
 
 // exclude has backups leave out the volumes to which mounts move, in the order of the native ones, after what is left out anyway.
-func (c liveCase) exclude(pod *corev1.Pod) {
+func (c labelCase) exclude(pod *corev1.Pod) {
 	names := strings.FieldsFunc(pod.Annotations[excludes], func(r rune) bool { return r == ',' })
 	before := len(names)
 	for _, v := range pod.Spec.Volumes {
@@ -156,13 +87,61 @@ func (s labels) awaitMount(t *testing.T, volume string) {
 // unjudged returns what docs/live-namespaces.md says of the API server's metric: how many pods the policy could not judge.
 func unjudged(t *testing.T) (pods int) {
 	t.Helper()
-	text := must(shared.Client().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context()))(t)
+	text := must.Get(shared.Client().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context()))(t)
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "apiserver_mutating_admission_policy_check_total{") && strings.Contains(line, `policy="refvol-live",`) &&
 			!strings.Contains(line, `error_type="no_error",`) {
-			value := must(strconv.Atoi(strings.TrimSpace(line[strings.LastIndex(line, " "):])))(t)
+			value := must.Get(strconv.Atoi(strings.TrimSpace(line[strings.LastIndex(line, " "):])))(t)
 			pods += value
 		}
 	}
 	return pods
+}
+
+// selectNodes: with one component more a pod that was made live has a node selector more, and no other pod has. What comes after
+// this applies and updates pods that have it.
+func (s labels) selectNodes(t *testing.T) {
+	const key = "refvol.dev/plugin"
+	mustKubectl(t, "apply", "--kustomize="+kustomization(t, "live", "live-node-selector", "restart"))
+	native := func(patch string) *corev1.Pod {
+		return merged(mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a"), patch)
+	}
+	with, both := map[string]string{key: "true"}, map[string]string{key: "true", "disk": "ssd"}
+	cases := map[string]struct {
+		namespace string
+		pod       *corev1.Pod
+		want      map[string]string
+	}{
+		"live":                                {s.live, native(""), with},
+		"a selector of its own":               {s.live, native("spec: {nodeSelector: {disk: ssd}}"), both},
+		"another value":                       {s.live, native("spec: {nodeSelector: {refvol.dev/plugin: 'no'}}"), map[string]string{key: "no"}},
+		"no volume":                           {s.live, mounting(nil), nil},
+		"subPath alone":                       {s.live, mounting([]corev1.Volume{ofConfigMap("a")}, "a:/a:key"), nil},
+		"the author's own":                    {s.live, mounting([]corev1.Volume{ofConfigMap("a"), showing("mine", attributes{"volume": "a"})}, "mine:/a"), nil},
+		"the author's own with a native name": {s.live, podWith("own", showing("refvol-own", attributes{"configMap": "app"})), nil},
+		"another namespace":                   {s.plain, native(""), nil},
+		"a DaemonSet's":                       {s.live, native("metadata: {ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: d, uid: '1'}]}"), nil},
+		"on a node":                           {s.live, native("spec: {nodeName: node}"), nil},
+	}
+	wrong := func(name string) error {
+		c := cases[name]
+		pod, err := createdIn(t.Context(), c.namespace, c.pod.DeepCopy())
+		if err == nil && !maps.Equal(pod.Spec.NodeSelector, c.want) {
+			err = fmt.Errorf("%s: the node selector is %v, want %v", name, pod.Spec.NodeSelector, c.want)
+		}
+		return err
+	}
+	harness.Eventually(t, soon, func() error { return wrong("live") })
+	for name := range cases {
+		if err := wrong(name); err != nil {
+			t.Error(err)
+		}
+	}
+	// At each change the API server brings the policies into another order.
+	for turn := range harness.Scaled(4, 20) {
+		mustKubectl(t, "annotate", "--overwrite", "mutatingadmissionpolicy/refvol-live-node-selector", fmt.Sprintf("turn=%d", turn))
+		for range 10 {
+			must.Do(t, wrong("live"))
+		}
+	}
 }

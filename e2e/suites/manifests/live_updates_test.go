@@ -1,13 +1,21 @@
 package manifests
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/yaml"
+
+	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // liveManifest is a pod as a user would write and apply it.
@@ -15,6 +23,7 @@ const liveManifest = `apiVersion: v1
 kind: Pod
 metadata: {name: app, labels: {version: "1"}, annotations: {backup.velero.io/backup-volumes-excludes: e}}
 spec:
+  nodeSelector: {disk: ssd}
   initContainers:
   - {name: i, image: localhost/none, volumeMounts: [{name: a, mountPath: /i}]}
   containers:
@@ -36,26 +45,22 @@ func (s labels) appliedAgain(t *testing.T) {
 		} {
 			t.Run(way+" "+name, func(t *testing.T) {
 				again := strings.ReplaceAll(liveManifest, change[0], change[1])
-				native, live := s.applyTwice(t, s.plain, way, again), s.applyTwice(t, s.live, way, again)
-				if native.said != live.said {
-					t.Errorf("of a live pod the API server says %q, of a native one %q", live.said, native.said)
+				_, _, ofNative := s.applyTwice(t, s.plain, way, again)
+				first, second, said := s.applyTwice(t, s.live, way, again)
+				if said != ofNative {
+					t.Errorf("of a live pod the API server says %q, of a native one %q", said, ofNative)
 				}
-				if got := live.first.Spec.Containers[0].VolumeMounts[0].Name; got != "refvol-a" {
+				if got := first.Spec.Containers[0].VolumeMounts[0].Name; got != "refvol-a" {
 					t.Errorf("it mounts %s", got)
 				}
-				wantSameMounts(t, live.first, live.second)
+				wantSameMounts(t, first, second)
 			})
 		}
 	}
 }
 
-// applied is a pod that was applied twice, and what the API server said the second time.
-type applied struct {
-	first, second *corev1.Pod
-	said          string
-}
-
-func (s labels) applyTwice(t *testing.T, namespace, way, again string) applied {
+// applyTwice returns the pod after each time, and what the API server said the second time.
+func (s labels) applyTwice(t *testing.T, namespace, way, again string) (first, second *corev1.Pod, said string) {
 	t.Helper()
 	defer s.remove(t)
 	args := []string{"apply", "--filename=-", "--namespace=" + namespace, fmt.Sprintf("--server-side=%t", way == "server")}
@@ -64,17 +69,15 @@ func (s labels) applyTwice(t *testing.T, namespace, way, again string) applied {
 		return err
 	}
 	get := func() *corev1.Pod {
-		return must(shared.Client().CoreV1().Pods(namespace).Get(t.Context(), "app", metav1.GetOptions{}))(t)
+		return must.Get(shared.Client().CoreV1().Pods(namespace).Get(t.Context(), "app", metav1.GetOptions{}))(t)
 	}
-	var a applied
-	fatal(t, apply(liveManifest))
-	a.first = get()
+	must.Do(t, apply(liveManifest))
+	first = get()
 	if err := apply(again); err != nil {
-		_, a.said, _ = strings.Cut(strings.ReplaceAll(err.Error(), namespace, "NAMESPACE"), "exit status 1: ")
-		a.said, _, _ = strings.Cut(a.said, "\n") // what follows is a difference, which has the volumes
+		_, said, _ = strings.Cut(strings.ReplaceAll(err.Error(), namespace, "NAMESPACE"), "exit status 1: ")
+		said, _, _ = strings.Cut(said, "\n") // what follows is a difference, which has the volumes
 	}
-	a.second = get()
-	return a
+	return first, get(), said
 }
 
 func wantSameMounts(t *testing.T, first, second *corev1.Pod) {
@@ -88,11 +91,19 @@ func wantSameMounts(t *testing.T, first, second *corev1.Pod) {
 func (s labels) updated(t *testing.T) {
 	pods := shared.Client().CoreV1().Pods(s.live)
 	var pod corev1.Pod
-	fatal(t, yaml.UnmarshalStrict([]byte(liveManifest), &pod))
-	first := must(pods.Create(t.Context(), &pod, metav1.CreateOptions{}))(t)
+	must.Do(t, yaml.UnmarshalStrict([]byte(liveManifest), &pod))
+	first := must.Get(pods.Create(t.Context(), &pod, metav1.CreateOptions{}))(t)
 	t.Cleanup(func() { s.remove(t) })
 	for _, test := range updatesOfLivePods() {
 		t.Run(test.name, func(t *testing.T) { wantRefusal(t, test.try(t, first), test.says...) })
+	}
+	// What one policy makes live, the other one can judge.
+	for name, large := range map[string]*corev1.Pod{"50 containers with 100 volumes": crossed(50, 100), "all limits": atAllLimits()} {
+		large.Name, large.GenerateName = "", "large-"
+		live := must.Get(pods.Create(t.Context(), large, metav1.CreateOptions{}))(t)
+		if err := updatesOfLivePods()[0].try(t, live); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 	t.Run("an ephemeral container", func(t *testing.T) {
 		with := changed(first.DeepCopy(), func(pod *corev1.Pod) {
@@ -101,7 +112,7 @@ func (s labels) updated(t *testing.T) {
 				ImagePullPolicy: corev1.PullNever, TerminationMessagePolicy: corev1.TerminationMessageReadFile,
 			}}}
 		})
-		debugged := must(pods.UpdateEphemeralContainers(t.Context(), with.Name, with, metav1.UpdateOptions{}))(t)
+		debugged := must.Get(pods.UpdateEphemeralContainers(t.Context(), with.Name, with, metav1.UpdateOptions{}))(t)
 		if len(debugged.Spec.EphemeralContainers) != 1 {
 			t.Errorf("it has %+v", debugged.Spec.EphemeralContainers)
 		}
@@ -147,8 +158,8 @@ func (u liveUpdate) try(t *testing.T, pod *corev1.Pod) error {
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for _, c := range containers {
 			for i := range c.VolumeMounts {
-				if c.VolumeMounts[i].Name == "refvol-a" {
-					c.VolumeMounts[i].Name, c.VolumeMounts[i].ReadOnly = "a", false
+				if native, isLive := strings.CutPrefix(c.VolumeMounts[i].Name, "refvol-"); isLive {
+					c.VolumeMounts[i].Name, c.VolumeMounts[i].ReadOnly = native, false
 				}
 			}
 		}
@@ -156,4 +167,58 @@ func (u liveUpdate) try(t *testing.T, pod *corev1.Pod) error {
 	u.change(&pod.Spec)
 	_, err := pods.Update(t.Context(), pod, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
 	return err
+}
+
+// runningStay: a pod that was there before the component, and one whose policies are gone.
+func (s labels) runningStay(t *testing.T, old *corev1.Pod) {
+	old.Labels = map[string]string{"changed": "yes"}
+	got := must.Get(shared.Client().CoreV1().Pods(old.Namespace).Update(t.Context(), old, metav1.UpdateOptions{}))(t)
+	wantSameMounts(t, old, got)
+
+	t.Cleanup(func() { s.remove(t) })
+	live := must.Get(shared.Client().CoreV1().Pods(s.live).Create(t.Context(), liveAtOnce(), metav1.CreateOptions{}))(t)
+	wantUninstallCheck(t, "pod "+s.live+"/app on no node yet\n")
+	for _, command := range documented(t, "live-namespaces.md", "delete mutatingadmissionpolicybinding") {
+		mustKubectl(t, command...)
+	}
+	s.awaitMount(t, "a")
+	nothing := updatesOfLivePods()[0]
+	wantRefusal(t, nothing.try(t, live))
+	mustKubectl(t, "delete", "mutatingadmissionpolicybinding", "refvol-live-update")
+	harness.Eventually(t, soon, func() error {
+		if err := nothing.try(t, live); !apierrors.IsInvalid(err) {
+			return fmt.Errorf("without the policy for updates: %w", cmp.Or(err, errors.New("no error")))
+		}
+		return nil
+	})
+}
+
+// TestUninstallCheckOfEndedPods: a pod that has ended counts while its node's plugin is not ready, as it may still have a mount. A tenant's
+// pod is no plugin, whatever its labels say.
+func TestUninstallCheckOfEndedPods(t *testing.T) {
+	pod := func(namespace, name string, phase corev1.PodPhase, ready corev1.ConditionStatus, volumes ...corev1.Volume) {
+		t.Helper()
+		pod := podWith(name, volumes...)
+		pod.Namespace, pod.UID, pod.CreationTimestamp, pod.Spec.NodeName = namespace, uuid.NewUUID(), metav1.Now(), "crashing"
+		pod.Labels = map[string]string{"app.kubernetes.io/name": "refvol-plugin"}
+		pod.Status.Phase, pod.Status.Conditions = phase, []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
+		must.Do(t, shared.PutPod(t.Context(), pod))
+		t.Cleanup(func() {
+			must.Do(t, shared.DeletePod(context.WithoutCancel(t.Context()), namespace, name))
+		})
+	}
+	pod(pluginNamespace, "plugin", corev1.PodRunning, corev1.ConditionFalse)
+	pod(consumer, "no-plugin", corev1.PodRunning, corev1.ConditionTrue)
+	pod(consumer, "ended", corev1.PodSucceeded, corev1.ConditionFalse, inline(attributes{"configMap": "app"}))
+	wantUninstallCheck(t, "pod "+consumer+"/ended on node crashing, which has ended, and may have mounts there\n")
+}
+
+// wantUninstallCheck wants `kubectl refvol uninstall-check` to list one pod.
+func wantUninstallCheck(t *testing.T, pod string) {
+	t.Helper()
+	stdout, stderr, status := harness.Run(t, shared.refvol, "uninstall-check", "--kubeconfig="+shared.Kubeconfig())
+	const says = "Error: uninstall-check: pods that use the driver csi.refvol.dev: 1: "
+	if out := stdout + stderr; status != 1 || !strings.HasPrefix(out, pod+says) {
+		t.Errorf("uninstall-check: status %d, it says %q, want %q", status, out, pod+says)
+	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/refvol/refvol/e2e/tools/controlplane"
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 const (
@@ -29,10 +30,8 @@ type suite struct {
 	deploy string
 	// dir is for files of the run.
 	dir string
-	// program is kubectl, plugin the plugin.
-	program, plugin string
-	// refvol is kubectl-refvol.
-	refvol string
+	// program is kubectl, refvol is kubectl-refvol.
+	program, refvol string
 }
 
 // shared is set by TestMain before any test runs, and constant from then on.
@@ -62,22 +61,10 @@ func newSuite(ctx context.Context) (*suite, error) {
 	if s.program, err = harness.BuildKubectl(ctx, os.Stderr); err != nil {
 		return s, err
 	}
-	if s.plugin, err = harness.BuildPlugin(ctx, s.dir, false, os.Stderr); err != nil {
-		return s, err
-	}
 	if s.refvol, err = harness.BuildKubectlRefvol(ctx, s.dir, os.Stderr); err != nil {
 		return s, err
 	}
-	binaries, err := harness.BuildControlPlane(ctx, os.Stderr)
-	if err != nil {
-		return s, err
-	}
-	s.ControlPlane, err = controlplane.Start(ctx, controlplane.Options{
-		Binaries: binaries,
-		// As every cluster has it that runs a CSI driver.
-		APIServerArgs: []string{"--allow-privileged=true"},
-	})
-	if err != nil {
+	if s.ControlPlane, err = harness.StartControlPlane(ctx, os.Stderr); err != nil {
 		return s, err
 	}
 	return s, s.prepare(ctx)
@@ -105,12 +92,12 @@ func (s *suite) stop() error {
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// kubectl runs kubectl as the cluster's admin and returns what it printed. The error
-// has what it wrote to stderr.
 func (s *suite) kubectl(ctx context.Context, args ...string) (string, error) {
 	return s.kubectlWith(ctx, nil, args...)
 }
 
+// kubectlWith runs kubectl as the cluster's admin and returns what it printed. The error
+// has what it wrote to stderr.
 func (s *suite) kubectlWith(ctx context.Context, stdin []byte, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, s.program, append([]string{"--kubeconfig=" + s.Kubeconfig()}, args...)...)
 	// What it finds out about the API server it keeps in the user's home directory.
@@ -125,23 +112,7 @@ func (s *suite) kubectlWith(ctx context.Context, stdin []byte, args ...string) (
 
 func mustKubectl(t *testing.T, args ...string) string {
 	t.Helper()
-	return must(shared.kubectl(t.Context(), args...))(t)
-}
-
-// must returns a value, or ends the test because of the error: must(f())(t).
-func must[T any](value T, err error) func(t *testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		fatal(t, err)
-		return value
-	}
-}
-
-func fatal(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	return must.Get(shared.kubectl(t.Context(), args...))(t)
 }
 
 // dryRun has the API server judge an object, and keep nothing.

@@ -11,14 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
-// created returns the pod that the API server would make of one, without what it makes up.
-func created(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
-	return createdIn(ctx, consumer, pod)
-}
-
-// createdIn is created in a namespace, which the pod doesn't name.
+// createdIn returns the pod that the API server would make of one in a namespace, which the pod doesn't name, without what it makes up.
 func createdIn(ctx context.Context, namespace string, pod *corev1.Pod) (*corev1.Pod, error) {
 	made, err := shared.Client().CoreV1().Pods(namespace).Create(ctx, pod, dryRun())
 	if err != nil {
@@ -60,14 +56,11 @@ func TestReadOnlyIsSet(t *testing.T) {
 	pods := podsOfEveryKind()
 	before := map[string]*corev1.Pod{}
 	for name, pod := range pods {
-		var err error
-		if before[name], err = created(t.Context(), pod.DeepCopy()); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		before[name] = must.Get(createdIn(t.Context(), consumer, pod.DeepCopy()))(t)
 	}
 	install(t, "admission-read-only")
 	harness.Eventually(t, soon, func() error {
-		pod, err := created(t.Context(), podWith("sentinel", writable(nil)))
+		pod, err := createdIn(t.Context(), consumer, podWith("sentinel", writable(nil)))
 		if err == nil && pod.Spec.Volumes[0].CSI.ReadOnly == nil {
 			err = errors.New("the policy that sets readOnly is not in force")
 		}
@@ -75,7 +68,7 @@ func TestReadOnlyIsSet(t *testing.T) {
 	})
 	for name, pod := range pods {
 		t.Run(name, func(t *testing.T) {
-			got := must(created(t.Context(), pod.DeepCopy()))(t)
+			got := must.Get(createdIn(t.Context(), consumer, pod.DeepCopy()))(t)
 			want := before[name]
 			for _, v := range want.Spec.Volumes {
 				if v.CSI != nil && v.CSI.Driver == harness.DriverName {

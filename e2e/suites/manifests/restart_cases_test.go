@@ -20,15 +20,7 @@ type added struct {
 	user *int64
 }
 
-type restartCase struct {
-	name      string
-	pod       *corev1.Pod
-	namespace string
-	// adds is nil for a pod that stays as it is.
-	adds *added
-}
-
-func restartCases(s labels) []restartCase {
+func restartCases(s labels) []labelCase {
 	const usual = "10m/0"
 	watches := func(names ...string) *added {
 		return &added{watched: names, spread: "1m", spreads: names, cpu: usual}
@@ -56,7 +48,7 @@ func restartCases(s labels) []restartCase {
 	const guaranteed = "50m/50m"
 	const limits, requests = "limits: {cpu: '1', memory: 1Gi}", "requests: {cpu: '1', memory: 1Gi}"
 	resources := func(of string) *corev1.Pod { return a("spec: {containers: [{name: c, resources: {" + of + "}}]}") }
-	return append([]restartCase{
+	return append([]labelCase{
 		{name: "a volume", pod: a(""), adds: watches("a")},
 		{name: "two volumes of three", pod: mounting([]corev1.Volume{own("a"), own("b"), own("c")}, "c:/c", "a:/a"), adds: watches("a", "c")},
 		{name: "a Pinned volume", pod: mounting([]corev1.Volume{own("a", "updatePolicy", "Pinned")}, "a:/a")},
@@ -124,19 +116,19 @@ func restartCases(s labels) []restartCase {
 }
 
 // byHandCases are pods with a sidecar, or a name of the policy's, that somebody has written.
-func byHandCases(a func(string) *corev1.Pod) (all []restartCase) {
+func byHandCases(a func(string) *corev1.Pod) (all []labelCase) {
 	for name, c := range map[string]string{
 		"of the name": "name: refvol-notify, image: localhost/none", "of the image": "name: notify, image: 'registry.example.com:5000/x/refvol-notify:v9'",
 		"of a digest": "name: notify, image: 'refvol-notify@sha256:2f1f05ecbd8e4b1dcfdb8a2ff2dbd1e04f3e1ac9fd2fd6f6e9e86e05ee0f0c3c'",
 	} {
 		for _, containers := range []string{"initContainers", "containers"} {
-			all = append(all, restartCase{name: "one of the " + containers + " " + name, pod: a("spec: {" + containers + ": [{" + c + "}]}")})
+			all = append(all, labelCase{name: "one of the " + containers + " " + name, pod: a("spec: {" + containers + ": [{" + c + "}]}")})
 		}
 	}
 	for _, name := range []string{"refvol-notify-state", "refvol-notify-env"} {
-		all = append(all, restartCase{name: "a volume " + name, pod: a("spec: {volumes: [{name: " + name + ", emptyDir: {}}]}")})
+		all = append(all, labelCase{name: "a volume " + name, pod: a("spec: {volumes: [{name: " + name + ", emptyDir: {}}]}")})
 	}
-	return append(all, restartCase{
+	return append(all, labelCase{
 		name: "another image", pod: a("spec: {initContainers: [{name: i, image: 'localhost/refvol-notify-more:v1'}]}"),
 		adds: &added{watched: []string{"a"}, spreads: []string{"a"}, spread: "1m", cpu: "10m/0"},
 	})
@@ -144,7 +136,7 @@ func byHandCases(a func(string) *corev1.Pod) (all []restartCase) {
 
 // largeCases are pods at limits: of the plugin, and of what CEL may cost. Beyond these the pod stays as it is, as it would
 // never start, or the policy can't judge it.
-func largeCases() []restartCase {
+func largeCases() []labelCase {
 	keys := func(n, each int) *corev1.Pod {
 		var env []corev1.EnvVar
 		for i := range n {
@@ -175,7 +167,7 @@ func largeCases() []restartCase {
 		}
 		return &added{watched: names, spreads: slices.Clone(names), spread: "1m", cpu: "10m/0"}
 	}
-	cases := []restartCase{
+	cases := []labelCase{
 		{name: "256 objects", pod: keys(mostObjects, 1)},
 		{name: "200 variables of 2 objects", pod: keys(200, 100)},
 		{name: "201 variables of 3 objects", pod: keys(201, 100)},
@@ -186,10 +178,10 @@ func largeCases() []restartCase {
 	}
 	most := volumes(mostPodVolumes - 1)
 	return append(cases,
-		restartCase{name: "257 objects", pod: keys(mostObjects+1, 1)},
-		restartCase{name: "127 volumes", pod: most, adds: mounted(most)},
-		restartCase{name: "128 volumes", pod: volumes(mostPodVolumes)},
-		restartCase{name: "8192 variables", pod: keys(mostPodItems/2, 100)})
+		labelCase{name: "257 objects", pod: keys(mostObjects+1, 1)},
+		labelCase{name: "127 volumes", pod: most, adds: mounted(most)},
+		labelCase{name: "128 volumes", pod: volumes(mostPodVolumes)},
+		labelCase{name: "8192 variables", pod: keys(mostPodItems/2, 100)})
 }
 
 func withEnv(env ...corev1.EnvVar) *corev1.Pod {

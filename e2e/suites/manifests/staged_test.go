@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 const (
@@ -81,20 +82,20 @@ func TestStaged(t *testing.T) {
 	configMap := func(share, patch string, change func(*corev1.ConfigMap)) error {
 		object := &corev1.ConfigMap{ObjectMeta: meta("staged-", share), Data: map[string]string{"key": "old"}, BinaryData: map[string][]byte{"binary": []byte("old")}}
 		made, err := core.ConfigMaps(consumer).Create(t.Context(), object, metav1.CreateOptions{})
-		fatal(t, err)
+		must.Do(t, err)
 		made.Labels = labelled // the label alone is allowed
 		if change != nil {
 			change(made)
 		}
-		must(core.ConfigMaps(consumer).Update(t.Context(), made, metav1.UpdateOptions{}))(t)
+		must.Get(core.ConfigMaps(consumer).Update(t.Context(), made, metav1.UpdateOptions{}))(t)
 		_, err = core.ConfigMaps(consumer).Patch(t.Context(), made.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		return errors.Join(err, core.ConfigMaps(consumer).Delete(t.Context(), made.Name, metav1.DeleteOptions{}))
 	}
 	secret := func(share, patch string) error {
 		made, err := core.Secrets(consumer).Create(t.Context(), &corev1.Secret{ObjectMeta: meta("staged-", share), StringData: map[string]string{"key": "old"}}, metav1.CreateOptions{})
-		fatal(t, err)
+		must.Do(t, err)
 		made.Labels = labelled
-		must(core.Secrets(consumer).Update(t.Context(), made, metav1.UpdateOptions{}))(t)
+		must.Get(core.Secrets(consumer).Update(t.Context(), made, metav1.UpdateOptions{}))(t)
 		_, err = core.Secrets(consumer).Patch(t.Context(), made.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		return errors.Join(err, core.Secrets(consumer).Delete(t.Context(), made.Name, metav1.DeleteOptions{}))
 	}
@@ -152,7 +153,7 @@ func TestStaged(t *testing.T) {
 		wantRefusal(t, configMap("", `{"metadata":{"labels":{"refvol.dev/staged":"true"}},"data":{"key":"new"}}`, unlabelled), stagedPolicy)
 	})
 	t.Run("the policy has no warnings", func(t *testing.T) {
-		policy := must(shared.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), "refvol-staged", metav1.GetOptions{}))(t)
+		policy := must.Get(shared.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), "refvol-staged", metav1.GetOptions{}))(t)
 		if checked := policy.Status.TypeChecking; checked != nil && len(checked.ExpressionWarnings) > 0 {
 			t.Errorf("%+v", checked.ExpressionWarnings)
 		}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 func TestVisibleMountIsReadOnly(t *testing.T) {
@@ -136,10 +138,8 @@ func TestOwnerAndMode(t *testing.T) {
 	}{{0o755, 0, 0}, {0o750, 1000, 2000}, {0o775 | fs.ModeSetgid, 0, 2000}} {
 		p := params(fmt.Sprint("v", i))
 		p.Mode, p.UID, p.GID = want.mode, want.uid, want.gid
-		v, err := n.Create(n.ctx(), p)
-		n.must(err)
-		info, err := v.Root().Stat(".")
-		n.must(err)
+		v := must.Get(n.Create(n.ctx(), p))(n)
+		info := must.Get(v.Root().Stat("."))(n)
 		if got := info.Mode() &^ fs.ModeDir; got != want.mode {
 			t.Errorf("mode %s, want %s", got, want.mode)
 		}

@@ -1,22 +1,70 @@
+// Package mount_test tests pkg/mount with real mounts, in the mount namespace that
+// the harness makes for it: as root, or without root in a user namespace too.
 package mount_test
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
+	"unsafe"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/mount"
 	"github.com/refvol/refvol/pkg/volume"
 )
+
+// denied names a system call, and the error that it shall return, in the environment
+// of a run that plays an older kernel or one that grants less.
+const denied = "REFVOL_MOUNT_TEST_DENIED"
+
+func TestMain(m *testing.M) {
+	if call := os.Getenv(denied); call != "" {
+		if err := deny(call); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(harness.Main(m, nil))
+}
+
+// denial names a system call that fails with an error.
+func denial(call int, err unix.Errno) string { return fmt.Sprintf("%d=%d", call, err) }
+
+// deny makes a system call fail from now on, on all threads. It takes a denial.
+func deny(call string) error {
+	var number, errno uint32
+	if _, err := fmt.Sscanf(call, "%d=%d", &number, &errno); err != nil {
+		return fmt.Errorf("deny %s: %w", call, err)
+	}
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the call's number
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: number},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | errno},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("deny %s: %w", call, err)
+	}
+	_, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	if e != 0 {
+		return fmt.Errorf("deny %s: %w", call, e)
+	}
+	return nil
+}
 
 const driver = "csi.refvol.dev"
 
@@ -31,10 +79,7 @@ type node struct {
 // newNode makes a node; whatever is still mounted there at the test's end goes.
 func newNode(t testing.TB) *node {
 	t.Helper()
-	top, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	top := must.Get(filepath.EvalSymlinks(t.TempDir()))(t)
 	n := &node{TB: t, kubeletDir: top + "/kubelet", outside: top + "/outside"}
 	n.mkdir(n.kubeletDir + "/pods")
 	n.mkdir(n.outside)
@@ -43,10 +88,7 @@ func newNode(t testing.TB) *node {
 			_ = unix.Unmount(info.Mountpoint, unix.MNT_DETACH) // it may have gone with its parent
 		}
 	})
-	n.Mounter, err = mount.New(n.ctx(), mount.Options{Driver: driver, KubeletDir: n.kubeletDir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	n.Mounter = must.Get(mount.New(n.ctx(), mount.Options{Driver: driver, KubeletDir: n.kubeletDir}))(t)
 	return n
 }
 
@@ -68,8 +110,7 @@ func params(id string) mount.Params {
 // create makes a detached volume; it is closed at the test's end at the latest.
 func (n *node) create(id string) *mount.Volume {
 	n.Helper()
-	v, err := n.Create(n.ctx(), params(id))
-	n.must(err)
+	v := must.Get(n.Create(n.ctx(), params(id)))(n)
 	n.Cleanup(func() { v.Close() })
 	return v
 }
@@ -94,9 +135,7 @@ func (n *node) update(id, target, content string) error {
 
 func (n *node) must(err error) {
 	n.Helper()
-	if err != nil {
-		n.Fatal(err)
-	}
+	must.Do(n, err)
 }
 
 func (n *node) wantErr(err, want error) {
@@ -153,9 +192,7 @@ func (n *node) wantMounts(target string, want ...string) {
 
 func (n *node) mountsBelow(path string) []*mountinfo.Info {
 	n.Helper()
-	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(path))
-	n.must(err)
-	return infos
+	return must.Get(mountinfo.GetMounts(mountinfo.PrefixFilter(path)))(n)
 }
 
 // chargesAttributes says whether attributes count against the limit of inodes, as since Linux 6.6.
@@ -194,8 +231,7 @@ func (n *node) umount(target string) {
 // Mounts elsewhere go with their directories, if somebody removes these outside of this namespace.
 func (n *node) counts() [2]int {
 	n.Helper()
-	fds, err := os.ReadDir("/proc/self/fd")
-	n.must(err)
+	fds := must.Get(os.ReadDir("/proc/self/fd"))(n)
 	return [2]int{len(fds), len(n.mountsBelow(filepath.Dir(filepath.Dir(n.kubeletDir))))}
 }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/mount"
 )
 
@@ -34,8 +35,7 @@ func TestUsage(t *testing.T) {
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	v, err := n.Reopen(n.ctx(), "v1", target)
-	n.must(err)
+	v := must.Get(n.Reopen(n.ctx(), "v1", target))(n)
 	if got, err := v.Usage(); got != want || err != nil {
 		t.Errorf("reopened: got %+v, %v, want %+v", got, err, want)
 	}
@@ -69,8 +69,7 @@ func TestListThroughALink(t *testing.T) {
 	n.publish("v1", n.target("1"))
 	link := n.outside + "/link"
 	n.must(os.Symlink(n.kubeletDir, link))
-	m, err := mount.New(n.ctx(), mount.Options{Driver: driver, KubeletDir: link + "/"})
-	n.must(err)
+	m := must.Get(mount.New(n.ctx(), mount.Options{Driver: driver, KubeletDir: link + "/"}))(n)
 	target := link + strings.TrimPrefix(n.target("1"), n.kubeletDir)
 	got, err := m.List(n.ctx())
 	if want := []mount.Mounted{{VolumeID: "v1", Target: target}}; err != nil || !slices.Equal(got, want) {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/mount"
 )
 
@@ -126,9 +127,7 @@ func TestMountTableIsNotRead(t *testing.T) {
 	root, _, err := n.Open(n.ctx(), "v1", target)
 	n.must(err)
 	n.must(root.Close())
-	v, err := n.Reopen(n.ctx(), "v1", target)
-	n.must(err)
-	n.must(v.Close())
+	n.must(must.Get(n.Reopen(n.ctx(), "v1", target))(n).Close())
 	n.must(n.Unmount(n.ctx(), "v1", target))
 	n.wantGone(target)
 }

@@ -3,11 +3,11 @@ package mount_test
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/mount"
 )
 
@@ -134,51 +134,6 @@ func TestReopenRacesWithOtherMounts(t *testing.T) {
 	n.wantEmpty(foreign)
 }
 
-// A directory on the way turns into a link and back as fast as it can.
-func TestSwappedDirectoryNeverLeadsOut(t *testing.T) {
-	n := newNode(t)
-	target := n.target("1")
-	dir := filepath.Dir(target)
-	n.must(os.Symlink(n.outside, dir+"-link"))
-	stop := n.again(func() {
-		if err := swap(dir, dir+"-link"); err != nil {
-			t.Errorf("swap: %v", err)
-		}
-	})
-	attached, refused := 0, 0
-	for attached < 20 || refused < 20 {
-		v, err := n.Create(n.ctx(), params("v1"))
-		n.must(err)
-		switch err := v.Attach(n.ctx(), target); {
-		case err == nil:
-			attached++
-			n.unmountWhileSwapped(target)
-		case errors.Is(err, errOutside):
-			refused++
-		default:
-			t.Error(err)
-		}
-		n.must(v.Close())
-	}
-	stop()
-	n.wantEmpty(n.outside)
-	n.wantMounts(n.outside)
-	n.wantMounts(n.kubeletDir)
-}
-
-func (n *node) unmountWhileSwapped(target string) {
-	n.Helper()
-	for {
-		err := n.Unmount(n.ctx(), "v1", target)
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, errOutside) {
-			n.Fatal(err)
-		}
-	}
-}
-
 // A handle that is kept must notice when its volume is mounted there no more.
 func TestStillAt(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -204,8 +159,7 @@ func TestStillAt(t *testing.T) {
 			n := newNode(t)
 			target := n.target("1")
 			n.publish("v1", target)
-			v, err := n.Reopen(n.ctx(), "v1", target)
-			n.must(err)
+			v := must.Get(n.Reopen(n.ctx(), "v1", target))(n)
 			tc.change(n, target)
 			if got := v.IsMountedAt(target); got != tc.want {
 				t.Errorf("IsMountedAt = %t", got)

@@ -5,27 +5,29 @@
 // Nothing here may import a package of the plugin: the suite sees its sockets only.
 //
 // csi-sanity plays neither a kubelet nor a pod, and a volume of its own comes from
-// CreateVolume, which a driver of inline volumes lacks. The wrapper stands between it
-// and the plugin and adds just that.
+// CreateVolume, which a driver of inline volumes lacks. asKubelet adds just that.
 package sanity
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	csisanity "github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/ginkgo/v2/types"
 	"github.com/onsi/gomega"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 const (
@@ -37,90 +39,91 @@ const (
 	interrupts = "github.com/onsi/ginkgo/v2/internal/interrupt_handler.(*InterruptHandler).registerForInterrupts.func2"
 )
 
-// driver is what csi-sanity runs against: the plugin, a control plane for it, and the
-// wrapper.
-type driver struct {
-	*harness.Lab
-	plugin  *harness.Plugin
-	wrapper *wrapper
-}
-
-// shared is set by TestMain before the test runs, and constant from then on.
-var shared *driver
-
 func TestMain(m *testing.M) {
-	os.Exit(harness.Main(m, func(ctx context.Context) (func() error, error) {
-		d := &driver{}
-		shared = d
-		if err := d.start(ctx); err != nil {
-			return nil, errors.Join(err, d.stop())
-		}
-		return d.stop, nil
-	}, goleak.IgnoreAnyFunction(interrupts)))
+	os.Exit(harness.Main(m, nil, goleak.IgnoreAnyFunction(interrupts)))
 }
 
-func (d *driver) start(ctx context.Context) error {
-	lab, err := harness.StartLab(ctx, true, os.Stderr)
-	if err != nil {
-		return err
-	}
-	d.Lab = lab
-	if err := d.makeConfigMap(ctx); err != nil {
-		return err
-	}
-	node := filepath.Join(d.Dir, "node")
-	if err := os.Mkdir(node, 0o750); err != nil {
-		return err
-	}
-	d.plugin, err = harness.StartPlugin(ctx, harness.PluginOptions{Binary: d.Plugin, Kubeconfig: d.Kubeconfig, Dir: node, Args: []string{"-v=10"}})
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(d.target()), 0o750); err != nil {
-		return err
-	}
-	d.wrapper, err = startWrapper(d.socket(), d.plugin.Socket(), namespace, configMap)
-	return err
-}
-
-func (d *driver) makeConfigMap(ctx context.Context) error {
-	core := d.Client().CoreV1()
+// startPlugin starts the plugin, with a control plane that has the ConfigMap, until the end of the test. It returns the parent of the target
+// paths too, as the kubelet makes it for a volume of the pod; csi-sanity makes and removes it for each case.
+func startPlugin(t *testing.T) (lab *harness.Lab, plugin *harness.Plugin, target string) {
+	t.Helper()
+	lab = must.Get(harness.StartLab(t.Context(), true, os.Stderr))(t)
+	t.Cleanup(func() { must.Do(t, lab.Stop()) })
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	if _, err := core.Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+	must.Get(lab.Client().CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}))(t)
+	must.Get(harness.PutObject(t.Context(), lab.Client(), namespace, "configMap", configMap, map[string]string{"key": "value"}))(t)
+	plugin = must.Get(harness.StartPlugin(t.Context(), harness.PluginOptions{
+		Binary: lab.Plugin, Kubeconfig: lab.Kubeconfig, Dir: filepath.Join(lab.Dir, "node"), Args: []string{"-v=10"},
+	}))(t)
+	t.Cleanup(func() { must.Do(t, plugin.Close()) })
+	target = filepath.Join(plugin.KubeletDir(), "pods", podUID, "volumes", "kubernetes.io~csi", "settings")
+	must.Do(t, os.MkdirAll(filepath.Dir(target), 0o750))
+	return lab, plugin, target
+}
+
+// asKubelet is csi-sanity's way to the plugin. It adds what a kubelet puts into each publish of a read-only inline volume, also where
+// csi-sanity leaves something else out on purpose: that alone is to be wrong. It answers itself for a controller of volumes for which
+// nothing has to be done.
+func asKubelet(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	switch answer := reply.(type) {
+	case *csi.CreateVolumeResponse:
+		if r, ok := req.(*csi.CreateVolumeRequest); ok {
+			answer.Volume = &csi.Volume{VolumeId: r.GetName()}
+		}
+		return nil
+	case *csi.DeleteVolumeResponse:
+		return nil
+	case *csi.ControllerGetCapabilitiesResponse:
+		answer.Capabilities = []*csi.ControllerServiceCapability{{Type: &csi.ControllerServiceCapability_Rpc{
+			Rpc: &csi.ControllerServiceCapability_RPC{Type: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME},
+		}}}
+		return nil
+	case *csi.GetPluginCapabilitiesResponse: // so that it runs the cases that need CreateVolume
+		err := invoke(ctx, method, req, reply, conn, opts...)
+		answer.Capabilities = append(answer.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_Service_{
+			Service: &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_CONTROLLER_SERVICE},
+		}})
 		return err
 	}
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: configMap}, Data: map[string]string{"key": "value"}}
-	_, err := core.ConfigMaps(namespace).Create(ctx, cm, metav1.CreateOptions{})
-	return err
+	switch r := req.(type) {
+	case *csi.NodePublishVolumeRequest:
+		publish := proto.CloneOf(r)
+		publish.Readonly, publish.TargetPath = true, asTarget(r.GetTargetPath())
+		publish.VolumeContext = map[string]string{
+			"configMap":                              configMap,
+			"csi.storage.k8s.io/pod.name":            "sanity",
+			"csi.storage.k8s.io/pod.namespace":       namespace,
+			"csi.storage.k8s.io/pod.uid":             podUID,
+			"csi.storage.k8s.io/serviceAccount.name": "default",
+			"csi.storage.k8s.io/ephemeral":           "true",
+		}
+		req = publish
+	case *csi.NodeUnpublishVolumeRequest:
+		req = &csi.NodeUnpublishVolumeRequest{VolumeId: r.GetVolumeId(), TargetPath: asTarget(r.GetTargetPath())}
+	case *csi.NodeGetVolumeStatsRequest:
+		stats := proto.CloneOf(r)
+		stats.VolumePath = asTarget(r.GetVolumePath())
+		req = stats
+	}
+	return invoke(ctx, method, req, reply, conn, opts...)
 }
 
-func (d *driver) stop() error {
-	var errs []error
-	if d.wrapper != nil {
-		errs = append(errs, d.wrapper.close())
+// asTarget gives csi-sanity's target the name that a kubelet's have. What csi-sanity made up
+// is passed on.
+func asTarget(path string) string {
+	if filepath.Base(path) != "target" {
+		return path
 	}
-	if d.plugin != nil {
-		errs = append(errs, d.plugin.Close())
-	}
-	if d.Lab != nil {
-		errs = append(errs, d.Stop())
-	}
-	return errors.Join(errs...)
+	return filepath.Join(filepath.Dir(path), "mount")
 }
-
-// target is the parent of the target paths, as the kubelet makes it for a volume of
-// the pod; csi-sanity makes and removes it for each case.
-func (d *driver) target() string {
-	return filepath.Join(d.plugin.KubeletDir(), "pods", podUID, "volumes", "kubernetes.io~csi", "settings")
-}
-
-func (d *driver) socket() string { return filepath.Join(d.Dir, "sanity.sock") }
 
 func TestSanity(t *testing.T) {
+	lab, plugin, target := startPlugin(t)
 	config := csisanity.NewTestConfig()
-	config.Address = "unix://" + shared.socket()
-	config.TargetPath = shared.target()
-	config.StagingPath = filepath.Join(shared.Dir, "staging")
+	config.Address = "unix://" + plugin.Socket()
+	config.DialOptions = append(config.DialOptions, grpc.WithUnaryInterceptor(asKubelet))
+	config.TargetPath = target
+	config.StagingPath = filepath.Join(lab.Dir, "staging")
 	config.CheckPath = func(path string) (csisanity.PathKind, error) {
 		return csisanity.CheckPath(asTarget(path), &csisanity.TestConfig{})
 	}
@@ -135,26 +138,26 @@ func TestSanity(t *testing.T) {
 	cases.Finalize()
 
 	checkRun(t, reports)
-	checkNothingLeft(t, shared.plugin)
+	checkNothingLeft(t, plugin, filepath.Dir(target))
 	if t.Failed() {
-		t.Logf("last lines of the plugin's log:\n%s", shared.plugin.LogTail())
+		t.Logf("last lines of the plugin's log:\n%s", plugin.LogTail())
 	}
 }
 
 // checkNothingLeft has the plugin have taken away all that it made.
-func checkNothingLeft(t *testing.T, plugin *harness.Plugin) {
+func checkNothingLeft(t *testing.T, plugin *harness.Plugin, targets string) {
 	t.Helper()
 	mounts, err := plugin.VolumeMounts()
 	if err != nil || len(mounts) > 0 {
 		t.Errorf("mounts left: %+v, %v", mounts, err)
 	}
-	left, err := os.ReadDir(filepath.Dir(shared.target()))
+	left, err := os.ReadDir(targets)
 	if err != nil || len(left) > 0 {
 		t.Errorf("left of targets: %v, %v", left, err)
 	}
 }
 
-// ours are the cases that this test leaves out: the plugin has no controller, and they would test the wrapper's. Others csi-sanity
+// ours are the cases that this test leaves out: the plugin has no controller, and they would test what asKubelet answers. Others csi-sanity
 // leaves out by itself, as the plugin announces no such capability: of snapshots, groups, stages, expansion, and health.
 const ours = "Controller Service [Controller Server]"
 

@@ -7,19 +7,17 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/version"
+
 	"github.com/refvol/refvol/e2e/tools/gobuild"
 )
 
-const (
-	kubernetesModule = "k8s.io/kubernetes"
-	apiServerPackage = "k8s.io/kubernetes/cmd/kube-apiserver"
-	kubectlPackage   = "k8s.io/kubernetes/cmd/kubectl"
-	etcdPackage      = "./etcd"
-)
+const kubernetesModule = "k8s.io/kubernetes"
 
 // Binaries are the absolute paths of the two servers.
 type Binaries struct {
@@ -36,64 +34,41 @@ type BuildOptions struct {
 	Progress io.Writer
 }
 
-// programs are built together and kept in one directory of the cache.
-type programs struct {
-	// what names them to people, and dir is their part of the cache.
-	what, dir string
-	// packages are the commands; the last element of each is the program's name.
-	packages []string
-	// sources are the files of the module that the programs are made of, beside go.mod
-	// and go.sum.
-	sources []string
-	// duration is how long the first build takes, about.
-	duration string
-}
-
 // Build returns etcd and kube-apiserver as the module pins them. They are built
 // at the first call, which takes minutes, and come from the cache afterwards.
 // Builders of several processes wait for each other; a build that is cut short
 // leaves nothing that a later one would take for complete.
 func Build(ctx context.Context, o BuildOptions) (Binaries, error) {
-	dir, err := build(ctx, o, programs{
-		what: "etcd and kube-apiserver", dir: "controlplane", duration: "3 minutes",
-		packages: []string{apiServerPackage, etcdPackage}, sources: []string{"etcd/main.go"},
-	})
-	if err != nil {
-		return Binaries{}, err
-	}
-	return Binaries{
-		Etcd:      filepath.Join(dir, "etcd"),
-		APIServer: filepath.Join(dir, "kube-apiserver"),
-	}, nil
+	dir, err := build(ctx, &o, "controlplane", []string{"etcd/main.go"}, kubernetesModule+"/cmd/kube-apiserver", "./etcd")
+	return Binaries{Etcd: filepath.Join(dir, "etcd"), APIServer: filepath.Join(dir, "kube-apiserver")}, err
 }
 
 // BuildKubectl returns the path of kubectl in the version of the servers; all that Build
 // says of building holds.
 func BuildKubectl(ctx context.Context, o BuildOptions) (string, error) {
-	dir, err := build(ctx, o, programs{
-		what: "kubectl", dir: "kubectl", duration: "a minute", packages: []string{kubectlPackage},
-	})
+	dir, err := build(ctx, &o, "kubectl", nil, kubernetesModule+"/cmd/kubectl")
 	return filepath.Join(dir, "kubectl"), err
 }
 
-// build returns the directory that holds the programs.
-func build(ctx context.Context, o BuildOptions, p programs) (string, error) {
+// build returns the directory of the cache that holds the programs of some packages, each under the last element of its package's path.
+// sources are the files of the module that they are made of, beside go.mod and go.sum.
+func build(ctx context.Context, o *BuildOptions, name string, sources []string, packages ...string) (string, error) {
 	cache, err := gobuild.CacheDir()
 	if err != nil {
 		return "", err
 	}
-	key, err := cacheKey(ctx, o.ModuleDir, append([]string{"go.mod", "go.sum"}, p.sources...)...)
+	key, err := cacheKey(ctx, o.ModuleDir, append([]string{"go.mod", "go.sum"}, sources...)...)
 	if err != nil {
-		return "", fmt.Errorf("key of the cache of %s: %w", p.what, err)
+		return "", fmt.Errorf("key of the cache of %s: %w", name, err)
 	}
-	dir := filepath.Join(cache, p.dir, key)
+	dir := filepath.Join(cache, name, key)
 	if isBuilt(dir) {
 		return dir, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return "", fmt.Errorf("create the cache of %s: %w", p.what, err)
+		return "", fmt.Errorf("create the cache of %s: %w", name, err)
 	}
-	unlock, err := gobuild.Lock(ctx, filepath.Join(cache, p.dir+".lock"), o.Progress)
+	unlock, err := gobuild.Lock(ctx, filepath.Join(cache, name+".lock"), o.Progress)
 	if err != nil {
 		return "", err
 	}
@@ -101,7 +76,7 @@ func build(ctx context.Context, o BuildOptions, p programs) (string, error) {
 	if isBuilt(dir) { // somebody else built it in the meantime
 		return dir, nil
 	}
-	return dir, buildInto(ctx, dir, &o, p)
+	return dir, buildInto(ctx, dir, o, packages)
 }
 
 // isBuilt needs to find the directory only: it appears by a rename of a complete one.
@@ -111,7 +86,7 @@ func isBuilt(dir string) bool {
 }
 
 // buildInto builds the programs beside dir and renames the result to dir.
-func buildInto(ctx context.Context, dir string, o *BuildOptions, p programs) error {
+func buildInto(ctx context.Context, dir string, o *BuildOptions, packages []string) error {
 	version, err := gobuild.Go(ctx, o.ModuleDir, nil, "list", "-m", "-f", "{{.Version}}", kubernetesModule)
 	if err != nil {
 		return err
@@ -126,14 +101,9 @@ func buildInto(ctx context.Context, dir string, o *BuildOptions, p programs) err
 	}
 	defer os.RemoveAll(tmp)
 
-	fmt.Fprintf(o.Progress, "building %s %s (about %s the first time)\n", p.what, version, p.duration)
+	fmt.Fprintf(o.Progress, "building %q of Kubernetes %s (minutes the first time)\n", packages, version)
 	err = gobuild.Build(ctx, gobuild.Options{
-		Dir:      o.ModuleDir,
-		Package:  p.packages[0],
-		Others:   p.packages[1:],
-		Out:      tmp,
-		LDFlags:  ldflags,
-		Progress: o.Progress,
+		Dir: o.ModuleDir, Package: packages[0], Others: packages[1:], Out: tmp, LDFlags: ldflags, Progress: o.Progress,
 	})
 	if err != nil {
 		return err
@@ -142,7 +112,7 @@ func buildInto(ctx context.Context, dir string, o *BuildOptions, p programs) err
 		return err
 	}
 	if err := os.Rename(tmp, dir); err != nil {
-		return fmt.Errorf("put %s in place: %w", p.what, err)
+		return fmt.Errorf("put %q in place: %w", packages, err)
 	}
 	return nil
 }
@@ -182,4 +152,31 @@ func cacheKey(ctx context.Context, moduleDir string, files ...string) (string, e
 		fmt.Fprintf(h, "%s %d\n%s", name, len(data), data)
 	}
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
+}
+
+// AssetsVariable names the environment variable with the directory of an etcd and a kube-apiserver that are there already,
+// as setup-envtest sets it.
+const AssetsVariable = "KUBEBUILDER_ASSETS"
+
+// oldestAssets is the oldest kube-apiserver that all tests know how to use.
+const oldestAssets = "v1.36.0"
+
+// FromAssets returns the binaries of a directory. It fails if one is missing, or if the API server is too old.
+func FromAssets(ctx context.Context, dir string) (Binaries, error) {
+	found := Binaries{Etcd: filepath.Join(dir, "etcd"), APIServer: filepath.Join(dir, "kube-apiserver")}
+	if _, err := exec.LookPath(found.Etcd); err != nil {
+		return Binaries{}, fmt.Errorf("%s: %w", AssetsVariable, err)
+	}
+	text, err := exec.CommandContext(ctx, found.APIServer, "--version").Output()
+	if err != nil {
+		return Binaries{}, fmt.Errorf("%s: ask %s for its version: %w", AssetsVariable, found.APIServer, err)
+	}
+	name := strings.TrimPrefix(strings.TrimSpace(string(text)), "Kubernetes ")
+	switch is, err := version.ParseSemantic(name); {
+	case err != nil:
+		return Binaries{}, fmt.Errorf("%s: the version of %s: %w", AssetsVariable, found.APIServer, err)
+	case is.LessThan(version.MustParseSemantic(oldestAssets)):
+		return Binaries{}, fmt.Errorf("%s: %s is kube-apiserver %s, and this needs %s or newer: setup-envtest use 1.36.x", AssetsVariable, found.APIServer, name, oldestAssets)
+	}
+	return found, nil
 }

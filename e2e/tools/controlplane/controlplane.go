@@ -15,6 +15,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/refvol/refvol/e2e/tools/process"
 )
@@ -27,8 +28,6 @@ const startTimeout = 5 * time.Minute
 type Options struct {
 	// Binaries are what Build returned. Required.
 	Binaries Binaries
-	// APIServerArgs are added to the API server's command line.
-	APIServerArgs []string
 }
 
 // ControlPlane is one running etcd with one API server. Its methods are safe for
@@ -179,3 +178,30 @@ func closeIdleConnections(client *kubernetes.Clientset) {
 }
 
 func (c *ControlPlane) path(name string) string { return filepath.Join(c.dir, name) }
+
+// errAttached is why nothing starts or stops the server of another process.
+var errAttached = errors.New("this control plane was started elsewhere")
+
+// Attach returns the control plane that a kubeconfig file with all rights leads to, for a
+// test that runs on another machine than the control plane. Its API server can't be started
+// or stopped, Stop leaves it running, and what is asked of the processes, the port and the
+// directory has no answer.
+//
+// etcd is the address of its etcd, see ServeEtcd.
+func Attach(kubeconfig, etcd string) (*ControlPlane, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err == nil {
+		err = rest.LoadTLSFiles(config)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("attach to a control plane: %w", err)
+	}
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("client of the control plane: %w", err)
+	}
+	c := &ControlPlane{attached: kubeconfig, etcdAddress: etcd, config: config, client: client}
+	c.etcdClient = c.newEtcdClient()
+	return c, nil
+}

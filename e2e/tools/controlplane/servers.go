@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -63,7 +65,7 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 	p, err := process.Start(process.Options{
 		Path: c.opts.Binaries.APIServer,
 		Log:  c.path("kube-apiserver.log"),
-		Args: append(c.apiServerArgs(), c.opts.APIServerArgs...),
+		Args: c.apiServerArgs(),
 	})
 	if err != nil {
 		return err
@@ -89,6 +91,7 @@ func (c *ControlPlane) apiServerArgs() []string {
 		"--service-account-signing-key-file=" + c.path(signingKeyFile),
 		"--authorization-mode=Node,RBAC", // as kubeadm has
 		"--service-cluster-ip-range=10.0.0.0/24",
+		"--allow-privileged=true", // as every cluster has it that runs a CSI driver
 		// Without these two the server looks for an address to publish, which a
 		// machine without a network has not.
 		"--advertise-address=127.0.0.1",
@@ -124,3 +127,47 @@ func (c *ControlPlane) newProbe() (probe func(context.Context) error, done func(
 	probe = func(ctx context.Context) error { return client.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error() }
 	return probe, func() { closeIdleConnections(client) }, nil
 }
+
+// reservedPort keeps a loopback port for a server that shares it (SO_REUSEPORT),
+// through all its restarts: the socket here is bound but never listens, so the
+// kernel gives the port to nobody else and sends no connection here.
+type reservedPort struct {
+	fd     int
+	number int
+}
+
+func reservePort() (*reservedPort, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("reserve a port: %w", os.NewSyscallError("socket", err))
+	}
+	number, err := bindShared(fd)
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("reserve a port: %w", err)
+	}
+	return &reservedPort{fd: fd, number: number}, nil
+}
+
+// bindShared permits sharing only after the bind: a socket that permits it before
+// may be given a port that another one shares already.
+func bindShared(fd int) (int, error) {
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return 0, os.NewSyscallError("bind", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+		return 0, os.NewSyscallError("setsockopt SO_REUSEPORT", err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return 0, os.NewSyscallError("getsockname", err)
+	}
+	in4, ok := name.(*unix.SockaddrInet4)
+	if !ok {
+		return 0, fmt.Errorf("bound to an address of type %T", name)
+	}
+	return in4.Port, nil
+}
+
+// Close gives the port back.
+func (p *reservedPort) Close() error { return os.NewSyscallError("close", unix.Close(p.fd)) }

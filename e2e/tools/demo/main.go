@@ -21,9 +21,6 @@ import (
 	"syscall"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/sandbox"
@@ -142,12 +139,8 @@ func (d *demo) start(ctx context.Context) (err error) {
 }
 
 func (d *demo) publish(ctx context.Context) error {
-	client := d.Client().CoreV1()
-	if _, err := client.ConfigMaps(namespace).Create(ctx, configMap(0), metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create the ConfigMap: %w", err)
-	}
-	if _, err := client.Secrets(namespace).Create(ctx, secret(0), metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create the Secret: %w", err)
+	if err := errors.Join(d.set(ctx, configPath, 0), d.set(ctx, secretPath, 0)); err != nil {
+		return fmt.Errorf("create the ConfigMap and the Secret: %w", err)
 	}
 	fmt.Printf("  created ConfigMap %s/app and Secret %s/db\n  volumeAttributes of the pod's volume:\n    sources: |\n", namespace, namespace)
 	for line := range strings.Lines(sources) {
@@ -250,10 +243,6 @@ func (d *demo) wait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	enter, err := harness.EnterCommand()
-	if err != nil {
-		return err
-	}
 	fmt.Printf(`  All of it is in a sandbox. A shell in there, for what follows:
     %s sh
   export KUBECONFIG=%s
@@ -265,7 +254,7 @@ func (d *demo) wait(ctx context.Context) error {
   add a key:           kubectl patch secret db -p '{"stringData": {"token": "abc"}}'
   the plugin's log:    tail -f %s
 `,
-		enter, d.ControlPlane.Kubeconfig(), filepath.Join(repo, "e2e", "node-image", "kubernetes"),
+		harness.EnterCommand(), d.ControlPlane.Kubeconfig(), filepath.Join(repo, "e2e", "node-image", "kubernetes"),
 		d.target(), filepath.Join(d.target(), configPath), d.plugin.LogPath())
 	<-ctx.Done()
 	return nil
@@ -290,22 +279,13 @@ func value(path string, i int) string {
 	return fmt.Sprintf("%s-%d", leak.Value, i)
 }
 
-func configMap(i int) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Data: map[string]string{"app.yaml": value(configPath, i)}}
-}
-
-func secret(i int) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db"}, StringData: map[string]string{secretPath: value(secretPath, i)}}
-}
-
 // set brings the object of a file into a state.
-func (d *demo) set(ctx context.Context, path string, i int) (err error) {
-	client := d.Client().CoreV1()
-	if path == configPath {
-		_, err = client.ConfigMaps(namespace).Update(ctx, configMap(i), metav1.UpdateOptions{})
-	} else {
-		_, err = client.Secrets(namespace).Update(ctx, secret(i), metav1.UpdateOptions{})
+func (d *demo) set(ctx context.Context, path string, i int) error {
+	kind, name, key := "configMap", "app", "app.yaml"
+	if path == secretPath {
+		kind, name, key = "secret", "db", secretPath
 	}
+	_, err := harness.PutObject(ctx, d.Client(), namespace, kind, name, map[string]string{key: value(path, i)})
 	return err
 }
 

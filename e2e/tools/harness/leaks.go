@@ -22,10 +22,6 @@ import (
 	"github.com/refvol/refvol/internal/leak"
 )
 
-// NewCanary returns a new value to put into an object; it must show nowhere but in files of volumes. It is safe as a
-// key's value or a file name.
-func NewCanary() string { return leak.NewValue() }
-
 // ShownLeaks searches for values and tokens in what the plugin has shown to who asked: its answers to calls, and
 // while the process runs, its arguments, its environment and what it serves over HTTP.
 func (p *Plugin) ShownLeaks(ctx context.Context) error {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 func TestMain(m *testing.M) {
@@ -11,19 +13,10 @@ func TestMain(m *testing.M) {
 }
 
 func TestStockNamesWhatIsNew(t *testing.T) {
-	before, err := takeStock()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Open("/dev/null")
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(takeStock())(t)
+	f := must.Get(os.Open("/dev/null"))(t)
 	defer f.Close()
-	after, err := takeStock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := must.Get(takeStock())(t)
 	if err := added(before, after); err == nil || !strings.Contains(err.Error(), "1 leaked file descriptor: /dev/null") {
 		t.Errorf("an open file: %v, want it named", err)
 	}

@@ -58,8 +58,8 @@ type PluginOptions struct {
 	BeforeFork func() error
 }
 
-// Plugin is the plugin on a pretended node: its directories, and the process while it runs. Calls over Node, Identity
-// and what builds on them may run at once; the methods that start or end the process must not run beside each other.
+// Plugin is the plugin on a pretended node: its directories, and the process while it runs. Calls over Node
+// and what builds on it may run at once; the methods that start or end the process must not run beside each other.
 type Plugin struct {
 	opts PluginOptions
 	proc *process.Process
@@ -78,7 +78,7 @@ type Plugin struct {
 func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 	o.NodeName = cmp.Or(o.NodeName, NodeName)
 	p := &Plugin{opts: o}
-	for _, dir := range []string{p.KubeletDir(), p.RegistrationDir()} {
+	for _, dir := range []string{p.KubeletDir(), p.registrationDir()} {
 		if err := os.MkdirAll(dir, 0o750); err != nil {
 			return nil, fmt.Errorf("make the node's directories: %w", err)
 		}
@@ -89,8 +89,8 @@ func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 // KubeletDir is the pretended kubelet's root directory.
 func (p *Plugin) KubeletDir() string { return filepath.Join(p.opts.Dir, "kubelet") }
 
-// RegistrationDir is where the kubelet would look for plugins.
-func (p *Plugin) RegistrationDir() string { return filepath.Join(p.opts.Dir, "registry") }
+// registrationDir is where the kubelet would look for plugins.
+func (p *Plugin) registrationDir() string { return filepath.Join(p.opts.Dir, "registry") }
 
 // Socket is the path of the CSI socket.
 func (p *Plugin) Socket() string { return filepath.Join(p.opts.Dir, "csi.sock") }
@@ -124,7 +124,7 @@ func (p *Plugin) Start(ctx context.Context) error {
 			"--node-name=" + p.opts.NodeName,
 			"--kubeconfig=" + p.opts.Kubeconfig,
 			"--kubelet-dir=" + p.KubeletDir(),
-			"--registration-dir=" + p.RegistrationDir(),
+			"--registration-dir=" + p.registrationDir(),
 			"--kubelet-socket-path=" + p.Socket(),
 			"--http-address=",
 			"--status-address=",
@@ -143,7 +143,7 @@ func (p *Plugin) Start(ctx context.Context) error {
 		return errors.Join(err, p.Kill())
 	}
 	err = proc.Await(ctx, func(ctx context.Context) error {
-		_, err := p.Identity().Probe(ctx, &csi.ProbeRequest{})
+		_, err := csi.NewIdentityClient(p.conn.Load()).Probe(ctx, &csi.ProbeRequest{})
 		return err
 	})
 	if err != nil {
@@ -196,9 +196,6 @@ func (p *Plugin) connect() error {
 
 // Node is a CSI client on the plugin's socket.
 func (p *Plugin) Node() csi.NodeClient { return csi.NewNodeClient(p.conn.Load()) }
-
-// Identity is a CSI client on the plugin's socket.
-func (p *Plugin) Identity() csi.IdentityClient { return csi.NewIdentityClient(p.conn.Load()) }
 
 // Kill ends the process with SIGKILL, as a crash would. It does nothing if the process has ended.
 func (p *Plugin) Kill() error { return p.stop(context.Background(), syscall.SIGKILL) }

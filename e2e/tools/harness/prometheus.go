@@ -1,33 +1,30 @@
 package harness
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/refvol/refvol/e2e/tools/gobuild"
 )
 
 // Prometheus asks what the plugin served in the language of Prometheus. Its methods are safe for concurrent use.
-type Prometheus struct {
-	promtool, query string
-}
+type Prometheus struct{ promtool string }
 
-// BuildPrometheus builds the programs behind it into dir. The first call on a machine takes minutes.
+// BuildPrometheus builds the program behind it into dir. The first call on a machine takes minutes.
 func BuildPrometheus(ctx context.Context, dir string, progress io.Writer) (*Prometheus, error) {
-	o := prometheusBuild("github.com/prometheus/prometheus/cmd/promtool", progress)
-	promtool, err := build(ctx, o, "prometheus", "promtool", dir)
-	if err != nil {
-		return nil, err
-	}
-	o.Package = "./query"
-	query, err := build(ctx, o, "prometheus", "query", dir)
-	return &Prometheus{promtool: promtool, query: query}, err
+	promtool, err := build(ctx, prometheusBuild("github.com/prometheus/prometheus/cmd/promtool", progress), "prometheus", "promtool", dir)
+	return &Prometheus{promtool}, err
 }
 
 // BuildPrometheusServer builds Prometheus itself, without its pages, and returns the path of a copy in dir.
@@ -49,49 +46,71 @@ func (p *Prometheus) Promtool(ctx context.Context, args ...string) (string, erro
 	return string(out), nil
 }
 
-// Scrape is what a target with labels served, at a moment in seconds since any other.
+// Scrape is what a target with labels served.
 type Scrape struct {
-	Seconds float64           `json:"seconds"`
-	Labels  map[string]string `json:"labels"`
-	Text    string            `json:"text"`
-}
-
-// Sample is a series that a query has found, and its value.
-type Sample struct {
 	Labels map[string]string
-	Value  float64
+	Text   string
 }
 
-// Query returns what each query finds in scrapes at a moment.
-func (p *Prometheus) Query(ctx context.Context, scrapes []Scrape, seconds float64, queries ...string) ([][]Sample, error) {
-	request, err := json.Marshal(map[string]any{"scrapes": scrapes, "queries": queries, "seconds": seconds})
-	if err != nil {
-		return nil, err
+// sample is a line of a scrape: a metric, its labels and its value.
+var sample = regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$`)
+
+// HasResults returns an error unless each expression has a result, or none, as want says, at the last of scrapes, which lie half a minute
+// apart. It has promtool run a unit test, whose file it writes into dir.
+func (p *Prometheus) HasResults(ctx context.Context, dir string, scrapes []Scrape, want map[string]bool) error {
+	if len(want) == 0 {
+		return errors.New("no expression is asked for")
 	}
-	cmd := exec.CommandContext(ctx, p.query)
-	cmd.Stdin, cmd.Stderr = bytes.NewReader(request), os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("query: %w", err)
-	}
-	var answers [][]struct {
-		Metric map[string]string
-		Value  [2]any // the time, and the number as a text
-	}
-	if err := json.Unmarshal(out, &answers); err != nil {
-		return nil, fmt.Errorf("query: %w in %s", err, out)
-	}
-	found := make([][]Sample, len(answers))
-	for i, answer := range answers {
-		for _, s := range answer {
-			value, err := strconv.ParseFloat(fmt.Sprint(s.Value[1]), 64)
-			if err != nil {
-				return nil, fmt.Errorf("query %s: %w", queries[i], err)
+	type object = map[string]any
+	values := map[string][]string{}
+	for i, s := range scrapes {
+		for text := range strings.SplitSeq(s.Text+"up 1", "\n") {
+			if text == "" || strings.HasPrefix(text, "#") {
+				continue
 			}
-			found[i] = append(found[i], Sample{Labels: s.Metric, Value: value})
+			line := sample.FindStringSubmatch(text)
+			if line == nil {
+				return fmt.Errorf("no sample: %s", text)
+			}
+			value, err := strconv.ParseFloat(line[3], 64)
+			if err != nil {
+				return fmt.Errorf("%s: %w", text, err)
+			}
+			labels := line[2]
+			for _, name := range slices.Sorted(maps.Keys(s.Labels)) {
+				labels = strings.TrimPrefix(fmt.Sprintf("%s,%s=%q", labels, name, s.Labels[name]), ",")
+			}
+			series := line[1] + "{" + labels + "}"
+			if values[series] == nil {
+				values[series] = slices.Repeat([]string{"_"}, len(scrapes))
+			}
+			values[series][i] = strconv.FormatFloat(value, 'f', -1, 64)
 		}
 	}
-	return found, nil
+	var input, tests []object
+	for series, all := range values {
+		input = append(input, object{"series": series, "values": strings.Join(all, " ")})
+	}
+	for expr, has := range want {
+		count := 0
+		if has {
+			count = 1
+		}
+		tests = append(tests, object{
+			"expr":      "(count(" + expr + "\n) or vector(0)) > bool 0", // the expression may end with a comment
+			"eval_time": fmt.Sprint(30*(len(scrapes)-1), "s"), "exp_samples": []object{{"labels": "{}", "value": count}},
+		})
+	}
+	text, err := json.Marshal(object{"evaluation_interval": "30s", "tests": []object{{"interval": "30s", "input_series": input, "promql_expr_test": tests}}})
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(dir, "test.yaml") // of which JSON is a part
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return err
+	}
+	_, err = p.Promtool(ctx, "test", "rules", file)
+	return err
 }
 
 // PrometheusKinds defines the kinds of the Prometheus operator, without their fields.

@@ -35,8 +35,6 @@ type Volume struct {
 	Unknown bool
 	// Token is the pod's own, which the kubelet adds where the CSIDriver has tokenRequests; empty for none.
 	Token string
-	// TokenExpires is when the kubelet says that the token does; the zero time is an hour after each request.
-	TokenExpires time.Time
 	// TokenInSecrets hands the token over in the request's secrets, as where the CSIDriver has
 	// serviceAccountTokenInSecrets, and not in the volume context.
 	TokenInSecrets bool
@@ -55,13 +53,8 @@ const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
 // tokens returns the pod's tokens by their audiences, of which the API server's own is empty, as the kubelet writes
 // them.
 func (v *Volume) tokens() string {
-	expires := v.TokenExpires
-	if expires.IsZero() {
-		expires = time.Now().Add(time.Hour) // as the kubelet asks for
-	}
-	tokens, err := json.Marshal(map[string]authenticationv1.TokenRequestStatus{
-		"": {Token: v.Token, ExpirationTimestamp: metav1.NewTime(expires)},
-	})
+	expires := metav1.NewTime(time.Now().Add(time.Hour)) // as the kubelet asks for
+	tokens, err := json.Marshal(map[string]authenticationv1.TokenRequestStatus{"": {Token: v.Token, ExpirationTimestamp: expires}})
 	if err != nil {
 		panic(err) // these types marshal whatever they hold
 	}
@@ -131,7 +124,7 @@ func (p *Plugin) Publish(ctx context.Context, v *Volume) error {
 		// What was refused before may have been another spec.
 		return p.StorePod(ctx, v)
 	}
-	if finalForKubelet(err) {
+	if IsFinalForKubelet(err) {
 		if cleanErr := p.CleanUp(v); cleanErr != nil {
 			return fmt.Errorf("after a final answer (%w): %w", err, cleanErr)
 		}
@@ -139,8 +132,8 @@ func (p *Plugin) Publish(ctx context.Context, v *Volume) error {
 	return err
 }
 
-// finalForKubelet tells whether a kubelet takes a failed publish for one that left nothing behind.
-func finalForKubelet(err error) bool {
+// IsFinalForKubelet tells whether a kubelet takes a failed publish for one that left nothing behind.
+func IsFinalForKubelet(err error) bool {
 	s, ok := status.FromError(err)
 	switch s.Code() {
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:

@@ -39,22 +39,17 @@ func Start() *Server {
 // Close ends the server. The port-forwards end when their clients do.
 func (s *Server) Close() { s.http.Close() }
 
-// Node returns a node whose kubelet is this server.
+// Node returns a ready node whose kubelet is this server.
 func (s *Server) Node(name string) (*corev1.Node, error) {
 	address, err := netip.ParseAddrPort(s.http.Listener.Addr().String())
-	return NodeAt(name, int32(address.Port())), err
-}
-
-// NodeAt returns a ready node whose kubelet is said to be on a port of loopback.
-func NodeAt(name string, port int32) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Status: corev1.NodeStatus{
 			Conditions:      []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
-			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: port}},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(address.Port())}},
 		},
-	}
+	}, err
 }
 
 // Forward has a pod's ports all lead to an address; "" for a pod on which nothing listens.
@@ -75,11 +70,8 @@ type forwarder struct{ *Server }
 // PortForward is portforward.PortForwarder's.
 func (f forwarder) PortForward(ctx context.Context, pod, _ string, port int32, stream io.ReadWriteCloser) error {
 	target, _ := f.targets.Load(pod)
-	address, ok := target.(string)
-	switch {
-	case !ok:
-		return fmt.Errorf("no pod %s", pod)
-	case address == "":
+	address, _ := target.(string)
+	if address == "" {
 		return fmt.Errorf("failed to connect to localhost:%d inside namespace, IPv4: dial tcp4 127.0.0.1:%d: connect: connection refused", port, port)
 	}
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)

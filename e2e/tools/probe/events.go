@@ -10,6 +10,9 @@ import (
 	"github.com/refvol/refvol/e2e/tools/probe/events"
 )
 
+// pollInterval is how often followEvents looks for events.
+const pollInterval = time.Millisecond
+
 // followEvents writes "ready" to out, and then each event of the paths in a directory, a line each, until ctx ends.
 func followEvents(ctx context.Context, out io.Writer, paths []string, dir string) (err error) {
 	w, err := events.New(dir, paths...)

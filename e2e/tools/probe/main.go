@@ -26,13 +26,9 @@ const usage = `usage:
   probe read FILE                           the file's bytes
   probe tree DIR                            each entry below DIR, in JSON
   probe write FILE TEXT                     "ok", or the name of the errno
-  probe await FILE TEXT TIMEOUT             "ready", then in JSON how TEXT arrived
-  probe login TIMEOUT LAST DIR              "ready", then in JSON how often a login with the user and the password of DIR failed,
-                                            until both are LAST
+  probe login LAST DIR                      in JSON how often a login with the user and the password of DIR failed, until both are LAST
   probe follow FILE...                      the clock's name, then in JSON each text that a FILE gets, and each
                                             read that fails, until SIGTERM
-  probe reload PERIOD FILE                  the clock's name, then in JSON each text that it reads, by a descriptor
-                                            that it opens each PERIOD, until SIGTERM
   probe obey FILE                           as follow, until a text that begins with "bad", which is an error
   probe events PATHS DIR                    "ready", then a line for each event (inotify) of the PATHS, separated by commas, in
                                             DIR, until SIGTERM
@@ -71,11 +67,9 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		"read":     {1, false, func(a []string) error { return read(out, a[0]) }},
 		"tree":     {1, false, func(a []string) error { return answer(out)(tree(a[0])) }},
 		"write":    {2, false, func(a []string) error { return write(out, a[0], a[1]) }},
-		"await":    {3, false, func(a []string) error { return await(ctx, out, a[0], a[1], a[2]) }},
-		"login":    {3, false, func(a []string) error { return login(ctx, out, a[0], a[1], a[2]) }},
+		"login":    {2, false, func(a []string) error { return login(ctx, out, a[0], a[1]) }},
 		"follow":   {1, true, func(a []string) error { return follow(ctx, out, false, a) }},
 		"obey":     {1, false, func(a []string) error { return follow(ctx, out, true, a) }},
-		"reload":   {2, false, func(a []string) error { return reload(ctx, out, a[0], a[1]) }},
 		"events":   {2, false, func(a []string) error { return followEvents(ctx, out, strings.Split(a[0], ","), a[1]) }},
 		"mounts":   {1, false, func(a []string) error { return answer(out)(mounts(a[0]), nil) }},
 		"attack":   {1, false, func(a []string) error { return assail(ctx, out, attack, a[0]) }},

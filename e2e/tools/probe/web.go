@@ -2,28 +2,21 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"strings"
 	"time"
 )
 
 // requestEvery is how often sendRequests sends one.
 const requestEvery = 20 * time.Millisecond
 
-// serve answers requests at an address with a variable until ctx ends. It fails with a value that begins with bad.
+// serve answers requests at an address with a variable until ctx ends, and ends those that have begun.
 func serve(ctx context.Context, address, name string) error {
-	value := os.Getenv(name)
-	if strings.HasPrefix(value, "bad") {
-		return fmt.Errorf("%s is bad", name)
-	}
 	server := &http.Server{
 		Addr: address, ReadHeaderTimeout: time.Second,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, value) }),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, os.Getenv(name)) }),
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.ListenAndServe() }()
@@ -31,24 +24,19 @@ func serve(ctx context.Context, address, name string) error {
 	case err := <-ended:
 		return err
 	case <-ctx.Done():
+		return server.Shutdown(context.WithoutCancel(ctx))
 	}
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	return server.Shutdown(bounded)
 }
 
-// served counts the requests that were sent, and those that failed.
-type served struct{ Sent, Failed int }
-
-// sendRequests requests a URL, each time by a connection of its own, and writes each second how that went, until ctx ends.
+// sendRequests requests a URL, each time by a connection of its own, and writes each second how many requests were sent and have failed, until
+// ctx ends.
 func sendRequests(ctx context.Context, out io.Writer, url string) error {
-	transport := &http.Transport{DisableKeepAlives: true}
-	client := &http.Client{Transport: transport, Timeout: 2 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 2 * time.Second}
 	results := make(chan error)
 	ticker, tell := time.NewTicker(requestEvery), time.NewTicker(time.Second)
 	defer ticker.Stop()
 	defer tell.Stop()
-	for all := (served{}); ; {
+	for all := (struct{ Sent, Failed int }{}); ; {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -60,7 +48,7 @@ func sendRequests(ctx context.Context, out io.Writer, url string) error {
 				all.Failed++
 			}
 		case <-tell.C:
-			if err := json.NewEncoder(out).Encode(all); err != nil {
+			if err := answer(out)(all, nil); err != nil {
 				return err
 			}
 		}
@@ -73,11 +61,9 @@ func request(client *http.Client, url string) error {
 		return err
 	}
 	defer response.Body.Close()
-	if _, err := io.Copy(io.Discard, response.Body); err != nil {
-		return err
-	}
 	if response.StatusCode != http.StatusOK {
 		return errors.New(response.Status)
 	}
-	return nil
+	_, err = io.Copy(io.Discard, response.Body)
+	return err
 }

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -21,13 +22,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Decide is asked about each call that is counted, before it is done, while the thread that makes it waits; n counts
+// Decide is asked about each call that is counted, by its name, before it is done, while the thread that makes it waits; n counts
 // from 1. True means that the process is to be killed there. It holds up all supervised calls of the process, and
 // must not call methods of the Supervisor.
-type Decide func(n int, c Call) (kill bool)
+type Decide func(n int, call string) (kill bool)
 
 // CountOnly lets every call go on.
-func CountOnly(int, Call) bool { return false }
+func CountOnly(int, string) bool { return false }
 
 // Supervisor watches over one process, and after its end over the next. All methods are safe for concurrent use, but
 // for BeforeFork and Close, which are for whoever starts the process.
@@ -38,7 +39,7 @@ type Supervisor struct {
 	// mu guards what is below it.
 	mu     sync.Mutex
 	decide Decide // nil when not armed
-	made   []Call
+	made   []string
 	killed bool
 	err    error
 }
@@ -54,9 +55,9 @@ func (s *Supervisor) Arm(decide Decide) {
 	s.decide, s.made, s.killed = decide, nil, false
 }
 
-// Disarm ends the count. It returns the calls that were counted since Arm, and whether the process was killed at the
+// Disarm ends the count. It returns the names of the calls that were counted since Arm, and whether the process was killed at the
 // last of them; then it is about to end, if it has not.
-func (s *Supervisor) Disarm() (made []Call, killed bool) {
+func (s *Supervisor) Disarm() (made []string, killed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	made, killed = s.made, s.killed
@@ -169,13 +170,13 @@ func (s *Supervisor) count(v *service, n *notification) (kill bool) {
 	if s.decide == nil {
 		return false
 	}
-	c, counts := describe(n, s.calls[uint32(n.number)])
+	c := s.calls[uint32(n.number)]
 	// What was read is of the thread, and not of another of its number, if it still waits.
-	if !counts || ioctl(v.listener, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&n.id)) != nil {
+	if !c.isCounted(n) || ioctl(v.listener, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&n.id)) != nil {
 		return false
 	}
-	s.made = append(s.made, c)
-	s.killed = s.decide(len(s.made), c)
+	s.made = append(s.made, c.name)
+	s.killed = s.decide(len(s.made), c.name)
 	return s.killed
 }
 
@@ -231,4 +232,64 @@ func ioctl(fd int, request uintptr, argument unsafe.Pointer) error {
 			return errno
 		}
 	}
+}
+
+// systemCall is a call that the filter hands over. descriptor is the index of the argument that is a descriptor through which something is
+// written; none where there is none.
+type systemCall struct {
+	name       string
+	descriptor int
+}
+
+const none = -1
+
+// systemCalls are the calls by number. Go's own packages make none of those from before the ...at calls.
+func systemCalls() map[uint32]systemCall {
+	return map[uint32]systemCall{
+		unix.SYS_OPENAT:          {"openat", none},
+		unix.SYS_OPENAT2:         {"openat2", none},
+		unix.SYS_MKDIRAT:         {"mkdirat", none},
+		unix.SYS_SYMLINKAT:       {"symlinkat", none},
+		unix.SYS_LINKAT:          {"linkat", none},
+		unix.SYS_UNLINKAT:        {"unlinkat", none},
+		unix.SYS_RENAMEAT:        {"renameat", none},
+		unix.SYS_RENAMEAT2:       {"renameat2", none},
+		unix.SYS_FCHMODAT:        {"fchmodat", none},
+		unix.SYS_FCHMODAT2:       {"fchmodat2", none},
+		unix.SYS_FCHOWNAT:        {"fchownat", none},
+		unix.SYS_UTIMENSAT:       {"utimensat", none},
+		unix.SYS_WRITE:           {"write", 0},
+		unix.SYS_PWRITE64:        {"pwrite64", 0},
+		unix.SYS_WRITEV:          {"writev", 0},
+		unix.SYS_SENDFILE:        {"sendfile", 0},
+		unix.SYS_COPY_FILE_RANGE: {"copy_file_range", 2},
+		unix.SYS_SPLICE:          {"splice", 2},
+		unix.SYS_FTRUNCATE:       {"ftruncate", 0},
+		unix.SYS_FALLOCATE:       {"fallocate", 0},
+		unix.SYS_FCHMOD:          {"fchmod", 0},
+		unix.SYS_FCHOWN:          {"fchown", 0},
+		unix.SYS_FSETXATTR:       {"fsetxattr", 0},
+		unix.SYS_FREMOVEXATTR:    {"fremovexattr", 0},
+		unix.SYS_FSOPEN:          {"fsopen", none},
+		unix.SYS_FSCONFIG:        {"fsconfig", none},
+		unix.SYS_FSMOUNT:         {"fsmount", none},
+		unix.SYS_OPEN_TREE:       {"open_tree", none},
+		unix.SYS_MOUNT_SETATTR:   {"mount_setattr", none},
+		unix.SYS_MOVE_MOUNT:      {"move_mount", none},
+		unix.SYS_MOUNT:           {"mount", none},
+		unix.SYS_UMOUNT2:         {"umount2", none},
+	}
+}
+
+// isCounted says whether a call counts.
+func (c systemCall) isCounted(n *notification) bool {
+	if c.descriptor == none {
+		return true
+	}
+	fd := int32(n.args[c.descriptor])
+	link := fmt.Sprintf("/proc/%d/fd/%d", n.pid, fd)
+	path, _ := os.Readlink(link)
+	info, err := os.Stat(link)
+	// Not a socket, a pipe or an eventfd, of which the link is no path, nor the log.
+	return err == nil && (info.IsDir() || info.Mode().IsRegular()) && strings.HasPrefix(path, "/") && fd != 1 && fd != 2
 }

@@ -6,37 +6,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
-// TestPercentile: a percentile is always one of the samples, and never a mean of two.
-func TestPercentile(t *testing.T) {
-	four := []float64{1, 2, 3, 4}
-	for _, tc := range []struct {
-		sorted  []float64
-		p, want float64
-	}{
-		{[]float64{7}, 99, 7},
-		{[]float64{1, 2}, 50, 1},
-		{[]float64{1, 2}, 51, 2},
-		{four, 0, 1},
-		{four, 50, 2},
-		{four, 75, 3},
-		{four, 76, 4},
-		{four, 99, 4},
-		{four, 100, 4},
-	} {
-		if got := Percentile(tc.sorted, tc.p); got != tc.want {
-			t.Errorf("percentile %g of %v is %g, want %g", tc.p, tc.sorted, got, tc.want)
-		}
-	}
-}
-
+// TestReport: a percentile is always one of the samples. TestCheck has the two of an even number.
 func TestReport(t *testing.T) {
 	var r Report
 	samples := Milliseconds([]time.Duration{3 * time.Millisecond, time.Millisecond, 2500 * time.Microsecond})
-	if err := r.Samples("a.ms", "ms", samples); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Samples("a.ms", "ms", samples))
 	if err := r.Samples("b.ms", "ms", nil); err == nil || !strings.Contains(err.Error(), "b.ms") {
 		t.Errorf("a result without samples: %v", err)
 	}
@@ -58,9 +36,7 @@ func TestCheck(t *testing.T) {
 	r.Value("a", "ratio", 1.2)
 	r.Value("a.x_s", "s", 250)
 	r.Value("a.y_s", "s", 3)
-	if err := r.Samples("b", "ms", []float64{1, 9}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Samples("b", "ms", []float64{1, 9}))
 	for _, tc := range []struct {
 		goal Goal
 		want string
@@ -89,9 +65,7 @@ func TestFiles(t *testing.T) {
 	results := filepath.Join(t.TempDir(), "r.json")
 	value := func(name string, v float64) Result { return Result{Name: name, Unit: "ms", Value: &v} }
 	for _, of := range [][]Result{{value("b", 1), value("a", 2)}, {value("b", 9)}} {
-		if err := Renew(results, of); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, Renew(results, of))
 	}
 	got, err := ReadFile(results)
 	if err != nil || len(got.Runs) == 0 {

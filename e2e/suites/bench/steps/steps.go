@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,33 +55,28 @@ func Names() []string {
 }
 
 // Total is what all goroutines of the updates took in one step: their own time, and that of their system calls.
-type Total struct {
-	Own, Calls time.Duration
-	// Count is the number of system calls.
-	Count int
-}
+type Total struct{ Own, Calls time.Duration }
 
 // routine is what is known about one goroutine.
 type routine struct {
 	since trace.Time
-	// called is the name of the system call that the goroutine is in, and last the step of its latest stack.
-	called, last string
-	isWorker     bool
+	// last is the step of the goroutine's latest stack.
+	last     string
+	isWorker bool
 	// hasRun means that it was in a system call, or has waited. What the pod's goroutine does before is computing.
 	hasRun bool
 	totals map[string]Total
 }
 
-// Read returns what the updates in a trace took in each step, and each system call of the pods' goroutines by its name. A stack is known
-// only where a goroutine enters a system call or waits. Its own time until then belongs to the step of that stack, but until the first
-// system call of a pod's goroutine, which starts for each change, it is that of reconcile.
-func Read(from io.Reader) (steps, calls map[string]Total, err error) {
+// Read returns what the updates in a trace took in each step. A stack is known only where a goroutine enters a system call or waits. Its own
+// time until then belongs to the step of that stack, but until the first system call of a pod's goroutine, which starts for each change, it is
+// that of reconcile.
+func Read(from io.Reader) (map[string]Total, error) {
 	r, err := trace.NewReader(from)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the trace: %w", err)
+		return nil, fmt.Errorf("read the trace: %w", err)
 	}
-	all := map[trace.GoID]*routine{}
-	steps, calls = map[string]Total{}, map[string]Total{}
+	all, steps := map[trace.GoID]*routine{}, map[string]Total{}
 	for {
 		event, err := r.ReadEvent()
 		switch {
@@ -88,9 +84,9 @@ func Read(from io.Reader) (steps, calls map[string]Total, err error) {
 			for _, g := range all {
 				g.addTo(steps)
 			}
-			return steps, calls, nil
+			return steps, nil
 		case err != nil:
-			return nil, nil, fmt.Errorf("read the trace: %w", err)
+			return nil, fmt.Errorf("read the trace: %w", err)
 		case event.Kind() != trace.EventStateTransition || event.StateTransition().Resource.Kind != trace.ResourceGoroutine:
 			continue
 		}
@@ -98,16 +94,19 @@ func Read(from io.Reader) (steps, calls map[string]Total, err error) {
 		if all[id] == nil {
 			all[id] = &routine{totals: map[string]Total{}}
 		}
-		all[id].change(event, calls)
+		all[id].change(event)
 	}
 }
 
-func (g *routine) change(event trace.Event, calls map[string]Total) {
+func (g *routine) change(event trace.Event) {
 	change := event.StateTransition()
-	from, to := change.Goroutine()
+	from, _ := change.Goroutine()
 	took := time.Duration(event.Time() - g.since)
 	known := g.since != 0
-	names := functions(change.Stack)
+	var names []string
+	for frame := range change.Stack.Frames() {
+		names = append(names, frame.Func)
+	}
 	if len(names) > 0 {
 		g.isWorker = g.isWorker || contains(names, worker)
 		if now := stepOf(names); now != "" {
@@ -122,15 +121,9 @@ func (g *routine) change(event trace.Event, calls map[string]Total) {
 	case from == trace.GoRunning:
 		g.add(g.last, Total{Own: took})
 	case from == trace.GoSyscall:
-		g.add(g.last, Total{Calls: took, Count: 1})
-		if g.isWorker {
-			add(calls, g.called, Total{Calls: took, Count: 1})
-		}
+		g.add(g.last, Total{Calls: took})
 	case from == trace.GoRunnable:
 		g.add("wake", Total{Own: took})
-	}
-	if to == trace.GoSyscall {
-		g.called = callOf(names)
 	}
 	g.since = event.Time()
 }
@@ -151,23 +144,11 @@ func (g *routine) addTo(all map[string]Total) {
 
 func add(to map[string]Total, name string, t Total) {
 	now := to[name]
-	to[name] = Total{now.Own + t.Own, now.Calls + t.Calls, now.Count + t.Count}
-}
-
-func functions(stack trace.Stack) (names []string) {
-	for frame := range stack.Frames() {
-		names = append(names, frame.Func)
-	}
-	return names
+	to[name] = Total{now.Own + t.Own, now.Calls + t.Calls}
 }
 
 func contains(names []string, part string) bool {
-	for _, name := range names {
-		if strings.Contains(name, part) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, part) })
 }
 
 // stepOf returns the step of a stack, or "" for one that has no part in updates.
@@ -185,16 +166,4 @@ func stepOf(names []string) string {
 		}
 	}
 	return ""
-}
-
-// callOf returns the name of the system call of a stack: the outermost function of the packages that make them.
-func callOf(names []string) (call string) {
-	for _, name := range names {
-		pkg, function, _ := strings.Cut(name[strings.LastIndex(name, "/")+1:], ".")
-		if pkg != "unix" && pkg != "syscall" && pkg != "poll" {
-			break
-		}
-		call = strings.ToLower(function[strings.LastIndex(function, ".")+1:])
-	}
-	return call
 }

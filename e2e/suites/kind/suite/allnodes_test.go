@@ -6,14 +6,12 @@ import "testing"
 // a volume that can't be published, would hold up their answers.
 func TestCommandsOfAllNodes(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
-		"Canary":         testCanary,
 		"Gate":           testGate,
 		"Receipts":       testReceipts,
 		"Recipes":        testRecipes,
 		"RestartInPlace": testRestartInPlace,
 		"Rollout":        testRollout,
 		"RolloutPage":    testRolloutPage,
-		"RotatePassword": testRotatePassword,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 const (
@@ -31,11 +33,7 @@ type cluster struct {
 
 func connect(t *testing.T) *cluster {
 	t.Helper()
-	c, err := newCluster()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return must.Get(newCluster())(t)
 }
 
 // newCluster returns the cluster that KUBECONFIG names.

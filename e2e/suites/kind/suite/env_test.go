@@ -12,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 // environments are containers whose variables come from all sources, and are hard to quote or to expand.
@@ -75,9 +77,7 @@ func TestEnvFiles(t *testing.T) {
 func envPod(t *testing.T) *corev1.Pod {
 	t.Helper()
 	var containers []corev1.Container
-	if err := yaml.UnmarshalStrict([]byte(environments), &containers); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.UnmarshalStrict([]byte(environments), &containers))
 	spec := newPod("reader")
 	spec.Spec.EnableServiceLinks = new(false)
 	spec.Spec.Containers = nil
@@ -103,14 +103,9 @@ var variable = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 // parseShell has the shell of this machine source the file.
 func parseShell(t *testing.T, content string) map[string]string {
 	t.Helper()
-	program, err := exec.LookPath("env")
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(exec.LookPath("env"))(t)
 	file := filepath.Join(t.TempDir(), "env.sh")
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte(content), 0o600))
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", `set -a; . "$0"; exec `+program+" -0", file)
 	cmd.Env = []string{}
 	out, err := cmd.Output()
@@ -140,11 +135,7 @@ func environment(text string) map[string]string {
 func checkEnvFiles(t *testing.T, p *pod, c corev1.Container) {
 	t.Helper()
 	read := func(file string) string {
-		content, err := p.ask(t.Context(), c.Name, "read", file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return content
+		return must.Get(p.ask(t.Context(), c.Name, "read", file))(t)
 	}
 	actual := environment(read("/proc/1/environ"))
 	maps.DeleteFunc(actual, func(name, _ string) bool { // of the runtime (TERM from CRI-O), and of the API server's Service

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 const restartLabel = "refvol.dev/restart"
@@ -34,9 +36,7 @@ func testRestartInPlace(t *testing.T) {
 	}
 	old := map[string]string{"MODE": "slow", "db.password": "before", "db.revoked": "revoked"}
 	for _, p := range []*pod{with, without} {
-		if err := p.hasVariables(t.Context(), old); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, p.hasVariables(t.Context(), old))
 	}
 	ip, runs := with.Status.PodIP, with.restarts(t)
 
@@ -65,9 +65,10 @@ func testRestartInPlace(t *testing.T) {
 	without.probe("read", mountDir+"files/mode") // else nobody would open it there
 	// The receipt of the variables says that the containers have them.
 	for _, object := range []string{"configmap/settings", "secret/db"} {
-		r := kubectlRefvol(t, "converged", object, "-n", n.name, "--opened", "--timeout=5m", "--driver-name="+nodeIdentityDriver, "--plugin-namespace=refvol-node-identity")
-		if r.status != 0 {
-			t.Errorf("converged --opened of %s: status %d: %s%s", object, r.status, r.stdout, r.stderr)
+		stdout, stderr, status := kubectlRefvol(t, "converged", object, "-n", n.name, "--opened", "--timeout=5m",
+			"--driver-name="+nodeIdentityDriver, "--plugin-namespace=refvol-node-identity")
+		if status != 0 {
+			t.Errorf("converged --opened of %s: status %d: %s%s", object, status, stdout, stderr)
 		}
 	}
 }
@@ -113,10 +114,7 @@ func (p *pod) hasVariables(ctx context.Context, want map[string]string) error {
 // restarts returns how often the container has restarted. It fails if the pod is another one.
 func (p *pod) restarts(t *testing.T) int32 {
 	t.Helper()
-	now, err := p.now(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	now := must.Get(p.now(t.Context()))(t)
 	if now.UID != p.UID {
 		t.Fatalf("pod %s is another one", p.Name)
 	}

@@ -12,8 +12,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 // installer installs the chart by helm itself, with the commands of documents, in a namespace of its own.
@@ -39,6 +40,7 @@ func newInstaller(t *testing.T, prefix string) *installer {
 	}
 	chart := s.copyChart(os.Getenv("REFVOL_CHART"), prefix)
 	t.Cleanup(func() {
+		s.searchPlugins()
 		if out, err := s.run("helm uninstall refvol --no-hooks --ignore-not-found --wait --timeout 5m --namespace refvol-system"); err != nil {
 			t.Errorf("helm uninstall: %v: %s", err, out)
 		}
@@ -73,9 +75,7 @@ func (s *installer) copyChart(from, prefix string) string {
 		}
 		return os.WriteFile(target, []byte(names.Replace(read(s.t, file))), 0o600)
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.Do(s.t, err)
 	return chart
 }
 
@@ -101,6 +101,18 @@ func (s *installer) plugins(ctx context.Context) ([]corev1.Pod, error) {
 		return nil, err
 	}
 	return plugins.Items, nil
+}
+
+// searchPlugins searches the logs of the release's plugins before they go, also while the test cleans up.
+func (s *installer) searchPlugins() {
+	s.t.Helper()
+	plugins, err := s.plugins(context.WithoutCancel(s.t.Context()))
+	if err != nil {
+		s.t.Error(err)
+	}
+	for i := range plugins {
+		s.searchBefore(&plugins[i])
+	}
 }
 
 // wantRunning wants a plugin of an image, which reads with its node's rights, on each node that has one.
@@ -155,6 +167,7 @@ func (s *installer) refusesUninstall(command string, reasons ...string) {
 // empty lock file stays, and nothing else.
 func (s *installer) wantNothingOn(inspector *pod, node string) {
 	s.t.Helper()
+	prefix, _, _ := strings.Cut(s.driver, ".")
 	eventually(s.t, podTimeout, "nothing of "+s.driver+" in the cluster", func(ctx context.Context) error {
 		registration := nodeRoot + registrationsDir + s.driver + "-reg.sock"
 		if answer, err := inspector.ask(ctx, "probe", "read", registration); !isAbsent(err) {
@@ -176,17 +189,10 @@ func (s *installer) wantNothingOn(inspector *pod, node string) {
 		if err != nil || isListed(csiNode, s.driver) {
 			return fmt.Errorf("the registration on %s: %w", node, err)
 		}
-		if _, err := s.client.StorageV1().CSIDrivers().Get(ctx, s.driver, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the CSIDriver object: %w", err)
-		}
-		ours := metav1.ListOptions{LabelSelector: "app.kubernetes.io/name in (" + s.app + ", " + s.check + ")"}
-		roles, err := s.client.RbacV1().ClusterRoles().List(ctx, ours)
-		if err != nil || len(roles.Items) > 0 {
-			return fmt.Errorf("ClusterRoles %v, %w", roles.Items, err)
-		}
-		pods, err := s.client.CoreV1().Pods(s.name).List(ctx, metav1.ListOptions{})
-		if err != nil || len(pods.Items) > 0 {
-			return fmt.Errorf("pods %v, %w", pods.Items, err)
+		objects, err := s.run("kubectl --namespace refvol-system get --output name csidrivers,clusterroles,clusterrolebindings,serviceaccounts," +
+			"validatingadmissionpolicies,validatingadmissionpolicybindings,daemonsets,jobs,pods")
+		if found := append(linesWith(objects, "/"+prefix), linesWith(objects, "pod/")...); err != nil || len(found) > 0 {
+			return fmt.Errorf("objects %q, %w", found, err)
 		}
 		return nil
 	})

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // A plugin that restarts derives from the pods' specs what the kubelet asked of it. A kubelet
@@ -49,10 +50,7 @@ func TestKubeletRestarts(t *testing.T) {
 	all := append(orphan.volumeIDs(), ids...)
 	mounts := func() (own []string) {
 		t.Helper()
-		table, err := inspector.mountTable(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		table := must.Get(inspector.mountTable(t.Context()))(t)
 		for _, p := range append([]*pod{orphan}, pods...) {
 			own = append(own, having(string(p.UID), table)...)
 		}
@@ -101,10 +99,7 @@ func TestKubeletRestarts(t *testing.T) {
 func (n *namespace) restartKubelet(node string, plugin *corev1.Pod, ids []string) {
 	n.t.Helper()
 	since := time.Now()
-	known, err := n.publishes(n.t.Context(), plugin, since, ids)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	known := must.Get(n.publishes(n.t.Context(), plugin, since, ids))(n.t)
 	mustDocker(n.t, "exec", node, "systemctl", "restart", "kubelet")
 	eventually(n.t, podTimeout, "publish by the kubelet that was restarted", func(ctx context.Context) error {
 		now, err := n.publishes(ctx, plugin, since, ids)
@@ -158,7 +153,9 @@ const logDerived = "The kubelet's request is not the one that was derived from t
 // restartDerives has the node's plugin restart, and returns it when it has taken all volumes over.
 func (n *namespace) restartDerives(t *testing.T, node string, ids []string) *corev1.Pod {
 	t.Helper()
-	deletePlugin(t, n, n.awaitPlugin(t, pluginNamespace, node))
+	before := n.awaitPlugin(t, pluginNamespace, node)
+	n.searchBefore(before)
+	(&pod{n, before}).delete()
 	plugin := n.awaitPlugin(t, pluginNamespace, node)
 	eventually(t, podTimeout, "all volumes taken over", func(ctx context.Context) error {
 		log, err := n.pluginLog(ctx, plugin, plugin.CreationTimestamp.Add(-time.Second))
@@ -175,10 +172,7 @@ func (n *namespace) restartDerives(t *testing.T, node string, ids []string) *cor
 // wantDerived wants the plugin to have said of no volume that it is not updated, or that the kubelet's request was another one.
 func (n *namespace) wantDerived(t *testing.T, plugin *corev1.Pod, ids []string) {
 	t.Helper()
-	log, err := n.pluginLog(t.Context(), plugin, plugin.CreationTimestamp.Add(-time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must.Get(n.pluginLog(t.Context(), plugin, plugin.CreationTimestamp.Add(-time.Second)))(t)
 	for _, text := range []string{"A mounted volume is not updated", logDerived, "is published already, with another", "AlreadyExists"} {
 		for _, id := range ids {
 			if lines := linesWith(log, text, id); len(lines) > 0 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/e2e/tools/probe/clock"
+	"github.com/refvol/refvol/internal/must"
 )
 
 const (
@@ -76,22 +77,16 @@ func TestNativeVolumeLatency(t *testing.T) {
 		configMap := contents{text: sized(s.text)}.configMap(s.Name)
 		began := time.Now()
 		s.sent = now(t)
-		updated, err := n.client.CoreV1().ConfigMaps(n.name).Update(t.Context(), configMap, metav1.UpdateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		updated := must.Get(n.client.CoreV1().ConfigMaps(n.name).Update(t.Context(), configMap, metav1.UpdateOptions{}))(t)
 		all.Answer = append(all.Answer, inMilliseconds(now(t)-s.sent))
-		at, err := s.floor.Arrived(t.Context(), updated.ResourceVersion)
-		if err != nil {
-			t.Fatal(err)
-		}
+		at := must.Get(s.floor.Arrived(t.Context(), updated.ResourceVersion))(t)
 		all.Floor = append(all.Floor, inMilliseconds(at.Sub(began)))
 	}
 	for _, s := range subjects {
 		h := s.awaitHistory(s.text, func(h history) bool { return h.has(s.text, latencyFiles()...) })
 		var took []float64
 		for _, shown := range latencyFiles() {
-			arrived, _ := h.last(shown)
+			arrived := h.last(shown)
 			if after := arrived.At - s.sent; after <= 0 || after > latencyLimit {
 				t.Errorf("%s: the update was in %s %s after its request", s.Name, shown, after)
 			}
@@ -99,13 +94,8 @@ func TestNativeVolumeLatency(t *testing.T) {
 		}
 		all.Kubelet, all.Refvol = append(all.Kubelet, took[0]), append(all.Refvol, took[1])
 	}
-	text, err := json.Marshal(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(json.Marshal(all))(t)
+	must.Do(t, os.WriteFile(file, text, 0o600))
 }
 
 // startSubjects starts all pods on one node and waits until they are ready.
@@ -140,11 +130,7 @@ func sized(text string) object {
 // now reads the clock that the pods' processes read, too.
 func now(t *testing.T) time.Duration {
 	t.Helper()
-	at, err := clock.Now()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return at
+	return must.Get(clock.Now())(t)
 }
 
 func inMilliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -88,10 +88,3 @@ func onlyOneMount(t *testing.T, inspector *pod, id string) {
 		t.Errorf("the node has the mounts %q of %s, error %v", found, id, err)
 	}
 }
-
-// deletePlugin deletes the plugin's pod and waits until it is gone.
-func deletePlugin(t *testing.T, n *namespace, plugin *corev1.Pod) {
-	t.Helper()
-	n.searchBefore(t, plugin)
-	(&pod{n, plugin}).delete()
-}

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 // liveNamespace makes a namespace whose new pods are changed, or leaves the test out where the API server
@@ -45,9 +47,7 @@ func (n *namespace) needsPolicies() {
 	if apierrors.IsNotFound(err) {
 		n.t.Skip("left out: the API server lacks the policies of live namespaces, which need Kubernetes 1.36")
 	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, err)
 }
 
 // isLive returns an error unless the driver shows the volume of a pod, and its containers mount that.

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 // namespace is where one test has its objects.
@@ -31,15 +32,12 @@ func newNamespace(t *testing.T) *namespace {
 			Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
 		},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	n := &namespace{cluster: c, t: t, name: created.Name}
-	begin := time.Now()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), podTimeout)
 		defer cancel()
-		n.searchNamespace(ctx, begin)
+		n.searchNamespace(ctx)
 		if t.Failed() {
 			n.explain(ctx)
 		}

@@ -13,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 const (
@@ -60,11 +62,7 @@ func takenNode(t *testing.T) string {
 // nodes returns all nodes.
 func (c *cluster) nodes(t *testing.T) []corev1.Node {
 	t.Helper()
-	nodes, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return nodes.Items
+	return must.Get(c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}))(t).Items
 }
 
 // workers returns the names of all nodes but the control plane's.
@@ -107,17 +105,13 @@ func kubectl(ctx context.Context, args ...string) error {
 // kubectl is kubectl for a test, in its namespace.
 func (n *namespace) kubectl(args ...string) {
 	n.t.Helper()
-	if err := kubectl(n.t.Context(), append(args, "--namespace="+n.name)...); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, kubectl(n.t.Context(), append(args, "--namespace="+n.name)...))
 }
 
 // mustDocker calls docker for a test.
 func mustDocker(t *testing.T, args ...string) {
 	t.Helper()
-	if err := docker(t.Context(), args...); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, docker(t.Context(), args...))
 }
 
 // awaitPlugin waits until the plugin of the node that is installed in a namespace is ready, and returns it.
@@ -164,4 +158,14 @@ func (p *pod) mountTable(ctx context.Context) ([]string, error) {
 // having returns the lines that contain text.
 func having(text string, lines []string) []string {
 	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return !strings.Contains(line, text) })
+}
+
+// undo puts a node back as it was, also when the test's own time is over.
+func (n *namespace) undo(how func(context.Context) error) {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	if err := how(ctx); err != nil {
+		n.t.Error(err)
+	}
 }

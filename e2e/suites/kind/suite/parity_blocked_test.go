@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 // blockedCase is a volume that lacks what it requires until its changes.
@@ -79,11 +81,7 @@ func TestParityOfBlockedPods(t *testing.T) {
 func (p *pod) warnings() []corev1.Event {
 	p.t.Helper()
 	warnings := metav1.ListOptions{FieldSelector: "involvedObject.name=" + p.Name + ",type=Warning"}
-	events, err := p.client.CoreV1().Events(p.Namespace).List(p.t.Context(), warnings)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return events.Items
+	return must.Get(p.client.CoreV1().Events(p.Namespace).List(p.t.Context(), warnings))(p.t).Items
 }
 
 // awaitWarning waits for an event of that reason on the pod whose message has all

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/refvol/refvol/e2e/tools/probe/answers"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // generation is the name of the directory that holds one version of all files.
@@ -23,11 +24,7 @@ type snapshot map[string]string
 // snapshots returns what each volume of the pod shows, by the volume's name.
 func (p *pod) snapshots(t *testing.T) map[string]snapshot {
 	t.Helper()
-	got, err := p.trySnapshots(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got
+	return must.Get(p.trySnapshots(t.Context()))(t)
 }
 
 // trySnapshots is snapshots for who may try again: it fails if a file goes meanwhile.

@@ -145,8 +145,8 @@ func applyChanges(n *namespace, cases []parityCase) {
 func (p *pod) awaitChanges(before map[string]snapshot, cases []parityCase) {
 	p.t.Helper()
 	began := time.Now()
-	// The probe waits for the last one, so that the node has nothing to do meanwhile.
-	p.probe("await", mountDir+"updated"+nativeSuffix+"/a", "changed", nativeTimeout.String())
+	// The last one first, so that the node has little to do meanwhile.
+	p.awaitText(mountDir+"updated"+nativeSuffix+"/a", "changed", nativeTimeout)
 	p.t.Logf("the kubelet's volume had the last change after %.1f s", time.Since(began).Seconds())
 	eventually(p.t, nativeTimeout, "all changes", func(ctx context.Context) error {
 		now, err := p.trySnapshots(ctx)

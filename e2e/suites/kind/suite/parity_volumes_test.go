@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 // source describes an object of the kind as a source of a projected volume. Without
@@ -21,18 +22,13 @@ func source(kind, name string, items ...corev1.KeyToPath) corev1.VolumeProjectio
 	return corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: ref, Items: items}}
 }
 
-// parts are those that both kinds of source have.
-func parts(s corev1.VolumeProjection) (kind, name string, items []corev1.KeyToPath, isOptional **bool) {
-	if s.Secret != nil {
-		return "secret", s.Secret.Name, s.Secret.Items, &s.Secret.Optional
-	}
-	return "configMap", s.ConfigMap.Name, s.ConfigMap.Items, &s.ConfigMap.Optional
-}
-
 // optional makes the source do without what is missing.
 func optional(s corev1.VolumeProjection) corev1.VolumeProjection {
-	_, _, _, isOptional := parts(s)
-	*isOptional = new(true)
+	if s.Secret != nil {
+		s.Secret.Optional = new(true)
+	} else {
+		s.ConfigMap.Optional = new(true)
+	}
 	return s
 }
 
@@ -54,10 +50,7 @@ func ofUser(key, path string, user int64) corev1.KeyToPath {
 func (n *namespace) hasUsers() bool {
 	n.t.Helper()
 	p := newPod("users", view{sources: []corev1.VolumeProjection{source(kindSecret, "any", ofUser("k", "p", 1))}}.native("users"))
-	got, err := n.client.CoreV1().Pods(n.name).Create(n.t.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	got := must.Get(n.client.CoreV1().Pods(n.name).Create(n.t.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}))(n.t)
 	return got.Spec.Volumes[0].Secret.Items[0].User != nil
 }
 
@@ -91,31 +84,24 @@ func (v view) native(name string) corev1.Volume {
 	return volume
 }
 
-// refvol returns the driver's volume with this view. The sources of a projected
-// volume are the attribute as they are.
+// refvol returns the driver's volume with this view. The sources of a projected volume are the attribute as they are.
 func (v view) refvol(t *testing.T, name string) corev1.Volume {
 	t.Helper()
-	a := attributes{}
-	sources := slices.Clone(v.sources)
-	for i := range sources {
-		sources[i] = *sources[i].DeepCopy()
-		_, _, items, _ := parts(sources[i])
-		for j := range items {
-			items[j].User = cmp.Or(items[j].User, v.defaultUser)
+	var sources []corev1.VolumeProjection
+	for _, s := range v.sources {
+		s = *s.DeepCopy()
+		var items []corev1.KeyToPath
+		if s.Secret != nil {
+			items = s.Secret.Items
+		} else {
+			items = s.ConfigMap.Items
 		}
+		for i := range items {
+			items[i].User = cmp.Or(items[i].User, v.defaultUser)
+		}
+		sources = append(sources, s)
 	}
-	if v.projected {
-		a["sources"] = toJSON(t, sources)
-	} else {
-		kind, name, items, isOptional := parts(sources[0])
-		a[kind] = name
-		if items != nil {
-			a["items"] = toJSON(t, items)
-		}
-		if *isOptional != nil {
-			a["optional"] = fmt.Sprint(**isOptional)
-		}
-	}
+	a := attributes{"sources": toJSON(t, sources)}
 	if v.defaultMode != nil {
 		a["defaultMode"] = fmt.Sprintf("%04o", *v.defaultMode)
 	}
@@ -124,9 +110,5 @@ func (v view) refvol(t *testing.T, name string) corev1.Volume {
 
 func toJSON(t *testing.T, value any) string {
 	t.Helper()
-	text, err := json.Marshal(value)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return string(must.Get(json.Marshal(value))(t))
 }

@@ -55,9 +55,10 @@ func (p *pod) awaitNoFile(file string, timeout time.Duration) {
 
 // A plugin without a right to any object shows a pod what the pod's own service account may
 // read, of its namespace and of another, with the tokens that the kubelet hands over; a
-// revocation takes it away.
+// revocation takes it away. After a restart the plugin has no token, and goes on once the kubelet has published again.
 func TestPodIdentity(t *testing.T) {
 	t.Parallel()
+	node := shareNode(t) // elsewhere the pods of other tests would wait for their tokens, too
 	n, source := newNamespace(t), newNamespace(t)
 	n.kubectl("create", "serviceaccount", "web")
 	n.setSecret("db", object{"password": canary("first")})
@@ -73,7 +74,7 @@ func TestPodIdentity(t *testing.T) {
 	}
 
 	revoke := n.grant("secrets", "db", n.name, "web")
-	spec := newPod("reader", volume)
+	spec := onNode(newPod("reader", volume), node)
 	spec.Spec.ServiceAccountName = "web"
 	p := n.start(spec)
 	p.awaitText(mountDir+"settings/password", canary("first"), podTimeout)
@@ -87,24 +88,13 @@ func TestPodIdentity(t *testing.T) {
 	n.grant("secrets", "db", n.name, "web")
 	p.awaitText(mountDir+"settings/password", canary("second"), podTimeout)
 	refused.delete()
-	p.delete()
-}
 
-// After a restart the plugin has no token, and goes on once the kubelet has published again.
-func TestPodIdentityAfterADaemonSetRestart(t *testing.T) {
-	t.Parallel()
-	node := shareNode(t) // elsewhere the pods of other tests would wait for their tokens, too
-	n := newNamespace(t)
-	n.kubectl("create", "serviceaccount", "web")
-	n.setSecret("db", object{"password": canary("first")})
-	n.grant("secrets", "db", n.name, "web")
-	spec := onNode(newPod("reader", ofDriver(podIdentityDriver, "settings", attributes{"secret": "db"})), node)
-	spec.Spec.ServiceAccountName = "web"
-	p := n.start(spec)
-	deletePlugin(t, n, n.awaitPlugin(t, podIdentityNamespace, node))
-	n.setSecret("db", object{"password": canary("second")})
+	plugin := n.awaitPlugin(t, podIdentityNamespace, node)
+	n.searchBefore(plugin)
+	(&pod{n, plugin}).delete()
+	n.setSecret("db", object{"password": canary("third")})
 	begin := time.Now()
-	p.awaitText(mountDir+"settings/password", canary("second"), republishTime)
+	p.awaitText(mountDir+"settings/password", canary("third"), republishTime)
 	t.Logf("updated %.0f s after the plugin's pod had gone", time.Since(begin).Seconds())
 	p.delete()
 }

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 // mountDir is where a pod's volumes are, each by its name.
@@ -66,10 +68,7 @@ func ofDriver(driver, name string, a attributes) corev1.Volume {
 // create creates a pod and doesn't wait for it.
 func (n *namespace) create(spec *corev1.Pod) *pod {
 	n.t.Helper()
-	created, err := n.client.CoreV1().Pods(n.name).Create(n.t.Context(), spec, metav1.CreateOptions{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	created := must.Get(n.client.CoreV1().Pods(n.name).Create(n.t.Context(), spec, metav1.CreateOptions{}))(n.t)
 	return &pod{n, created}
 }
 
@@ -120,9 +119,7 @@ func (p *pod) beginDelete(seconds ...int64) {
 	if len(seconds) > 0 {
 		opts.GracePeriodSeconds = &seconds[0]
 	}
-	if err := p.client.CoreV1().Pods(p.Namespace).Delete(p.t.Context(), p.Name, opts); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Do(p.t, p.client.CoreV1().Pods(p.Namespace).Delete(p.t.Context(), p.Name, opts))
 }
 
 // delete deletes the pod and waits until the kubelet has let go of it.
@@ -167,10 +164,7 @@ func (p *pod) volumeIDs() []string {
 // phase returns the pod's phase now.
 func (p *pod) phase(t *testing.T) corev1.PodPhase {
 	t.Helper()
-	now, err := p.now(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	now := must.Get(p.now(t.Context()))(t)
 	return now.Status.Phase
 }
 
@@ -189,10 +183,6 @@ func withUnmounted(spec *corev1.Pod, volumes ...corev1.Volume) *corev1.Pod {
 	spec.Spec.Volumes = append(spec.Spec.Volumes, volumes...)
 	return spec
 }
-
-// busyLimit is how soon a single change must be there on a busy machine. It is less than a resync
-// takes on average, which would bring what a watch has missed.
-const busyLimit = 20 * time.Second
 
 // nativeTimeout is how long the kubelet may take to bring a change into a volume of
 // its own: a sync of the pod each minute, and half of that by chance, with a margin.

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 // A node reboots: its mounts are gone, and what the kubelet and the plugin keep on disk
@@ -32,12 +34,14 @@ func TestNodeReboot(t *testing.T) {
 	}
 	plugin := &pod{n, n.awaitPlugin(t, pluginNamespace, node)}
 
-	n.whileDown(node, func() {
+	func() {
+		defer n.undo(func(ctx context.Context) error { return docker(ctx, "start", node) })
+		mustDocker(t, "stop", node)
 		n.setConfigMap("settings", object{"key": canary("new"), "comes": "y"})
 		n.setSecret("login", object{"user": canary("new")})
 		deleted.beginDelete()
 		forced.beginDelete(0)
-	})
+	}()
 	for _, p := range []*pod{plugin, inspector, stays} {
 		p.awaitNextRun(t)
 	}
@@ -52,7 +56,7 @@ func TestNodeReboot(t *testing.T) {
 	n.setConfigMap("settings", object{"key": canary("newest")})
 	n.setSecret("login", object{"user": canary("newest")})
 	for _, file := range []string{"settings/key", "in-place/key", "login/user"} {
-		stays.probe("await", mountDir+file, canary("newest"), podTimeout.String())
+		stays.awaitText(mountDir+file, canary("newest"), podTimeout)
 	}
 	for _, id := range stays.volumeIDs() {
 		onlyOneMount(t, inspector, id)
@@ -67,23 +71,11 @@ func TestNodeReboot(t *testing.T) {
 	last.awaitNone(t)
 }
 
-// whileDown switches a node off, calls do, and switches it on again, also if do fails
-// the test.
-func (n *namespace) whileDown(node string, do func()) {
-	n.t.Helper()
-	defer n.undo(func(ctx context.Context) error { return docker(ctx, "start", node) })
-	mustDocker(n.t, "stop", node)
-	do()
-}
-
 // awaitNextRun waits until other containers of the same pod than the last ones that were
 // seen are ready.
 func (p *pod) awaitNextRun(t *testing.T) {
 	t.Helper()
-	last, err := runOf(p.Pod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	last := must.Get(runOf(p.Pod))(t)
 	eventually(t, 3*podTimeout, "pod "+p.Name+" running again", func(ctx context.Context) error {
 		now, err := p.now(ctx)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/refvol/refvol/internal/doclines"
+	"github.com/refvol/refvol/internal/must"
 )
 
 const (
@@ -30,9 +31,7 @@ func renewed(t *testing.T, node string) *corev1.Pod {
 		t.Fatalf("docs/apply.md has no manifest in the section %q", renewalSection)
 	}
 	var spec corev1.Pod
-	if err := yaml.UnmarshalStrict([]byte(blocks[0]), &spec); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.UnmarshalStrict([]byte(blocks[0]), &spec))
 	sidecar, program, probe := &spec.Spec.InitContainers[0], &spec.Spec.Containers[0], newContainer("probe", nil)
 	sidecar.Image, sidecar.ImagePullPolicy = os.Getenv("REFVOL_NOTIFY_IMAGE"), probe.ImagePullPolicy
 	i := slices.Index(sidecar.Args, "--process=nginx")

@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	// webReplicas is how many pods the Deployment of these tests has, and webSpread the time over which their restarts are spread.
-	webReplicas = 30
-	webSpread   = time.Minute
-	webPort     = 8080
+	// webSpread is the time over which the restarts of the Deployment's pods are spread.
+	webSpread = time.Minute
+	webPort   = 8080
+	// readyTimeout is how long all of them together may take to get somewhere.
+	readyTimeout = 5 * time.Minute
 	// mostFailed is how many of a hundred requests may fail while all pods restart.
 	mostFailed = 5
 )
@@ -53,11 +54,11 @@ func TestRestartsOfADeployment(t *testing.T) {
 		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(webPort)}},
 		PeriodSeconds: 1, FailureThreshold: 1,
 	}
-	n.deploy("web", webReplicas, template)
+	n.deploy("web", template)
 	newShell(n).output(fmt.Sprintf("kubectl expose deployment web --port=80 --target-port=%d", webPort))
 	var pods []*pod
-	eventually(t, readersTimeout, "all pods", func(ctx context.Context) error {
-		deployed, err := n.deployed(ctx, "web", webReplicas)
+	eventually(t, readyTimeout, "all pods", func(ctx context.Context) error {
+		deployed, err := n.deployed(ctx, "web")
 		for i := range deployed {
 			pods = append(pods, &pod{n, &deployed[i]})
 		}
@@ -86,7 +87,7 @@ func TestRestartsOfADeployment(t *testing.T) {
 	n.setConfigMap("settings", object{"mode": "fast"})
 	var started []time.Duration
 	for _, p := range pods {
-		eventually(t, readersTimeout, p.Name+" has the mode fast", func(ctx context.Context) error {
+		eventually(t, readyTimeout, p.Name+" has the mode fast", func(ctx context.Context) error {
 			return p.hasVariables(ctx, map[string]string{"MODE": "fast"})
 		})
 	}

@@ -10,22 +10,27 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/refvol/refvol/internal/doclines"
+	"github.com/refvol/refvol/internal/must"
 )
 
-// testRolloutPage runs the commands of docs/rollout.md in their order, for pods with the volume that the page shows.
+// testRolloutPage runs the commands of docs/rollout.md in their order, for pods with the volume that the page shows. None of them reads an
+// older value for a moment, also when the canary's values become those of the stable object, and when the canary goes.
 func testRolloutPage(t *testing.T) {
 	page := read(t, "../../../../docs/rollout.md")
 	n := newNamespace(t)
 	n.setConfigMap("app", object{"app.yaml": "first"})
 	var pods []*pod
+	const app = mountDir + "app/app.yaml"
 	for _, name := range []string{"a", "b", "c"} {
-		pods = append(pods, n.create(newPod(name, refvol("app", pageVolume(t, page)))))
+		spec := newPod(name, refvol("app", pageVolume(t, page)))
+		spec.Spec.Containers[0].Args = []string{"follow", app}
+		pods = append(pods, n.create(spec))
 	}
 	awaitReady(pods...)
 	say := func(want string) {
 		t.Helper()
 		for _, p := range pods {
-			p.awaitText(mountDir+"app/app.yaml", want, podTimeout)
+			p.awaitText(app, want, podTimeout)
 		}
 	}
 	commands := pageCommands(page)
@@ -33,9 +38,7 @@ func testRolloutPage(t *testing.T) {
 		t.Fatalf("the page has %d commands: %q", len(commands), commands)
 	}
 	file := filepath.Join(t.TempDir(), "app.yaml")
-	if err := os.WriteFile(file, []byte("second"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte("second"), 0o600))
 	s := newShell(n, "-n shop", "-n "+n.name, "--from-file=app.yaml", "--from-file="+file)
 	for _, command := range commands {
 		run := command
@@ -47,6 +50,7 @@ func testRolloutPage(t *testing.T) {
 		case strings.HasPrefix(command, "kubectl refvol rollout configmap/app-canary"):
 			say("second")
 			n.patchConfigMap("app", `{"data":{"app.yaml":"second"}}`)
+			s.output("kubectl refvol converged configmap/app -n shop") // the next command takes the canary from some pods
 		case strings.HasPrefix(command, "kubectl annotate configmap app-canary"): // the revert, and then the end of the canary
 			say("second")
 			s.output("kubectl delete configmap app-canary")
@@ -54,6 +58,12 @@ func testRolloutPage(t *testing.T) {
 			n.patchConfigMap("app", `{"data":{"app.yaml":"third"}}`)
 		case strings.HasPrefix(command, "kubectl refvol rollout configmap/app "):
 			say("third")
+		}
+	}
+	for _, p := range pods {
+		h := p.awaitHistory("the third text", func(h history) bool { return h.has("third", app) })
+		if p.judge(h); len(h) != 3 {
+			t.Errorf("%s has read %+v, want first, second and third", p.Name, h)
 		}
 	}
 }

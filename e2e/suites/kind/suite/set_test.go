@@ -1,11 +1,17 @@
 package suite
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/refvol/refvol/e2e/tools/harness"
+	"github.com/refvol/refvol/e2e/tools/probe/answers"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -29,23 +35,17 @@ func TestRotateUserAndPassword(t *testing.T) {
 	write("db-user", "user", 0)
 	write("db-password", "password", 0)
 	const sources = "[{secret: {name: db-user}}, {secret: {name: db-password}}]"
-	workers := n.workers(t)
-	pods := map[string][]*pod{}
-	for i, node := range workers {
+	var pods []*pod
+	for i, node := range n.workers(t) {
 		for _, same := range []string{"true", "false"} {
 			spec := newPod(fmt.Sprint("login-", same, "-", i), refvol("db", attributes{"sources": sources, "sameRevision": same}))
-			spec.Spec.NodeName = node
-			pods[same] = append(pods[same], n.create(spec))
+			spec.Labels = map[string]string{"same": same}
+			spec.Spec.NodeName, spec.Spec.RestartPolicy = node, corev1.RestartPolicyNever
+			spec.Spec.Containers[0].Args = []string{"login", fmt.Sprint(times), mountDir + "db"}
+			pods = append(pods, n.create(spec))
 		}
 	}
-	logins := map[string][]*pending{}
-	for same, all := range pods {
-		for _, p := range all {
-			p.awaitReady()
-			timeout := time.Duration(times)*2*betweenSecrets + podTimeout
-			logins[same] = append(logins[same], p.pend("logins", timeout, "login", timeout.String(), fmt.Sprint(times), mountDir+"db"))
-		}
-	}
+	awaitReady(pods...) // a program may log in a moment later: of many rotations it may miss the first one
 	order := [][2]string{{"db-user", "user"}, {"db-password", "password"}}
 	for i := range times {
 		for j := range order {
@@ -54,16 +54,31 @@ func TestRotateUserAndPassword(t *testing.T) {
 			<-time.After(betweenSecrets)
 		}
 	}
-	for same, all := range logins {
-		for i, w := range all {
-			got := w.arrive()
-			t.Logf("sameRevision %s on %s: %d of %d logins failed", same, workers[i], got.Failed, got.Reads)
-			switch {
-			case same == "true" && got.Failed > 0:
-				t.Errorf("%d of %d logins failed, for example %s", got.Failed, got.Reads, got.Error)
-			case same == "false" && got.Failed == 0:
-				t.Errorf("none of %d logins failed without sameRevision: the test has found nothing", got.Reads)
-			}
+	for _, p := range pods {
+		got, same := p.logins(), p.Labels["same"]
+		t.Logf("sameRevision %s on %s: %d of %d logins failed", same, p.Spec.NodeName, got.Failed, got.Tried)
+		switch {
+		case same == "true" && got.Failed > 0:
+			t.Errorf("%d of %d logins failed, for example %s", got.Failed, got.Tried, got.Error)
+		case same == "false" && got.Failed == 0:
+			t.Errorf("none of %d logins failed without sameRevision: the test has found nothing", got.Tried)
 		}
 	}
+}
+
+// logins waits until the pod has ended, and returns what it has said of its logins.
+func (p *pod) logins() (got answers.Logins) {
+	p.t.Helper()
+	eventually(p.t, podTimeout, "the logins of "+p.Name+" have ended", func(ctx context.Context) error {
+		now, err := p.now(ctx)
+		if err == nil && now.Status.Phase != corev1.PodSucceeded && now.Status.Phase != corev1.PodFailed {
+			err = fmt.Errorf("it is %s", now.Status.Phase)
+		}
+		return err
+	})
+	text := must.Get(p.log(p.t.Context(), p.Pod, &corev1.PodLogOptions{}))(p.t)
+	if err := json.Unmarshal([]byte(text), &got); err != nil {
+		p.t.Errorf("the logins of %s ended with %q: %v", p.Name, text, err)
+	}
+	return got
 }

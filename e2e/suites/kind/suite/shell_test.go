@@ -8,10 +8,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"testing"
 
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/internal/leak"
+	"github.com/refvol/refvol/internal/must"
 )
 
 // shell runs commands of documents, with the names of the test in the place of theirs.
@@ -39,15 +42,10 @@ func newShell(pods *namespace, names ...string) *shell {
 // kubeconfig returns a file whose namespace is that of the pods.
 func (s *shell) kubeconfig(dir string) string {
 	s.pods.t.Helper()
-	config, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
-	if err != nil {
-		s.pods.t.Fatal(err)
-	}
+	config := must.Get(clientcmd.LoadFromFile(os.Getenv("KUBECONFIG")))(s.pods.t)
 	config.Contexts[config.CurrentContext].Namespace = s.pods.name
 	file := filepath.Join(dir, "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, file); err != nil {
-		s.pods.t.Fatal(err)
-	}
+	must.Do(s.pods.t, clientcmd.WriteToFile(*config, file))
 	return file
 }
 
@@ -55,9 +53,7 @@ func (s *shell) kubeconfig(dir string) string {
 func (s *shell) apply(text string) (file string) {
 	s.pods.t.Helper()
 	file = filepath.Join(s.pods.t.TempDir(), "objects.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		s.pods.t.Fatal(err)
-	}
+	must.Do(s.pods.t, os.WriteFile(file, []byte(text), 0o600))
 	s.output("kubectl create --filename=- <'" + file + "'") // kubectl would take a comma of the path for the end of a name
 	return file
 }
@@ -119,4 +115,10 @@ func (s *shell) find(text string, words ...string) {
 	if len(linesWith(text, words...)) == 0 {
 		s.pods.t.Errorf("no line has %q in\n%s", words, text)
 	}
+}
+
+// kubectlRefvol runs the program that REFVOL_KUBECTL_REFVOL names.
+func kubectlRefvol(t *testing.T, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	return harness.Run(t, os.Getenv("REFVOL_KUBECTL_REFVOL"), args...)
 }

@@ -13,14 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// smokeWithoutRegistry is what is replaced in the example if no registry can be reached: the images, and the probe stands for curl.
+// smokeWithoutRegistry is what is replaced in the example, as the registry may be out of reach: the images, and the probe stands for curl.
 func smokeWithoutRegistry() []string {
-	shell := os.Getenv("REFVOL_SHELL_IMAGE")
-	if shell == "" {
-		return nil
-	}
 	const containers = "      containers:\n      - name: smoke\n"
-	return []string{"docker.io/curlimages/curl:8.11.1", shell, containers, `      volumes: [{name: programs, emptyDir: {}}]
+	return []string{"docker.io/curlimages/curl:8.11.1", os.Getenv("REFVOL_SHELL_IMAGE"), containers, `      volumes: [{name: programs, emptyDir: {}}]
       initContainers:
       - name: programs
         image: ` + newContainer("programs", nil).Image + `

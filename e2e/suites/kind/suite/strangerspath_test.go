@@ -1,11 +1,8 @@
 package suite
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,9 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/version"
 
-	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/internal/doclines"
 )
 
@@ -29,42 +24,11 @@ type stranger struct {
 
 func newStranger(t *testing.T) *stranger {
 	t.Helper()
-	kinds := filepath.Join(t.TempDir(), "kinds.yaml")
-	if err := os.WriteFile(kinds, []byte(harness.PrometheusKinds), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(kubectl(t.Context(), "apply", "--filename="+kinds),
-		kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout="+podTimeout.String(), "--filename="+kinds)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := kubectl(context.WithoutCancel(t.Context()), "delete", "--filename="+kinds); err != nil {
-			t.Error(err)
-		}
-	})
 	s := &stranger{installer: newInstaller(t, "stranger"), document: read(t, "../../../../docs/getting-started.md")}
 	for _, block := range doclines.Blocks(s.document, "sh") {
 		s.commands = append(s.commands, doclines.Commands(block)...)
 	}
 	return s
-}
-
-// refusesDefaults reports whether the cluster is too old for the chart's default identity, and checks that helm then says what to do.
-func (s *stranger) refusesDefaults() bool {
-	s.t.Helper()
-	server, err := s.client.Discovery().ServerVersion()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if version.MustParse(server.GitVersion).AtLeast(version.MajorMinor(1, 36)) {
-		return false
-	}
-	out, err := s.run("helm install refvol deploy/charts/refvol --namespace refvol-system")
-	if err == nil || !containsAll(out, []string{"identity=node needs Kubernetes 1.36 or newer", "set identity=pod"}) {
-		s.t.Errorf("an install with the defaults: %v: %s", err, out)
-	}
-	s.t.Log("left out but for the install: the chart's default needs Kubernetes 1.36")
-	return true
 }
 
 // next takes the next command of the document, which begins with a text.
@@ -113,20 +77,11 @@ func (s *stranger) repairs() {
 func TestStrangersPath(t *testing.T) {
 	t.Parallel()
 	s := newStranger(t)
+	s.pods.needsPolicies() // the chart's default identity needs the same version of Kubernetes
 	for _, needsRegistry := range []string{"make image", "docker load", "docker push", "make image", "docker load", "docker push"} {
 		s.next(needsRegistry)
 	}
-	if s.refusesDefaults() {
-		return
-	}
-	metrics := "--set metrics.enabled=true"
-	if !strings.Contains(s.document, "`"+metrics+"`") {
-		t.Fatalf("the document does not say %s", metrics)
-	}
-	if image := os.Getenv("REFVOL_SHELL_IMAGE"); image != "" { // no registry can be reached
-		metrics += " --set helmTest.image=" + image
-	}
-	s.does("helm install", metrics)
+	s.does("helm install", "--set helmTest.image="+os.Getenv("REFVOL_SHELL_IMAGE")) // the registry may be out of reach
 	s.does("kubectl --namespace refvol-system rollout status")
 	s.wantRunning(s.image)
 	s.find(s.output("helm test refvol --namespace refvol-system"), "Phase:", "Succeeded") // docs/install.md
@@ -179,6 +134,7 @@ func TestStrangersPath(t *testing.T) {
 	s.repairs()
 	s.wantRunning(s.newer())
 	s.does("kubectl delete pod")
+	s.searchPlugins()
 	s.does("helm uninstall")
 	if len(s.commands) > 0 {
 		t.Errorf("the document has more commands: %q", s.commands)
@@ -186,8 +142,5 @@ func TestStrangersPath(t *testing.T) {
 	left.awaitNone(t)
 	for node, inspector := range inspectors {
 		s.wantNothingOn(inspector, node)
-	}
-	if out := s.output("kubectl --namespace refvol-system get podmonitors,prometheusrules --output name"); out != "" {
-		t.Errorf("left in the cluster: %s", out)
 	}
 }

@@ -12,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 const (
@@ -38,12 +40,12 @@ func TestUpgradeAndRollback(t *testing.T) {
 	u.roll(newest, "upgrade")
 	u.roll(other, "rollback")
 	for _, p := range u.readers {
-		u.judge(p.awaitHistory("the last text", func(h history) bool { return h.has(textOf(u.rolls, -1), files()...) }))
+		p.judge(p.awaitHistory("the last text", func(h history) bool { return h.has(textOf(u.rolls, -1), files()...) }))
 		onlyOneMount(t, u.inspectors[p.Spec.NodeName], p.volumeID("both"))
 		p.delete()
 	}
 	for _, plugin := range u.plugins() {
-		u.searchBefore(t, plugin)
+		u.searchBefore(plugin)
 	}
 }
 
@@ -73,9 +75,7 @@ func newUpgrade(t *testing.T, older, newest string) *upgrade {
 	u.namespace = newNamespace(t)
 	u.change(textOf(0, -1))
 	u.source.grant("secrets", "theirs", u.name, "default")
-	if err := errors.Join(kubectl(t.Context(), "apply", "--filename", older), rolledOut(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(kubectl(t.Context(), "apply", "--filename", older), rolledOut(t.Context())))
 	return u
 }
 
@@ -148,20 +148,16 @@ func (u *upgrade) roll(manifests, name string) {
 	u.rolls++
 	before := u.plugins()
 	for _, plugin := range before {
-		u.searchBefore(u.t, plugin)
+		u.searchBefore(plugin)
 	}
-	if err := kubectl(u.t.Context(), "apply", "--filename", manifests); err != nil {
-		u.t.Fatal(err)
-	}
+	must.Do(u.t, kubectl(u.t.Context(), "apply", "--filename", manifests))
 	done := make(chan error, 1)
 	go func() { done <- rolledOut(u.t.Context()) }()
 	var late []*pod
 	for rolled, steps := false, 0; !rolled; steps++ {
 		select {
 		case err := <-done:
-			if err != nil {
-				u.t.Fatal(err)
-			}
+			must.Do(u.t, err)
 			rolled = true
 		default:
 			now := u.plugins()
@@ -195,10 +191,7 @@ func (u *upgrade) roll(manifests, name string) {
 // plugins returns the plugin's pods that are not going, by node.
 func (u *upgrade) plugins() map[string]*corev1.Pod {
 	u.t.Helper()
-	pods, err := u.client.CoreV1().Pods(upgradeNamespace).List(u.t.Context(), metav1.ListOptions{LabelSelector: pluginLabels})
-	if err != nil {
-		u.t.Fatal(err)
-	}
+	pods := must.Get(u.client.CoreV1().Pods(upgradeNamespace).List(u.t.Context(), metav1.ListOptions{LabelSelector: pluginLabels}))(u.t)
 	found := map[string]*corev1.Pod{}
 	for i, p := range pods.Items {
 		if p.DeletionTimestamp == nil {

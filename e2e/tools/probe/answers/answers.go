@@ -30,15 +30,6 @@ type Mount struct {
 	Line    string `json:"line"`
 }
 
-// Reading tells how texts came into files.
-type Reading struct {
-	// Reads counts the reads, and Failed those of them that went wrong.
-	Reads  int `json:"reads"`
-	Failed int `json:"failed"`
-	// Error tells of the last read that failed.
-	Error string `json:"error,omitempty"`
-}
-
 // Told is a text that a file got, or a read that went wrong.
 type Told struct {
 	File string `json:"file"`
@@ -49,6 +40,13 @@ type Told struct {
 	Reads int `json:"reads"`
 	// At is the time after the read, by the clock of package clock.
 	At time.Duration `json:"at"`
+}
+
+// Logins counts logins. Error is the last one that failed.
+type Logins struct {
+	Tried  int    `json:"tried"`
+	Failed int    `json:"failed"`
+	Error  string `json:"error,omitempty"`
 }
 
 // Assault is what to attack.

@@ -8,11 +8,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/compose-spec/compose-go/v2/dotenv"
+	"github.com/joho/godotenv"
+
 	"github.com/refvol/refvol/e2e/tools/harness"
 	"github.com/refvol/refvol/internal/dice"
+	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/envfile"
 	"github.com/refvol/refvol/pkg/volume"
 )
@@ -31,13 +36,9 @@ func shells() map[string][]string {
 func source(t *testing.T, shell []string, content []byte, script string) []byte {
 	t.Helper()
 	path, err := exec.LookPath(shell[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	file := filepath.Join(t.TempDir(), "env")
-	if err := os.WriteFile(file, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, content, 0o600))
 	cmd := exec.Command(path, slices.Concat(shell[1:], []string{"-c", "set -a; . \"$0\"; " + script, file})...)
 	// A value that runs a command leaves its traces here.
 	cmd.Env, cmd.Dir = []string{}, filepath.Dir(file)
@@ -70,10 +71,7 @@ func environment(out []byte) map[string]string {
 // printEnvironment is the script that environment reads. PATH may be set by the file.
 func printEnvironment(t *testing.T) string {
 	t.Helper()
-	env, err := exec.LookPath("env")
-	if err != nil {
-		t.Fatal(err)
-	}
+	env := must.Get(exec.LookPath("env"))(t)
 	return "exec " + env + " -0"
 }
 
@@ -172,9 +170,7 @@ func TestSourcingDoesNoHarm(t *testing.T) {
 		t.Errorf("skipped %q, want %q", skipped, want)
 	}
 	for name, shell := range shells() {
-		if err := os.WriteFile(victim, []byte("a\nb\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(victim, []byte("a\nb\n"), 0o600))
 		source(t, shell, data, "set -x; true")
 		if text, err := os.ReadFile(victim); err != nil || string(text) != "a\nb\n" {
 			t.Errorf("%s: the history file is %q, %v", name, text, err)
@@ -189,3 +185,80 @@ func TestSourcingDoesNoHarm(t *testing.T) {
 func TestMain(m *testing.M) {
 	os.Exit(harness.Main(m, nil))
 }
+
+// read encodes variables, and compares what each parser makes of them. It returns the
+// skipped names.
+func read(t *testing.T, variables []envfile.Variable) []string {
+	t.Helper()
+	data, skipped := envfile.Encode(volume.EnvDotenv, variables)
+	want := slices.DeleteFunc(slices.Clone(variables), func(v envfile.Variable) bool { return slices.Contains(skipped, v.Name) })
+	for name, parse := range map[string]func(string) (map[string]string, error){
+		"godotenv":   godotenv.Unmarshal,
+		"compose-go": func(s string) (map[string]string, error) { return dotenv.Parse(strings.NewReader(s)) },
+	} {
+		got, err := parse(string(data))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		compare(t, got, want)
+	}
+	return skipped
+}
+
+func TestParsersRead(t *testing.T) {
+	for class, value := range map[string]string{
+		"empty": "", "plain": "a-b.c/d:e=f@g", "spaces": "  a  ", "hash": "a#b", "space and hash": "a #b",
+		"dollar": "a$V0 5$", "braces": "${V0}", "dollars": "$$", "command": "$(id)", "backslash": `C:\dir`,
+		"two backslashes": `\\host\x`, "backslash at the end": `a b\`, "single quote": "it's", "double quote": `"a"`,
+		"backtick": "`id`", "both quotes": `it's "x"`, "both quotes and line": "it's\n\"x\"\n", "quote and dollar": `it's $5`,
+		"line": "a\nV0=x\n", "PEM": "-----BEGIN-----\nMII=\n-----END-----\n", "JSON": "{\"a\": \"$b\\n\"\n}\n",
+		"JSON with two backslashes": "{\"a\": \"\\\\n\"\n}\n", "DOS lines": "a\r\nb\r\n", "carriage return": "a\rb",
+		"carriage return and quote": "\"a\"\rb", "tab": "\ta\t", "backslash n": `a\nb`, "unicode": "é✓😀",
+		"line separators": "a\u0085b\u2028c\u2029d", "no-break spaces": "\u00a0a\ufeff", "control": "\x01\x1b\x7f",
+		"export": "export V0=x", "long": strings.Repeat("it's $x\n", 1<<14),
+	} {
+		t.Run(class, func(t *testing.T) {
+			skipped := read(t, []envfile.Variable{{Name: "V0", Value: "a'b"}, {Name: "V", Value: value}, {Name: "V1", Value: `c "d"`}})
+			if skipped != nil {
+				t.Errorf("%q were skipped", skipped)
+			}
+		})
+	}
+}
+
+func TestParsersReadRandomValues(t *testing.T) {
+	dice.Each(t, 3, func(t *testing.T, random *rand.Rand) {
+		variables := randomVariables(random, 3000)
+		for _, name := range read(t, variables) {
+			i := slices.IndexFunc(variables, func(v envfile.Variable) bool { return v.Name == name })
+			if value := variables[i].Value; !strings.HasSuffix(value, `\`) && !strings.HasSuffix(value, `"`) {
+				t.Errorf("%q was skipped", value)
+			}
+		}
+	})
+}
+
+// tokens are what values are made of: what some reader of some format takes for
+// syntax, and a little that none does.
+func tokens() []string {
+	return []string{
+		"'", `"`, "`", `\`, "$", "#", " ", "\n", "\r", "\t", "=", ":", ";", "&", "|", "!", "~", "*", "{", "}", "(", ")",
+		"a", "n", "r", "0", "é", "😀", "\u0085", "\u00a0", "\u2028", "\ufeff", "\x01", "\x1b", "\x7f", "\v",
+		"\nV1=x\n", "V0", "$V0", "${V0}", "${V0:-x}", "$(id)", "`id`", "export ", "''", `""`, `\'`, `\"`, `\\`, `\n`,
+	}
+}
+
+func randomVariables(random *rand.Rand, n int) []envfile.Variable {
+	tokens := tokens()
+	variables := make([]envfile.Variable, n)
+	for i := range variables {
+		var value strings.Builder
+		for range random.IntN(8) {
+			value.WriteString(tokens[random.IntN(len(tokens))])
+		}
+		variables[i] = envfile.Variable{Name: numbered(i), Value: value.String()}
+	}
+	return variables
+}
+
+func numbered(i int) string { return "V" + strconv.Itoa(i) }
