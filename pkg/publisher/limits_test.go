@@ -97,22 +97,25 @@ var limitsTests = map[string]func(e *env){
 		e.objects.put(configMap("app"), "a", "1")
 		free := e.fill()
 		first, second := e.request("v1"), e.request("v2")
-		waiting, unpublished := e.publishing(first), e.publishing(second)
-		e.wantWaiting(waiting, unpublished)
-		e.unpublish(second)
-		e.wantReason(<-unpublished, failure.ReasonBusy, "volume v2: "+errUnpublished.Error())
+		unpublished, waiting := e.publishing(first), e.publishing(second)
+		e.wantWaiting(unpublished, waiting)
+		began := time.Now()
+		if e.unpublish(first); time.Since(began) > 0 { // its reconcile is under way, and is cancelled
+			e.Errorf("the unpublish took %s", time.Since(began))
+		}
+		e.wantReason(<-unpublished, failure.ReasonBusy, "volume v1: "+errUnpublished.Error())
 		free()
 		e.wantDone(waiting)
 		e.wantFree()
 
 		free = e.fill()
-		e.wantReason(e.p.Publish(e.ctx, second), failure.ReasonUnavailable, failure.ErrCrowded.Error())
-		stopped := e.waiting(second)
+		e.wantReason(e.p.Publish(e.ctx, first), failure.ReasonUnavailable, failure.ErrCrowded.Error())
+		stopped := e.waiting(first)
 		e.p.StopWaiting()
-		e.wantReason(<-stopped, failure.ReasonUnavailable, "volume v2: "+errStopping.Error())
+		e.wantReason(<-stopped, failure.ReasonUnavailable, "volume v1: "+errStopping.Error())
 		free()
 		e.wantFree()
-		e.unpublish(first)
+		e.unpublish(second)
 	},
 	"an object that isn't cached fails a publish at once, even if other objects are unknown, and nothing remains": func(e *env) {
 		e.objects.failWith(configMap("app"), fmt.Errorf("app: %w", manager.ErrNotSynced))
