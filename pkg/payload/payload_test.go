@@ -215,6 +215,15 @@ func TestRenderMissingLongKeys(t *testing.T) {
 	}
 }
 
+// TestShort: a text that an error shows whole has at most 64 bytes.
+func TestShort(t *testing.T) {
+	long := strings.Repeat("k", 65)
+	expect.Equal(t, "a key of 64 bytes", shortKey(long[1:]), long[1:])
+	expect.Equal(t, "a key of 65 bytes", shortKey(long), long[:61]+"...")
+	expect.Equal(t, "a path of 64 bytes", short(long[1:]), long[1:])
+	expect.Equal(t, "a path of 65 bytes", short(long), long[1:]+"...")
+}
+
 func TestRenderConflicts(t *testing.T) {
 	const cm = volume.ConfigMap
 	conflict := func(p, file string) string {

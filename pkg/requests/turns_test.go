@@ -81,6 +81,27 @@ func TestPodsTakeTurns(t *testing.T) {
 	})
 }
 
+// TestPods: each pod that waits is in it once, until it is removed or there is an answer.
+func TestPods(t *testing.T) {
+	var p Pods
+	holds := func(step string, want ...types.UID) {
+		t.Helper()
+		var got []types.UID
+		p.join(func(uid types.UID) { got = append(got, uid) })()
+		expect.Equal(t, step, got, want)
+		expect.Equal(t, step+": whether it is empty", p.IsEmpty(), want[0] == "")
+	}
+	holds("at first", "")
+	p.Add("a")
+	p.Add("b")
+	p.Add("a")
+	holds("added", "a", "b")
+	p.Remove("a")
+	holds("removed", "b")
+	p.Clear()
+	holds("cleared", "")
+}
+
 // A request that another pod waits for too is sent when it is the turn of either.
 func TestARequestOfTwoPods(t *testing.T) {
 	o := &order{}
