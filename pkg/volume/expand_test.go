@@ -28,6 +28,11 @@ func expandCases() []accepted {
 			liveSpec(Source{Field: at, Path: "p", Expand: &Expand{
 				Text: Reference{Ref: secretRef("s"), Key: "k", Optional: true, Field: at + ".secret"}, Env: Env{Vars: []EnvVar{{Name: "A"}}},
 			}})),
+		accept("expand with an object and a variable", listing("[{expand: {path: p, configMap: {name: c, key: k}, envFrom: [{secretRef: {name: s}}], env: [{name: A}]}}]"),
+			liveSpec(Source{Field: at, Path: "p", Expand: &Expand{
+				Text: Reference{Ref: configMapRef("c"), Key: "k", Field: at + ".configMap"},
+				Env:  Env{From: []EnvFrom{{Ref: secretRef("s"), Field: at + ".envFrom[0].secretRef"}}, Vars: []EnvVar{{Name: "A"}}},
+			}})),
 		accept("directories of sources", listing("[{configMap: {name: c, path: ./rules.d/}}, {secret: {name: s, path: a/b, items: [{key: k, path: ./x//y}]}}, {volume: {name: v, path: rules.d}}, {secret: {name: t, path: rules.d}}]"),
 			liveSpec(
 				Source{Field: "sources[0].configMap", Below: below(0, "configMap", "rules.d"), Projection: &Projection{Ref: configMapRef("c")}},

@@ -312,6 +312,18 @@ func TestNames(t *testing.T) {
 	}
 }
 
+func TestNamesAreAdded(t *testing.T) {
+	some, other := Names{1, 2, 3, 4}, Names{10, 20, 30, 40}
+	expect.Equal(t, "the sum", some.Plus(other), Names{11, 22, 33, 44})
+	expect.Equal(t, "the difference", other.Minus(some), Names{9, 18, 27, 36})
+	inSubPath := Spec{Directories: []Directory{{Path: "a/bc", Added: 1}}}
+	expect.Equal(t, "a directory in a subPath", inSubPath.Names(), Names{Items: 1, Bytes: 3, Added: 1})
+	limits := PodLimits(Names{Bytes: MaxPodNameBytes}, MaxPodItems+1)
+	expect.Equal(t, "the most items", limits[1].Most, MaxPodItems+1)
+	expect.Equal(t, "the most bytes", limits[2].Most, 2*MaxPodNameBytes)
+	expect.Equal(t, "what counts as bytes", limits[2].Count(Names{Bytes: 1, Added: 2}), 3)
+}
+
 // What AddIn counts before paths are made is what Add counts after it.
 func TestNamesBeforePathsAreMade(t *testing.T) {
 	source := Source{Projection: &Projection{Ref: Ref{ConfigMap, "ns", "app"}, Items: []Item{{Key: "a", Path: "x"}, {Key: "b", Path: "y/z"}}}}

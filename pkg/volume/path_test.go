@@ -64,6 +64,9 @@ func TestParseMode(t *testing.T) {
 	for s, want := range good {
 		expect.Equal(t, s, uint32(must.Get(ParseMode(s))(t)), want)
 	}
+	for mode, isValid := range map[int32]bool{-1: false, 0: true, 0o777: true, 0o1000: false} {
+		expect.Equal(t, fmt.Sprintf("mode %o", mode), CheckMode(mode) == nil, isValid)
+	}
 	bad := []string{
 		"", "0", "7", "644", "888", "0o440", "0O440", "0x1ff", "0b1", "01000", "07777", "000000", "0888", "-0440", "+0440",
 		" 0440", "0440 ", "0440\n", "04_40", "0440.0", "u=r", "rw-r--r--", "٠٤٤٠",
@@ -210,6 +213,7 @@ func TestDirectories(t *testing.T) {
 		row("at a directory of directories in place", map[string]string{"sources": "[{secret: {name: db, items: [{key: k, path: a/b/c/d}]}}]", "directories": "[a/b]", "writeStrategy": "InPlace"},
 			`directories[0]: Invalid value: "a/b": must not hide the file "a/b/c/d" of sources[0].secret.items[0].path`+elsewhere),
 		row("below a file in place", inPlace("[conf/app.yaml/x]"), `directories[0]: Invalid value: "conf/app.yaml/x": must not be below `+file+elsewhere),
+		row("below a file in place, as the second", inPlace("[tls, conf/app.yaml/x]"), `directories[1]: Invalid value: "conf/app.yaml/x": must not be below `+file+elsewhere),
 		row("at a file in place", inPlace("[conf/app.yaml]"), `directories[0]: Invalid value: "conf/app.yaml": must not hide `+file+elsewhere),
 	} {
 		spec, err := Parse(test.attributes, testPod())

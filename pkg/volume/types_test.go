@@ -153,6 +153,11 @@ func TestCanaryShare(t *testing.T) {
 		if percent != test.percent || (problem == "") != (test.problem == "") || !strings.Contains(problem, test.problem) {
 			t.Errorf("%q, immutable %t: %d %q", test.annotation, test.isImmutable, percent, problem)
 		}
+		want := fmt.Sprintf("%d%%", percent)
+		if problem != "" {
+			want += ": " + problem
+		}
+		expect.Equal(t, "the text", o.CanaryText(), want)
 	}
 }
 
@@ -237,8 +242,8 @@ func TestRolloutPlace(t *testing.T) {
 // TestRevisions: a revision has a form that can be printed anywhere.
 func TestRevisions(t *testing.T) {
 	for text, want := range map[string]bool{
-		"4f2a91c": true, "refs/heads/main@sha1:4f2a91c+dirty_1.2-3": true, "1": true, strings.Repeat("r", 128): true,
-		"": false, strings.Repeat("r", 129): false, "a b": false, "a\n": false, "ä": false, "a;b": false, "a=b": false,
+		"4f2a91c": true, "refs/heads/main@sha1:4f2a91c+dirty_1.2-3": true, "1": true, strings.Repeat("r", 128): true, "azAZ09": true,
+		"": false, strings.Repeat("r", 129): false, "a b": false, "a\n": false, "ä": false, "a;b": false, "a=b": false, "[": false, "`": false, "{": false,
 	} {
 		expect.Equal(t, fmt.Sprintf("%q", text), Revision(text).IsValid(), want)
 	}
