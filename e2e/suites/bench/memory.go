@@ -50,8 +50,13 @@ func (l *lab) footprint(ctx context.Context, side string, count int, start start
 	}()
 	fatal(eventually(ctx, func() error { return l.watched(ctx, count) }))
 	resident = s.settle(ctx)
-	l.report.Value(fmt.Sprintf("memory.%s_rss_%d", side, count), "bytes", resident)
-	l.report.Value(fmt.Sprintf("memory.%s_connections_%d", side, count), "connections", connectionsTo(l.Port())-others)
+	value := func(what, unit string, v float64) {
+		l.report.Value(fmt.Sprintf("memory.%s_%s_%d", side, what, count), unit, v)
+	}
+	value("rss", "bytes", resident)
+	value("stacks", "bytes", s.number(ctx, "/debug/pprof/heap?debug=1", `(?m)^# Stack = (\d+) `))
+	value("goroutines", "goroutines", s.number(ctx, "/debug/pprof/goroutine?debug=1", `(?m)^goroutine profile: total (\d+)$`))
+	value("connections", "connections", connectionsTo(l.Port())-others)
 	if side == "refvol" && count == scaled(l, 20, 1000) {
 		open := must(l.OpenWatches(ctx, "configmaps"))
 		l.report.Value("memory.watches_per_object", "watches", float64(open-l.ownWatches)/float64(count))
