@@ -125,6 +125,43 @@ func TestASocketIsMadeWithItsMode(t *testing.T) {
 	}
 }
 
+// The socket of a process that was killed is replaced.
+func TestAStaleSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "csi.sock")
+	stale := must.Get(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}))(t)
+	stale.SetUnlinkOnClose(false)
+	must.Do(t, stale.Close())
+	must.Do(t, must.Get(listen(t.Context(), path))(t).Close())
+}
+
+// TestRegistration: the server is ready once the kubelet has registered the driver. A refusal is logged once for each reason.
+func TestRegistration(t *testing.T) {
+	s := serve(t, nil)
+	for _, reason := range []string{"no", "no", "never"} {
+		must.Get(s.registrar.NotifyRegistrationStatus(t.Context(), &registration.RegistrationStatus{Error: reason}))(t)
+	}
+	if lines := s.logs.With("Kubelet refused to register the driver"); len(lines) != 2 || s.IsReady() {
+		t.Errorf("refused, ready: %t, and the log has %q", s.IsReady(), lines)
+	}
+	must.Get(s.registrar.NotifyRegistrationStatus(t.Context(), &registration.RegistrationStatus{PluginRegistered: true}))(t)
+	if !s.IsReady() {
+		t.Error("registered, and not ready")
+	}
+}
+
+// TestOptions: what is missing is an error, and what may be missing is none.
+func TestOptions(t *testing.T) {
+	opts := newServer(t, nil).opts
+	opts.DrainTimeout = 0
+	if _, err := New(opts); err == nil || err.Error() != "csi options: DrainTimeout: Invalid value: 0s: must be positive" {
+		t.Error(err)
+	}
+	opts.Publisher = nil
+	if _, err := New(opts); err == nil || err.Error() != "csi options: DriverName, Version, NodeName, Publisher: Required value" {
+		t.Error(err)
+	}
+}
+
 // newLock returns a context whose log is kept, and the path of a socket.
 func newLock(t *testing.T) (ctx context.Context, logs *leak.Log, socket string) {
 	t.Helper()

@@ -58,4 +58,7 @@ func TestManyFailures(t *testing.T) {
 	if text := found.Error(); !strings.HasSuffix(text, "; object 9; and 246 more") {
 		t.Error(text)
 	}
+	if text := found[:MaxNames].Error(); !strings.HasSuffix(text, "; object 9") {
+		t.Error(text)
+	}
 }

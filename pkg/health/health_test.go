@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +59,7 @@ func TestVerdict(t *testing.T) {
 		"not ready for a moment":                   {limits, []string{"ready", "has ready", "has", "has", "has ready"}, ""},
 		"not ready, and not yet for long":          {limits, []string{"ready", "has ready", "has", "has"}, "undecided"},
 		"not ready any more":                       {limits, []string{"ready", "has ready", "has", "has", "has"}, "is not ready any more"},
+		"ready again":                              {limits, []string{"ready", "has ready", "has", "has", "has", "has ready"}, ""},
 		"not ready when it takes it":               {limits, []string{"ready", "has", "has", "has"}, "is not ready any more"},
 		"not ready before it takes it":             {limits, []string{"ready", "", "", "", ""}, ""},
 		"left out":                                 {limits, append([]string{"7"}, long("has 9", 20)...), ""},
@@ -106,6 +108,9 @@ func TestVerdict(t *testing.T) {
 			}
 			now = now.Add(5 * time.Second)
 			w.Look(now, all)
+		}
+		if isLeftOut := slices.Contains(test.looks, "7") && !slices.ContainsFunc(test.looks, func(look string) bool { return strings.Contains(look, "ready") }); w.IsLeftOut("a") != isLeftOut {
+			t.Errorf("%s: left out: %t", name, !isLeftOut)
 		}
 		v := w.Verdict(now)
 		got := ""

@@ -100,7 +100,12 @@ func TestAbsent(t *testing.T) {
 	if left := r.Without(map[volume.Ref]bool{ref("canary"): true}); len(left.Absent) != 0 || len(left.Shown) != 1 || len(r.Absent) != 1 {
 		t.Error(left, r)
 	}
-	for line := range strings.Lines(r.Encode()) { // the form of earlier releases has three fields
+	r.Absent.Set(ref("canary"), volume.Version{})
+	r.Absent.Set(ref("other"), volume.Version{UID: "w"})
+	if len(r.Absent) != 1 || r.Absent[ref("other")].UID != "w" {
+		t.Error(r.Absent)
+	}
+	for line := range strings.Lines(got.Encode()) { // the form of earlier releases has three fields
 		if n := len(strings.Fields(line)); (n == 3) != strings.Contains(line, " u 1") {
 			t.Errorf("%q", line)
 		}

@@ -205,13 +205,17 @@ func TestAbnormal(t *testing.T) {
 		"publishing":                 {"Publishing", "", limit, true, []object{{never, true}}, 0, ""},
 		"publishing for long":        {"Publishing", "", late, false, nil, 0, "the condition should have passed: it is Publishing since 1999-12-31T23:54:59Z"},
 		"stale":                      {"Stale", "an object is not synced", limit, true, []object{{never, true}}, 0, ""},
+		"split":                      {"Split", "two revisions", limit, false, []object{{soon, true}}, 0, ""},
+		"split for long":             {"Split", "two revisions", late, false, []object{{soon, true}}, 0, "two revisions"},
+		"a publish waits":            {"Split", "two revisions", 60, false, nil, 0, ""},
+		"a publish waits for long":   {"Split", "two revisions", 61, false, nil, 0, "two revisions"},
 		"stale for long":             {"Stale", "an object is not synced", late, false, nil, 0, "an object is not synced"},
 		"fault":                      {"RefDeleted", "it is gone", 0, false, nil, 0, "it is gone"},
 		"a condition of another one": {"Newer", "", 0, false, nil, 0, "Newer"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ago := func(seconds int) time.Time { return time.Now().Add(-time.Duration(seconds) * time.Second) }
-			v := publisher.VolumeStatus{Condition: test.condition, Reason: test.reason, Since: ago(test.age), WithoutToken: test.withoutToken}
+			v := publisher.VolumeStatus{Condition: test.condition, Reason: test.reason, Since: ago(test.age), WithoutToken: test.withoutToken, Bytes: int64(len(test.objects))}
 			w := &world{}
 			for i, o := range test.objects {
 				ref := configMap(string(rune('0' + i)))

@@ -206,6 +206,7 @@ func TestRevisions(t *testing.T) {
 	}{
 		"known":              {[]publisher.VolumeStatus{unknown, known}, "r1"},
 		"and again":          {[]publisher.VolumeStatus{known, unknown}, "r1"},
+		"known, then none":   {[]publisher.VolumeStatus{known, none}, "r1"},
 		"none":               {[]publisher.VolumeStatus{unknown, none, unknown}, ""},
 		"unknown":            {[]publisher.VolumeStatus{unknown}, unknownRevision},
 		"absent, unknown":    {[]publisher.VolumeStatus{absent, unknown, absent}, unknownRevision},

@@ -75,7 +75,7 @@ func TestHeldTogether(t *testing.T) {
 		}
 		for ref := range got.At {
 			_, isOwn := waits[ref]
-			if why := got.Why[ref]; isOwn == (why.Kind == Beside) || !isOwn && strings.HasSuffix(why.Text, "of its set") != tt.isSet {
+			if why := got.Why[ref]; isOwn == (why.Kind == Beside) || !isOwn && strings.HasSuffix(why.Text, "of its set") != tt.isSet || !got.Has(why.Kind) || got.Has(0) {
 				t.Errorf("%s: %s waits because %v", name, ref, why)
 			}
 		}
