@@ -111,6 +111,8 @@ func TestEvaluate(t *testing.T) {
 			reports(absent(volumeOf("a", "Current", nil), current), volumeOf("b", "Current", &current))),
 		"immutable, and only a label has moved": row("1 of 3: b 7 Outdated it shows another version; c 8 Outdated it shows an earlier object of this name",
 			reports(immutable(volumeOf("a", "Current", &older)), immutable(volumeOf("b", "VolumeUpdateFailed", &older)), immutable(volumeOf("c", "Current", &earlier)))),
+		"an immutable canary for other pods": row("0 of 2, 1 for other pods: b - NotShown the files are not known to show it: present",
+			reports(immutable(absent(volumeOf("a", "Current", nil), older)), immutable(absent(volumeOf("b", "Current", nil), earlier)))),
 		"withdrawn from all": row("0 of 0, 1 withdrawn", reports(withdrawn(volumeOf("a", "RefForbidden", nil)))),
 		"withdrawn, while another object can't be shown": row("0 of 1, 1 withdrawn: b 7 Outdated it shows another version",
 			reports(withdrawn(volumeOf("a", "VolumeUpdateFailed", nil)), volumeOf("b", "Current", &older))),

@@ -23,15 +23,28 @@ func TestTakers(t *testing.T) {
 	second.Name = "second"
 	survey := &Survey{Nodes: []Node{
 		reports(volumeOf("new", "Current", &current), volumeOf("held", "Held", &older), volumeOf("pinned", "Pinned", &older), withdrawn(volumeOf("lost", "RefForbidden", nil))),
-		reports(volumeOf("split", "Current", &current), second, status.Volume{Condition: "Current", Pod: status.Pod{UID: "uid-other"}}),
+		reports(volumeOf("split", "Current", &current), second, volumeOf("waits", "Unknown", nil), status.Volume{Condition: "Current", Pod: status.Pod{UID: "uid-other"}}),
 		{Name: "none"},
 	}}
 	var got []string
 	for _, taker := range survey.Takers(map[Object]status.Version{object: current}) {
-		got = append(got, fmt.Sprint(taker.Name, " ", taker.Current, " ", len(taker.Objects)))
+		got = append(got, fmt.Sprint(taker.Name, " ", taker.Current, " ", taker.Shows, " ", len(taker.Objects)))
 	}
-	if want := []string{"held false 1", "new true 1", "split false 1"}; !slices.Equal(got, want) {
+	if want := []string{"held false true 1", "new true true 1", "split false true 1", "waits false false 1"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestIsImmutable: a plugin has to say so of this object.
+func TestIsImmutable(t *testing.T) {
+	object := Object{Kind: "Secret", Namespace: "shop", Name: "db"}
+	for want, o := range map[bool]status.Object{true: {Name: "db", Immutable: true}, false: {Name: "db"}} {
+		o.Kind, o.Namespace = object.Kind, object.Namespace
+		other := status.Object{Kind: "ConfigMap", Namespace: "shop", Name: "db", Immutable: true}
+		survey := &Survey{Nodes: []Node{{Name: "none"}, {Report: &status.Report{Objects: []*status.Object{&other, &o}}}}}
+		if survey.IsImmutable(object) != want {
+			t.Errorf("immutable: %t", !want)
+		}
 	}
 }
 
@@ -62,10 +75,10 @@ func TestWithoutRollout(t *testing.T) {
 // TestStepWaits: a step waits for the volumes of its pods, and for nodes that don't answer and have such a pod.
 func TestStepWaits(t *testing.T) {
 	survey := &Survey{Nodes: []Node{
+		{Name: "lost without one", Problem: &Problem{Reason: Unreachable}, Pods: []Pod{{UID: "uid-out"}}},
 		reports(volumeOf("in", "Held", &older), volumeOf("out", "Held", &older), volumeOf("out", "Current", &older), volumeOf("out", "Spreading", &older),
 			volumeOf("in", "Pinned", &older), volumeOf("out", "Unknown", nil)),
 		{Name: "lost", Problem: &Problem{Reason: Unreachable}, Pods: []Pod{{UID: "uid-out"}, {UID: "uid-in"}}},
-		{Name: "lost without one", Problem: &Problem{Reason: Unreachable}, Pods: []Pod{{UID: "uid-out"}}},
 	}}
 	result := Evaluate(Object{Kind: "Secret", Namespace: "shop", Name: "db"}, false, &current, &current, survey)
 	for isCanary, want := range map[bool][]string{false: {"Held", "NotShown", "Unreachable"}, true: {"Held", "Unreachable"}} {
@@ -106,14 +119,14 @@ func TestLongestSpread(t *testing.T) {
 	for _, v := range []*corev1.CSIVolumeSource{
 		nil,
 		{Driver: "csi.refvol.dev", VolumeAttributes: map[string]string{"spread": "1m"}},
-		{Driver: "csi.refvol.dev", VolumeAttributes: map[string]string{"spread": "5m"}},
+		{Driver: "csi.refvol.dev", VolumeAttributes: map[string]string{"spread": longestSpread.String()}},
 		{Driver: "csi.refvol.dev", VolumeAttributes: map[string]string{"spread": "long"}},
-		{Driver: "csi.refvol.dev", VolumeAttributes: map[string]string{"spread": "6h"}}, // no plugin publishes it
+		{Driver: "csi.refvol.dev", VolumeAttributes: map[string]string{"spread": "61m"}}, // no plugin publishes it
 		{Driver: "csi.example.com", VolumeAttributes: map[string]string{"spread": "1h"}},
 	} {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{CSI: v}})
 	}
-	if got := LongestSpread(pod, "csi.refvol.dev"); got != 5*time.Minute {
+	if got := LongestSpread(pod, "csi.refvol.dev"); got != time.Hour {
 		t.Errorf("got %s", got)
 	}
 }

@@ -142,6 +142,42 @@ func TestPrintedForgets(t *testing.T) {
 	}
 }
 
+// TestPrintedAbnormal: a volume that was abnormal is printed once when it is normal, and then forgotten.
+func TestPrintedAbnormal(t *testing.T) {
+	printed, volume := &Printed{}, samples()[0]
+	for i, abnormal := range []bool{true, false, false, true} {
+		volume.Abnormal = abnormal
+		table := Table{NoHeaders: true, Abnormal: true, Printed: printed}
+		if got := table.text(t, sample(volume)); (got != "") != (i != 2) {
+			t.Errorf("look %d: %q", i, got)
+		}
+	}
+	(*Printed)(nil).forget("node", "id")
+}
+
+// TestShows: a volume shows a version if the object has it, or is immutable and the volume current.
+func TestShows(t *testing.T) {
+	at, later, other := Version{UID: "u", ResourceVersion: "1"}, Version{UID: "u", ResourceVersion: "2"}, Version{UID: "w", ResourceVersion: "1"}
+	for name, test := range map[string]struct {
+		shown     *Version
+		immutable bool
+		condition string
+		want      bool
+	}{
+		"nothing":                          {nil, true, "Current", false},
+		"it":                               {&at, false, "Stale", true},
+		"another version":                  {&later, false, "Current", false},
+		"an earlier object":                {&other, true, "Current", false},
+		"it, but for a label":              {&later, true, "Current", true},
+		"perhaps not what it should, ever": {&later, true, "Stale", false},
+	} {
+		o := &VolumeObject{Object: &Object{Immutable: test.immutable}, Shown: test.shown}
+		if got := (&Volume{Condition: test.condition}).Shows(o, at); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
 // TestErr: a plugin that is not ready, or lacks a right, is abnormal too.
 func TestErr(t *testing.T) {
 	for want, change := range map[string]func(*Report){

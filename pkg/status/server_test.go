@@ -291,6 +291,10 @@ func TestStream(t *testing.T) {
 	must.Do(t, stream(want).Write(&body))
 	expect.Equal(t, "what is read", must.Get(Read(bytes.NewReader(body.Bytes())))(t), want)
 	text := strings.TrimSuffix(body.String(), "\n")
+	body.Reset()
+	if must.Do(t, stream(sample()).Write(&body)); strings.Contains(body.String(), `"others"`) {
+		t.Errorf("others of a whole report: %s", &body)
+	}
 	for n := range len(text) {
 		if _, err := Read(strings.NewReader(text[:n])); !errors.Is(err, ErrFormat) {
 			t.Fatalf("the first %d of %d bytes are a report: %v", n, len(text), err)
