@@ -27,6 +27,9 @@ func TestABurstLosesNothing(t *testing.T) {
 	_, last := other.watch()
 	run(t, job("burst", v.path+"/1", strconv.Itoa(files)))
 	other.cat("other/key")
+	if n := must.Get(v.group.read(false, nil))(t); n != files+1 {
+		t.Errorf("read %d events, want %d", n, files+1)
+	}
 	other.want(last, "other/key")
 	if paths, calls := r.take(); len(paths) != files || calls != 1 || v.overflows != 0 {
 		t.Errorf("got %d files in %d calls, and %d overflows, want %d, 1 and none", len(paths), calls, v.overflows, files)
