@@ -57,11 +57,11 @@ func (n *namespace) deployed(ctx context.Context, name string) ([]corev1.Pod, er
 	return pods.Items, nil
 }
 
-// rollout runs the command for the ConfigMap, and fails the test if its exit status is another. It returns what the command printed.
-func (n *namespace) rollout(status int, args ...string) string {
+// rollout runs the command for a ConfigMap, and fails the test if its exit status is another. It returns what the command printed.
+func (n *namespace) rollout(status int, configMap string, args ...string) string {
 	n.t.Helper()
-	stdout, stderr, got := kubectlRefvol(n.t, append([]string{"rollout", "configmap/settings", "-n", n.name}, args...)...)
-	n.t.Logf("%q: status %d\n%s%s", args, got, stdout, stderr)
+	stdout, stderr, got := kubectlRefvol(n.t, append([]string{"rollout", "configmap/" + configMap, "-n", n.name}, args...)...)
+	n.t.Logf("%s %q: status %d\n%s%s", configMap, args, got, stdout, stderr)
 	if got != status {
 		n.t.Fatalf("status %d, want %d", got, status)
 	}
@@ -105,17 +105,17 @@ func (n *namespace) wereHeld(text string, began time.Duration) {
 	}
 }
 
-// awaitBad waits until a pod that said names has failed at the bad text. No pod above the place of the first one has.
-func (n *namespace) awaitBad(said string) {
+// awaitBad waits until a pod that said names has failed at the bad text. No pod above the lowest place of all has. It returns this place.
+func (n *namespace) awaitBad(said string) (lowest int) {
 	n.t.Helper()
 	eventually(n.t, podTimeout, "pods of the first step have failed", func(ctx context.Context) error {
-		pods, err := n.deployed(ctx, "app")
+		pods, err := n.client.CoreV1().Pods(n.name).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
-		named := false
-		highest, lowest := 0, 100
-		for _, p := range pods {
+		named, highest := false, 0
+		lowest = 100
+		for _, p := range pods.Items {
 			place := volume.RolloutPlace(p.UID)
 			lowest = min(lowest, place)
 			if slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.RestartCount > 0 }) {
@@ -131,6 +131,7 @@ func (n *namespace) awaitBad(said string) {
 		}
 		return nil
 	})
+	return lowest
 }
 
 // testRollout: a good value reaches 30 pods of several nodes step by step. A bad one reaches the first of them, and no other. A revert takes two
@@ -149,22 +150,22 @@ func testRollout(t *testing.T) {
 			t.Errorf("after the %s the annotations are %v, want %v", when, now.Annotations, want)
 		}
 	}
-	n.rollout(0, "--to=0%")
+	n.rollout(0, "settings", "--to=0%")
 	n.patchConfigMap("settings", `{"data":{"text":"second"}}`)
 	n.awaitRolled("first")
 	began := must.Get(clock.Now())(t)
-	n.rollout(0, "--steps=1,50%,100%", "--every=2s")
+	n.rollout(0, "settings", "--steps=1,50%,100%", "--every=2s")
 	n.awaitRolled("second")
 	n.wereHeld("second", began)
 	holds("rollout")
 
 	n.patchConfigMap("settings", `{"data":{"text":"bad"}}`)
 	// A busy kubelet tells of a restart late, and the command ends once it has.
-	n.awaitBad(n.rollout(1, "--steps=1,50%,100%", "--every=5m"))
+	n.awaitBad(n.rollout(1, "settings", "--steps=1,50%,100%", "--every=5m"))
 	// The first of two steps: the pods of the share heal.
 	n.patchConfigMap("settings", `{"data":{"text":"second"}}`)
 	n.awaitRolled("second")
-	n.rollout(0, "--to=100%", "--every=2s") // the second step
+	n.rollout(0, "settings", "--to=100%", "--every=2s") // the second step
 	holds("revert")
 	n.awaitRolled("second")
 }

@@ -11,10 +11,12 @@ import (
 
 	"github.com/refvol/refvol/internal/doclines"
 	"github.com/refvol/refvol/internal/must"
+	"github.com/refvol/refvol/pkg/volume"
 )
 
 // testRolloutPage runs the commands of docs/rollout.md in their order, for pods with the volume that the page shows. None of them reads an
-// older value for a moment, also when the canary's values become those of the stable object, and when the canary goes.
+// older value for a moment, also when the canary's values become those of the stable object, and when the canary goes. Then the command takes
+// a bad canary back.
 func testRolloutPage(t *testing.T) {
 	page := read(t, "../../../../docs/rollout.md")
 	n := newNamespace(t)
@@ -23,7 +25,7 @@ func testRolloutPage(t *testing.T) {
 	const app = mountDir + "app/app.yaml"
 	for _, name := range []string{"a", "b", "c"} {
 		spec := newPod(name, refvol("app", pageVolume(t, page)))
-		spec.Spec.Containers[0].Args = []string{"follow", app}
+		spec.Spec.Containers[0].Args = []string{"obey", app}
 		pods = append(pods, n.create(spec))
 	}
 	awaitReady(pods...)
@@ -60,25 +62,40 @@ func testRolloutPage(t *testing.T) {
 			say("third")
 		}
 	}
-	for _, p := range pods {
-		h := p.awaitHistory("the third text", func(h history) bool { return h.has("third", app) })
-		if p.judge(h); len(h) != 3 {
-			t.Errorf("%s has read %+v, want first, second and third", p.Name, h)
+	wantTexts := func(above int) { // of the pods above a place
+		t.Helper()
+		for _, p := range pods {
+			if volume.RolloutPlace(p.UID) <= above {
+				continue
+			}
+			h := p.awaitHistory("the third text", func(h history) bool { return h.has("third", app) })
+			if p.judge(h); len(h) != 3 {
+				t.Errorf("%s has read %+v, want first, second and third", p.Name, h)
+			}
 		}
 	}
+	wantTexts(0)
+
+	n.put(kindConfigMap, "app-canary", contents{text: object{"app.yaml": "bad"}, annotations: object{volume.CanaryAnnotation: "0%"}})
+	share := n.awaitBad(n.rollout(1, "app-canary", "--steps=1,100%", "--every=5m"))
+	if now := s.output(`kubectl get configmap app-canary --output=jsonpath='{.metadata.annotations.refvol\.dev/canary}'`); now != "0%" {
+		t.Fatalf("the command has left the bad canary at %q", now)
+	}
+	say("third") // also in the pods of the share, which run again
+	wantTexts(share)
 }
 
 // pageVolume returns the attributes of the page's first volume.
 func pageVolume(t *testing.T, page string) attributes {
 	t.Helper()
 	blocks := doclines.Blocks(page, "yaml")
-	var volume struct {
+	var shown struct {
 		Attributes attributes `json:"volumeAttributes"`
 	}
-	if len(blocks) == 0 || yaml.Unmarshal([]byte(blocks[0]), &volume) != nil || len(volume.Attributes) == 0 {
+	if len(blocks) == 0 || yaml.Unmarshal([]byte(blocks[0]), &shown) != nil || len(shown.Attributes) == 0 {
 		t.Fatal("the page shows no volumeAttributes")
 	}
-	return volume.Attributes
+	return shown.Attributes
 }
 
 // pageCommands returns the commands of the page, and those of kubectl and rollout that its text names, in order.
