@@ -141,11 +141,11 @@ ONCE = $(if $(findstring -count,$(TEST)),,-count=1)
 .PHONY: test-integration
 test-integration: test-suites test-tools test-bench test-deploy ## Run the integration tier: real etcd, API server, mounts and sockets; the manifests
 
-# All suites of the module but the one that needs a cluster, the one that takes longest first.
+# All suites of the module but the one that needs a cluster, the two that take longest first.
 .PHONY: test-suites
 test-suites: programs
 	cd e2e && packages=$$($(GO) list ./suites/...) && \
-		$(GO) $(TEST) $(SANDBOX) $(ONCE) ./suites/integration $$(echo "$$packages" | grep -v -e /suites/kind -e /suites/integration)
+		$(GO) $(TEST) $(SANDBOX) $(ONCE) ./suites/crash ./suites/faults $$(echo "$$packages" | grep -v -e /suites/kind -e /suites/crash -e /suites/faults)
 
 # What the suites are made of stands for itself.
 .PHONY: test-tools
@@ -175,7 +175,7 @@ test-long: test-fuzz ## Fuzz, run both tiers over and over in random order, and 
 	$(STATIC) -C tools/release test $(BUILD_FLAGS) -count=1 -timeout 3h -v .
 	$(MAKE) test-unit TEST='test $(RACE) -vet=off -timeout 60m -shuffle=on -count=20'
 	$(MAKE) test-integration TEST='test $(RACE) -vet=off -timeout 3h -shuffle=on -count=5'
-	REFVOL_LONG=1 $(GO) -C e2e test $(SANDBOX) $(RACE) -timeout 6h -count=1 -v ./suites/integration ./suites/envfile ./suites/fleet ./suites/manifests ./suites/notify
+	REFVOL_LONG=1 $(GO) -C e2e test $(SANDBOX) $(RACE) -timeout 6h -count=1 -v ./suites/crash ./suites/faults ./suites/consent ./suites/limits ./suites/receipts ./suites/seen ./suites/envfile ./suites/fleet ./suites/manifests ./suites/notify
 	REFVOL_LONG=1 $(GO) -C e2e/suites/bench test $(SANDBOX) $(RACE) -timeout 1h -count=1 -v .
 	REFVOL_LONG=1 $(STATIC) -C deploy test $(BUILD_FLAGS) -timeout 1h -count=1 -v .
 	REFVOL_LONG=1 $(MAKE) e2e ARGS=-test.timeout=4h

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit
 limit=3600
 results=${NIGHTLY_RESULTS:-bin/nightly}
 packages=(access authz apiclient binding check clientlog csi envfile events failure fleet health loglimit manager metrics mount opened payload permissions pod publisher-a publisher-b question receipts record refvol-notify refvol-plugin report requests room stage status taint volume writer-a writer-b)
-parts=(unit random simulation integration integration-alone integration-faults suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz)
+parts=(unit random simulation crash crash-churn crash-calls faults consent limits receipts seen suites kernels-5.10 kernels-6.1 kernels-6.12 kernels-newest kind-1.35 kind-1.36 kind-newest kind-crio kind-long release arm64 fuzz)
 for package in "${packages[@]}"; do parts+=("mutants-$package"); done
 
 # Unit tests of another architecture need a processor of that kind, or QEMU in user mode.
@@ -23,12 +23,14 @@ arm64() {
     ./pkg/access ./pkg/authz ./pkg/envfile ./pkg/payload ./pkg/pod ./pkg/question ./pkg/record ./pkg/report ./pkg/requests ./pkg/room ./pkg/stage ./pkg/status ./pkg/volume
 }
 
-# alone: long tests of the integration suite that run by themselves. faults: tests that kill the plugin or unmount a volume at one system call
-# after another. The part integration runs the others side by side.
-alone='^(TestChurnEndsWhereItBegan|TestNoDenialWhileTheAPIServerStarts)$'
-faults='^(TestKilledAnywhere|TestMountRemovedAtAnyCall)$'
-integration() {
-  REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on -v "$@" ./suites/integration
+# A suite with a control plane is a part. Two kinds of long tests of the suite crash are parts of their own: churn runs by itself, and calls
+# kill the plugin or unmount a volume at one system call after another.
+churn='^(TestChurnEndsWhereItBegan)$'
+calls='^(TestKilledAnywhere|TestMountRemovedAtAnyCall)$'
+suite() {
+  local suite=$1
+  shift
+  REFVOL_LONG=1 tools/sandbox.sh go -C e2e test -race -trimpath -buildvcs=false -timeout 55m -count=1 -shuffle=on -v "$@" "./suites/$suite"
 }
 
 # The random tests of units, with new seeds, and the long forms of unit tests.
@@ -100,9 +102,10 @@ crio() {
 run() {
   case $1 in
   unit) make test-unit TEST='test -race -trimpath -buildvcs=false -vet=off -timeout 55m -shuffle=on -count=5' ;;
-  integration) integration -skip="$alone|$faults" ;;
-  integration-alone) integration -run="$alone" ;;
-  integration-faults) integration -run="$faults" ;;
+  crash) suite crash -skip="$churn|$calls" ;;
+  crash-churn) suite crash -run="$churn" ;;
+  crash-calls) suite crash -run="$calls" ;;
+  faults | consent | limits | receipts | seen) suite "$1" ;;
   random) random ;;
   simulation) simulation ;;
   suites) suites ;;

@@ -75,7 +75,7 @@ func TestNightlyParts(t *testing.T) {
 	base := func(part string) string { return strings.TrimSuffix(strings.TrimSuffix(part, "-a"), "-b") }
 	parts, named := list("parts"), map[string]bool{
 		"kubectl-refvol": true, // a module of its own, whose tests take a minute for each mutant; fleet and health decide for it
-		"node":           true, // it puts the other packages together, and has no tests but those of the simulation and of integration
+		"node":           true, // it puts the other packages together, and has no tests but those of the simulation and of the integration tier
 	}
 	for _, part := range list("packages") {
 		parts = append(parts, "mutants-"+part)
@@ -107,8 +107,8 @@ func TestNightlyParts(t *testing.T) {
 			t.Errorf("%s: there is no %s (%v)", part, needs, err)
 		}
 	}
-	// A misspelled test in one of these lists would run in the part integration.
-	sources, err := filepath.Glob("../e2e/suites/integration/*_test.go")
+	// A misspelled test in one of these lists would run in the part crash.
+	sources, err := filepath.Glob("../e2e/suites/crash/*_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,9 +116,18 @@ func TestNightlyParts(t *testing.T) {
 	for _, file := range sources {
 		suite.WriteString(read(file))
 	}
-	for _, test := range append(list("alone"), list("faults")...) {
+	for _, test := range append(list("churn"), list("calls")...) {
 		if !strings.Contains(suite.String(), "\nfunc "+test+"(t *testing.T) {\n") {
 			t.Errorf("nightly.sh has the test %s, which does not exist", test)
+		}
+	}
+	mains, err := filepath.Glob("../e2e/suites/*/main_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range mains {
+		if dir := filepath.Base(filepath.Dir(file)); strings.Contains(read(file), "world.Main(") && !slices.Contains(parts, dir) {
+			t.Errorf("nightly.sh has no part for the suite %s", dir)
 		}
 	}
 	_, matrix, _ := strings.Cut(read("../.github/workflows/nightly.yml"), "        part:\n")

@@ -1,8 +1,7 @@
 // Package history records what happens to volumes, and judges it.
 //
-// It owns one form of events and one list of properties. Each property is a function that proves a sentence of the documents. The simulation,
-// the integration suite and the probes of the kind suite all write such events. The package must not know how an event came about: whether
-// its clock is real, or what read a file.
+// It owns one form of events and one list of properties. Each property is a function that proves a sentence of the documents. The simulation
+// writes such events. The package must not know how an event came about: whether its clock is real, or what read a file.
 package history
 
 import (

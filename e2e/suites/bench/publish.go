@@ -68,7 +68,7 @@ func (l *lab) publish(ctx context.Context, identity identity, count, pods int) (
 		return err
 	}
 	call := func(v *harness.Volume) error {
-		_, err := n.Node().NodePublishVolume(ctx, n.PublishRequest(v))
+		_, err := n.CSI().NodePublishVolume(ctx, n.PublishRequest(v))
 		return err
 	}
 	// Somebody watches object 0 from here on.

@@ -1,6 +1,6 @@
 // Command kernels boots Debian's packaged kernels in QEMU, without KVM, and runs tests on
 // each: those of pkg/mount, pkg/writer and pkg/receipts, and the plugin itself against an API server on
-// this machine, by tests of e2e/integration. It prints each failure and a table, and fails
+// this machine, by tests of the suites crash, limits, receipts and seen. It prints each failure and a table, and fails
 // if anything failed.
 //
 //	kernels [-short] [KERNEL...]

@@ -44,49 +44,49 @@ func packages() []part {
 	}
 }
 
-// plugin are tests of the plugin, by what they are about.
-func plugin(name string, tests ...string) part {
-	return part{name: name, module: "e2e", pkg: "./suites/integration", tests: tests, plugin: true}
+// plugin are tests of the plugin, by what they are about. They are of one suite.
+func plugin(name, suite string, tests ...string) part {
+	return part{name: name, module: "e2e", pkg: "./suites/" + suite, tests: tests, plugin: true}
 }
 
 // lifeOfAVolume goes once through all that happens to a volume.
 func lifeOfAVolume() part {
-	return plugin("publish, update, restart, unpublish",
+	return plugin("publish, update, restart, unpublish", "crash",
 		"TestNeverVisibleAndIncomplete", "TestKernelWithoutNoswap")
 }
 
 // receipts are of who opens which files.
-func receipts() part { return plugin("receipts", "TestReceipts", "TestReceiptsInPlace") }
+func receipts() part { return plugin("receipts", "receipts", "TestReceipts", "TestReceiptsInPlace") }
 
 // all is what a kernel that refvol supports must pass.
 func all() []part {
 	return slices.Concat(packages(), []part{
 		lifeOfAVolume(),
 		receipts(),
-		plugin("mounts of others", "TestSomethingMountedOnAFile", "TestMountRemovedAtAnyCall"),
-		plugin("killed at its calls", "TestKilledAnywhere"),
+		plugin("mounts of others", "crash", "TestSomethingMountedOnAFile", "TestMountRemovedAtAnyCall"),
+		plugin("killed at its calls", "crash", "TestKilledAnywhere"),
 		{name: "refvol-notify in cgroup v2", module: ".", pkg: "./cmd/refvol-notify", tests: []string{"TestSignalInCgroups"}},
-		plugin("memory cgroup v2", "TestMemoryLimitWithoutAKill"),
-		plugin("many volumes and a restart", "TestRestartWithManyVolumes"),
+		plugin("memory cgroup v2", "limits", "TestMemoryLimitWithoutAKill"),
+		plugin("many volumes and a restart", "crash", "TestRestartWithManyVolumes"),
 	})
 }
 
 // delegations are what the newest kernels let containers hold.
-func delegations() part { return plugin("delegations", "TestDelegations") }
+func delegations() part { return plugin("delegations", "limits", "TestDelegations") }
 
 // enforcing is a machine with SELinux.
 func enforcing() machine {
 	return machine{selinux: true, parts: []part{
-		plugin("SELinux: labels and confined readers", "TestSELinux"),
-		plugin("SELinux: publish, update, restart, unpublish", lifeOfAVolume().tests...),
-		plugin("SELinux: receipts", receipts().tests...),
+		plugin("SELinux: labels and confined readers", "seen", "TestSELinux"),
+		plugin("SELinux: publish, update, restart, unpublish", "crash", lifeOfAVolume().tests...),
+		plugin("SELinux: receipts", "receipts", receipts().tests...),
 	}}
 }
 
 // kernels returns all that can be tested.
 func kernels() []kernel {
 	tooOld := []part{
-		plugin("refuses to start", "TestKernelTooOld"),
+		plugin("refuses to start", "crash", "TestKernelTooOld"),
 		{name: "pkg/receipts: says why not", module: ".", pkg: "./pkg/receipts", tests: []string{"TestProbeKnowsTheKernel"}},
 	}
 	return []kernel{

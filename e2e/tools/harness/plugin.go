@@ -194,8 +194,8 @@ func (p *Plugin) connect() error {
 	return nil
 }
 
-// Node is a CSI client on the plugin's socket.
-func (p *Plugin) Node() csi.NodeClient { return csi.NewNodeClient(p.conn.Load()) }
+// CSI is a client on the plugin's socket.
+func (p *Plugin) CSI() csi.NodeClient { return csi.NewNodeClient(p.conn.Load()) }
 
 // Kill ends the process with SIGKILL, as a crash would. It does nothing if the process has ended.
 func (p *Plugin) Kill() error { return p.stop(context.Background(), syscall.SIGKILL) }

@@ -119,7 +119,7 @@ func (p *Plugin) Publish(ctx context.Context, v *Volume) error {
 	// The time is the call's alone: pods are stored one after another.
 	call, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	_, err := p.Node().NodePublishVolume(call, p.PublishRequest(v))
+	_, err := p.CSI().NodePublishVolume(call, p.PublishRequest(v))
 	if err == nil {
 		// What was refused before may have been another spec.
 		return p.StorePod(ctx, v)
@@ -170,7 +170,7 @@ func (p *Plugin) Unpublish(ctx context.Context, v *Volume) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	req := &csi.NodeUnpublishVolumeRequest{VolumeId: v.ID(), TargetPath: p.Target(v)}
-	if _, err := p.Node().NodeUnpublishVolume(ctx, req); err != nil {
+	if _, err := p.CSI().NodeUnpublishVolume(ctx, req); err != nil {
 		return err
 	}
 	return p.CleanUp(v)

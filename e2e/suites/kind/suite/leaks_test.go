@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// searchCluster searches the plugins' logs, all events, and what is said of pods. What the plugins serve is searched by the suite integration.
+// searchCluster searches the plugins' logs, all events, and what is said of pods. What the plugins serve is searched by the suite seen.
 func searchCluster(ctx context.Context) error {
 	c, err := newCluster()
 	if err != nil {

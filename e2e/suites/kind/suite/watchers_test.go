@@ -11,7 +11,7 @@ import (
 )
 
 // TestWatchers measures the kubelet's column of docs/updates.md#what-a-watcher-sees, by a change of another key than that of the watched file.
-// The suite integration measures refvol's.
+// The suite receipts measures refvol's.
 func TestWatchers(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t)
