@@ -141,11 +141,12 @@ ONCE = $(if $(findstring -count,$(TEST)),,-count=1)
 .PHONY: test-integration
 test-integration: test-suites test-tools test-bench test-deploy ## Run the integration tier: real etcd, API server, mounts and sockets; the manifests
 
-# All suites of the module but the one that needs a cluster, the two that take longest first.
+# All suites of the module but the one that needs a cluster, those that take longest first.
+LONGEST := manifests faults crash fleet
 .PHONY: test-suites
 test-suites: programs
 	cd e2e && packages=$$($(GO) list ./suites/...) && \
-		$(GO) $(TEST) $(SANDBOX) $(ONCE) ./suites/crash ./suites/faults $$(echo "$$packages" | grep -v -e /suites/kind -e /suites/crash -e /suites/faults)
+		$(GO) $(TEST) $(SANDBOX) $(ONCE) $(LONGEST:%=./suites/%) $$(echo "$$packages" | grep -v $(patsubst %,-e /suites/%,kind $(LONGEST)))
 
 # What the suites are made of stands for itself.
 .PHONY: test-tools
