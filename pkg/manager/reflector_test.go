@@ -224,3 +224,23 @@ func TestAPublishEndsAPause(t *testing.T) {
 		})
 	}
 }
+
+// TestAPublishSkipsAPause: a request that fails is repeated at once for a pod that came meanwhile.
+func TestAPublishSkipsAPause(t *testing.T) {
+	for pods, want := range map[string]int{"p": 1, "pq": 2} {
+		inBubble(t, func(t *testing.T, e *env) {
+			ref, gate := secretRef("a"), make(chan struct{})
+			e.refuseAll(apierrors.NewInternalError(errors.New("busy")))
+			e.api.set(func() { e.api.hold = func(apiRequest) <-chan struct{} { return gate } })
+			for _, uid := range pods {
+				e.RegisterPod(pod(string(uid)), "v", []volume.Ref{ref})
+				after(time.Second)
+			}
+			close(gate)
+			after(10 * time.Millisecond)
+			if got := len(e.api.requests(ref)); got != want {
+				t.Errorf("pods %s: %d requests, want %d", pods, got, want)
+			}
+		})
+	}
+}
