@@ -125,6 +125,9 @@ func TestARevertOfWhatWaits(t *testing.T) {
 			}
 			after(2 * time.Hour)
 			wantIs(e, "the files were written again: %v", e.generation(r), generation)
+			for of, line := range map[Condition]string{ConditionHeld: "An update is held", ConditionSpreading: "An update waits for the pod's moment"} {
+				e.wantLines(map[bool]int{true: 3}[of == condition], line)
+			}
 		})
 	}
 }
@@ -159,6 +162,9 @@ func TestRolloutBesideOthers(t *testing.T) {
 			e.wantCondition(ConditionHeld, "ConfigMap shop/app has a newer version for 0% of the pods")
 			e.wantShown(app, shown)
 			e.wantShown(db, e.objects.get(db).Version)
+			if revisions := e.status().Revisions; revisions != nil {
+				e.Errorf("neither has a revision: %v", revisions)
+			}
 			text := e.mounts.files(r.Target)["versions.json"]
 			if !strings.Contains(text, `"`+shown.ResourceVersion+`"`) || !strings.Contains(text, `"`+e.objects.get(db).ResourceVersion+`"`) {
 				e.Errorf("versions: %s", text)
