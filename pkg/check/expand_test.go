@@ -147,7 +147,10 @@ func TestChild(t *testing.T) {
 
 // TestLiveSets: check --live says whether the objects of a set belong together now.
 func TestLiveSets(t *testing.T) {
-	manifest := podWith(`{sameRevision: "true", sources: "[{configMap: {name: app}}, {secret: {name: db}}, {secret: {name: late, optional: true}}]"}`, "[{name: c}]")
+	manifests := []string{
+		podWith(`{sameRevision: "true", sources: "[{configMap: {name: app}}, {secret: {name: db}}, {secret: {name: late, optional: true}}]"}`, "[{name: c}]"),
+		podWith(`{sameRevision: "true", sources: "[{configMap: {name: app}}, {podEnv: {path: env, container: c}}]"}`, "[{name: c, envFrom: [{secretRef: {name: db}}]}]"),
+	}
 	const at = "f.yaml, document 1: Pod ns/p: spec.volumes[0].csi.volumeAttributes.sameRevision: " +
 		"no new pod starts now, because the objects must carry the same refvol.dev/revision: "
 	for name, test := range map[string]struct {
@@ -161,6 +164,8 @@ func TestLiveSets(t *testing.T) {
 		cluster := &fakeCluster{objects: map[string]Object{
 			`ConfigMap "ns/app"`: {Exists: Yes, Revision: test.app}, `Secret "ns/db"`: {Exists: Yes, Revision: test.db}, `Secret "ns/i"`: having("k"),
 		}}
-		lines(t, name, texts(add(t, cluster, manifest).Problems), test.want)
+		for _, manifest := range manifests {
+			lines(t, name, texts(add(t, cluster, manifest).Problems), test.want)
+		}
 	}
 }

@@ -224,3 +224,21 @@ func labelled(t *testing.T, objects map[string]Object, opts LabelOptions) *Label
 	t.Helper()
 	return must.Get(newChecker(t, Options{Cluster: &fakeCluster{objects: objects}}).Label(t.Context(), opts))(t)
 }
+
+// TestIsNative: a volume with anything but ConfigMaps and Secrets stays the kubelet's.
+func TestIsNative(t *testing.T) {
+	configMap, secret, token := corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{}}, corev1.VolumeProjection{Secret: &corev1.SecretProjection{}}, corev1.VolumeProjection{}
+	projected := func(all ...corev1.VolumeProjection) corev1.VolumeSource {
+		return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: all}}
+	}
+	for want, sources := range map[bool][]corev1.VolumeSource{
+		true:  {{ConfigMap: &corev1.ConfigMapVolumeSource{}}, {Secret: &corev1.SecretVolumeSource{}}, projected(configMap, secret)},
+		false: {{EmptyDir: &corev1.EmptyDirVolumeSource{}}, projected(), projected(configMap, token)},
+	} {
+		for i, source := range sources {
+			if isNative(&corev1.Volume{VolumeSource: source}) != want {
+				t.Errorf("source %d, want %t", i, want)
+			}
+		}
+	}
+}

@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/refvol/refvol/internal/must"
 )
 
 const withVariables = "containers: [{name: c, envFrom: [{configMapRef: {name: o}}]}]"
@@ -85,6 +87,14 @@ func TestLabelRefused(t *testing.T) {
 		if got := strings.Join(report.Pods[0].Problems, ""); test.err != "" || got != test.problem || report.NotKnown() != test.unknown || len(api.asked) != test.asked || !strings.Contains(text, test.text) {
 			t.Errorf("%s: problem %q, %d not known, asked for %q:\n%s", test.name, got, report.NotKnown(), api.asked, text)
 		}
+	}
+}
+
+// TestLabelWithoutPods: where there is no pod, nothing is said of the policy.
+func TestLabelWithoutPods(t *testing.T) {
+	report := must.Get(newChecker(t, Options{Cluster: &fakeCluster{}}).Label(t.Context(), (&fakeAdmission{t: t}).options(RestartLabel)))(t)
+	if text := written(t, report); report.Policy != Yes || strings.Contains(text, "Policy") {
+		t.Errorf("policy %s: %s", report.Policy, text)
 	}
 }
 
