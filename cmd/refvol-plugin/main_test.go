@@ -38,7 +38,11 @@ import (
 	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/authz"
+	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/publisher"
+	"github.com/refvol/refvol/pkg/report"
 	"github.com/refvol/refvol/pkg/requests"
+	"github.com/refvol/refvol/pkg/status"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -424,5 +428,27 @@ func TestPodClientHasNothingOfThePlugins(t *testing.T) {
 	}
 	if _, err := client.ConfigMaps("shop").Get(t.Context(), "app", metav1.GetOptions{}); err == nil {
 		t.Error("a request of nobody was sent")
+	}
+}
+
+// TestStatusCommand: what the command prints of a plugin that answers, and how it ends.
+func TestStatusCommand(t *testing.T) {
+	reporter := &report.Reporter{
+		Driver: "csi.refvol.dev", Node: "node-1",
+		Volumes: func(yield func(publisher.VolumeStatus) bool) { yield(publisher.VolumeStatus{VolumeID: "v1"}) },
+		Objects: func(func(manager.ObjectStatus) bool) {},
+		Refused: func() []status.Refusal {
+			return []status.Refusal{{VolumeID: "v1", Name: "settings", Code: "NotFound", Message: "no key"}}
+		},
+		MissingRights: func() []string { return nil }, NotReady: func() []string { return nil },
+	}
+	server := httptest.NewServer(status.Handler(reporter.Collect))
+	defer server.Close()
+	for output, want := range map[string]string{"": "no key", "wide": "no key", "json": `"node": "node-1"`, "yaml": "node: node-1\n"} {
+		var out bytes.Buffer
+		err := (&statusOptions{address: server.Listener.Addr().String(), output: output}).run(t.Context(), &out)
+		if err == nil || exitStatus(err) != 1 || !strings.Contains(out.String(), want) || strings.Contains(out.String(), "VOLUME-ID") != (output == "wide") {
+			t.Errorf("%q: %v\n%s", output, err, &out)
+		}
 	}
 }
