@@ -164,12 +164,12 @@ func TestShows(t *testing.T) {
 		condition string
 		want      bool
 	}{
-		"nothing":                          {nil, true, "Current", false},
-		"it":                               {&at, false, "Stale", true},
-		"another version":                  {&later, false, "Current", false},
-		"an earlier object":                {&other, true, "Current", false},
-		"it, but for a label":              {&later, true, "Current", true},
-		"perhaps not what it should, ever": {&later, true, "Stale", false},
+		"nothing":                    {nil, true, "Current", false},
+		"it":                         {&at, false, "Stale", true},
+		"another version":            {&later, false, "Current", false},
+		"an earlier object":          {&other, true, "Current", false},
+		"it, but for a label":        {&later, true, "Current", true},
+		"immutable, and not current": {&later, true, "Stale", false},
 	} {
 		o := &VolumeObject{Object: &Object{Immutable: test.immutable}, Shown: test.shown}
 		if got := (&Volume{Condition: test.condition}).Shows(o, at); got != test.want {
