@@ -1,7 +1,7 @@
 #!/bin/bash
 # Usage: mutant-test.sh TEST ARGUMENT... (by go test -exec and go run -exec, for gremlins)
-# Runs the test of a package, for mount also the suite, in another module, that has most of its tests, and for binding, failure and opened also
-# those of the publisher, which does with them what a kubelet and the pods ask for. In the packages that the simulation proves, a mutant that
+# Runs the test of a package, for mount and refvol-plugin also the suites, in another module, that have most of their tests, and for binding,
+# failure and opened also those of the publisher, which does with them what a kubelet and the pods ask for. In the packages that the simulation proves, a mutant that
 # survives also runs its usual seeds, so that no unit test repeats a property. A coverage profile then says that each line of the package has run:
 # gremlins judges only what has, and Go counts no conditions of cases, no constants, and no code that another process runs.
 profile='' limit=10m
@@ -25,6 +25,7 @@ case $PWD in
 esac
 case $PWD in
 */pkg/mount) GOFLAGS='-count=1 -vet=off -short' go -C ../../e2e test -failfast -timeout "$limit" ./suites/mount || exit ;;
+*/cmd/refvol-plugin) GOFLAGS='-count=1 -vet=off -short' go -C ../../e2e test -failfast -timeout "$limit" ./suites/seen ./suites/receipts || exit ;;
 */pkg/binding | */pkg/failure | */pkg/opened) GOFLAGS='-count=1 -vet=off -short' go test -failfast -timeout "$limit" ../publisher || exit ;;
 esac
 if is_simulated; then

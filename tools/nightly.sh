@@ -79,7 +79,10 @@ mutants() {
     chmod +x "$gremlins/go" || return
   go test -vet=off -cover -c -o /dev/null "./$dir" || return
   go test -vet=off -c -o /dev/null ./internal/simulation || return
-  if [ "$package" = mount ]; then go -C e2e test -vet=off -c -o /dev/null ./suites/mount || return; fi
+  case $package in
+  mount) go -C e2e test -vet=off -c -o /dev/null ./suites/mount || return ;;
+  refvol-plugin) go -C e2e test -vet=off -run '^$' ./suites/seen ./suites/receipts || return ;;
+  esac
   GOFLAGS="${GOFLAGS:-} -count=1 -vet=off -short -exec=$PWD/tools/mutant-test.sh" PATH=$gremlins:$PATH tools/sandbox.sh "$gremlins/gremlins" unleash --workers 2 --timeout-coefficient $times --exclude-files "$other" "./$dir" |
     go -C tools run ./survivors "../$dir" survivors.txt
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -428,6 +429,26 @@ func TestPodClientHasNothingOfThePlugins(t *testing.T) {
 	}
 	if _, err := client.ConfigMaps("shop").Get(t.Context(), "app", metav1.GetOptions{}); err == nil {
 		t.Error("a request of nobody was sent")
+	}
+}
+
+// TestOnlyOwnRefusalsAreTold: a refusal of what the plugin asks for as the node says nothing of the plugin's rights.
+func TestOnlyOwnRefusalsAreTold(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	defer server.Close()
+	config := &rest.Config{Host: server.URL}
+	for _, isOwn := range []bool{true, false} {
+		r := requests.New()
+		client, err := newNodeClient(config, "node-1", r)
+		if isOwn {
+			client, err = newClient(config, r)
+		}
+		must.Do(t, err)
+		_, err = client.ConfigMaps("shop").Get(t.Context(), "app", metav1.GetOptions{})
+		client.Core().Client.CloseIdleConnections()
+		if told := len(r.Refused()) == 1; told != isOwn || !apierrors.IsForbidden(err) {
+			t.Errorf("the plugin's own request %t: told %t, %v", isOwn, told, err)
+		}
 	}
 }
 

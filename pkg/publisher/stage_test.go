@@ -450,6 +450,15 @@ var stagesTests = map[string]func(e *env){
 			e.Errorf("revision %q, known: %t", got, isKnown)
 		}
 	},
+	"a version that can't be shown waits too: it is no failure before the pod's moment": func(e *env) {
+		e.objects.put(configMap("app"), "a", "1")
+		r := e.publishNew("v1", "sources", "[{configMap: {name: app, items: [{key: a, path: a}]}}]", "spread", "1h")
+		e.update(configMap("app"), "b", "2")
+		e.wantCondition(ConditionSpreading)
+		after(time.Hour)
+		e.wantCondition(Condition(failure.RefKeyNotFound), "a")
+		e.wantFiles(r, "a", "1")
+	},
 	"missing files are not spread, nor is a deletion with onDelete: Remove": func(e *env) {
 		e.objects.put(configMap("app"), "a", "1")
 		e.objects.put(secret("db"), "p", "x")

@@ -127,9 +127,6 @@ func (e *entry) take() snapshot {
 		e.wanted.lost, e.phase = false, absent
 	}
 	e.changedAt, e.wanted.measure, e.awaited = time.Time{}, false, nil
-	if request := e.wanted.request; request != nil && request.PodErr == nil {
-		e.state.status.Pod = request.Pod // the status names it even if the file system hangs
-	}
 	return now
 }
 

@@ -141,7 +141,8 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-// TestSamePlace: a large content at the place of the last one is the same only if it is as long. One elsewhere is compared by its digest.
+// TestSamePlace: a large content at the place of the last one is the same only if it is as long. One elsewhere is compared by its digest, also
+// if it is as long.
 func TestSamePlace(t *testing.T) {
 	v, w := newVolume(t), New(Options{})
 	large := strings.Repeat("x", largeFile+2)
@@ -161,6 +162,7 @@ func TestSamePlace(t *testing.T) {
 	shows(data[1:], false) // the same bytes
 	shows([]byte(large), true)
 	shows(bytes.Clone(data), false)
+	shows(bytes.ToUpper(data), true)
 }
 
 // TestStep: Step is called before each change that readers may see, and before nothing else. What it is called before has not happened yet.
