@@ -22,19 +22,20 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "Error:", err)
-	}
 	os.Exit(exitStatus(err))
 }
 
-// run executes one command line. It returns when the command has ended, or soon after the end of ctx.
+// run executes one command line and prints its error. It returns when the command has ended, or soon after the end of ctx.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	root := newRootCommand()
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	return root.ExecuteContext(ctx)
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		fmt.Fprintln(stderr, "Error:", err)
+	}
+	return err
 }
 
 // serveError says why the plugin stopped serving. The command line was valid.

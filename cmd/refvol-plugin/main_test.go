@@ -49,6 +49,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sandbox.Main(m)) }
 
+// runCommand returns what a command prints, and its error, which must be the last of it.
 func runCommand(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	defer func() {
@@ -59,7 +60,15 @@ func runCommand(t *testing.T, args ...string) (stdout, stderr string, err error)
 	}()
 	var out, errOut bytes.Buffer
 	err = run(t.Context(), args, &out, &errOut)
-	return out.String(), errOut.String(), err
+	stderr = errOut.String()
+	if err != nil {
+		others, isPrinted := strings.CutSuffix(stderr, "Error: "+err.Error()+"\n")
+		if !isPrinted {
+			t.Errorf("%q: the error %v is not printed: %q", args, err, stderr)
+		}
+		stderr = others
+	}
+	return out.String(), stderr, err
 }
 
 func TestVersion(t *testing.T) {
@@ -69,7 +78,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// fails runs command lines that begin with the same arguments. Only main prints the error and exits, so nothing here may end the test. A wanted
+// fails runs command lines that begin with the same arguments. Only main exits, so nothing here may end the test. A wanted
 // text that begins with three dots may be anywhere in the error.
 func fails(t *testing.T, begin string, wants map[string]string) {
 	t.Helper()
