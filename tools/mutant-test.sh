@@ -15,7 +15,10 @@ is_simulated() {
   case $PWD in */pkg/publisher | */pkg/binding | */pkg/opened | */pkg/stage | */pkg/manager | */pkg/access) ;; *) return 1 ;; esac
 }
 # The limit follows the time of all tests, most of which the simulation takes. A mutant that loops ends earlier: it may take all memory.
-if is_simulated; then set -- "${@/#-test.timeout=*/-test.timeout=1m}"; fi
+if is_simulated; then
+  set -- "${@/#-test.timeout=*/-test.timeout=1m}"
+  limit=4m
+fi
 # A mutant of a program that signals processes may signal all that it sees.
 case $PWD in
 */cmd/refvol-notify)
@@ -26,7 +29,7 @@ esac
 case $PWD in
 */pkg/mount) GOFLAGS='-count=1 -vet=off -short' go -C ../../e2e test -failfast -timeout "$limit" ./suites/mount || exit ;;
 */cmd/refvol-plugin) GOFLAGS='-count=1 -vet=off -short' go -C ../../e2e test -failfast -timeout "$limit" ./suites/seen ./suites/receipts || exit ;;
-*/pkg/binding | */pkg/failure | */pkg/opened) GOFLAGS='-count=1 -vet=off -short' go test -failfast -timeout "$limit" ../publisher || exit ;;
+*/pkg/binding | */pkg/failure | */pkg/opened) GOFLAGS='-count=1 -vet=off -short' go test -failfast -timeout 1m ../publisher || exit ;;
 esac
 if is_simulated; then
   GOFLAGS='-count=1 -vet=off' go test -failfast -timeout "$limit" ../../internal/simulation || exit
