@@ -3,15 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
-	"errors"
 	"flag"
 	"fmt"
-	"net"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -19,18 +13,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
 
@@ -38,13 +24,10 @@ import (
 	"github.com/refvol/refvol/internal/helppage"
 	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/internal/sandbox"
-	"github.com/refvol/refvol/pkg/authz"
 	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/report"
-	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/status"
-	"github.com/refvol/refvol/pkg/volume"
 )
 
 func TestMain(m *testing.M) { os.Exit(sandbox.Main(m)) }
@@ -283,182 +266,6 @@ func kubeconfig(t *testing.T) string {
 	must.Do(t, os.WriteFile(path, []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\n"+
 		"contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"), 0o600))
 	return path
-}
-
-// TestProbes: what the kubelet's probes of the plugin's own pod get, and what the status says of the same conditions.
-func TestProbes(t *testing.T) {
-	failed := errors.New("no answer")
-	for _, test := range []struct {
-		path                     string
-		probe, notShared, rights error
-		registered               bool
-		code                     int
-		body                     string
-	}{
-		{path: "/healthz", notShared: failed, rights: failed, code: 200, body: "ok\n"},
-		{path: "/healthz", probe: failed, registered: true, code: 503, body: "no answer\n"},
-		{path: "/readyz", probe: failed, registered: true, code: 200, body: "[+]shared-mounts ok\n[+]rights ok\n[+]registration ok\n"},
-		{path: "/readyz", rights: failed, registered: true, code: 503, body: "[+]shared-mounts ok\n[-]rights: no answer\n[+]registration ok\n"},
-		{
-			path: "/readyz", notShared: failed, code: 503,
-			body: "[-]shared-mounts: no answer\n[+]rights ok\n[-]registration: the kubelet has not registered the driver yet\n",
-		},
-		{path: "/metrics", code: 404, body: "404 page not found\n"}, // by the handler of this test
-	} {
-		returns := func(err error) func() error { return func() error { return err } }
-		ready := readiness(returns(test.notShared), returns(test.rights), func() bool { return test.registered })
-		handler := monitoring(func(context.Context) error { return test.probe }, ready, http.NotFoundHandler())
-		answer := httptest.NewRecorder()
-		handler.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, test.path, nil))
-		if body := answer.Body.String(); answer.Code != test.code || body != test.body {
-			t.Errorf("%+v: got %d %q", test, answer.Code, body)
-		}
-		if test.path != "/readyz" {
-			continue
-		}
-		var want []string
-		for line := range strings.Lines(test.body) {
-			if reason, isUnmet := strings.CutPrefix(line, "[-]"); isUnmet {
-				want = append(want, strings.TrimSpace(reason))
-			}
-		}
-		if got := unmet(ready); !slices.Equal(got, want) {
-			t.Errorf("the status says %q, want %q", got, want)
-		}
-	}
-}
-
-// TestWhoReadsNothing: an answer that a client does not read ends, so that others are answered.
-func TestWhoReadsNothing(t *testing.T) {
-	ended := make(chan error, 1)
-	large := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		var err error
-		for block := make([]byte, 1<<20); err == nil; _, err = w.Write(block) {
-		}
-		ended <- err
-	})
-	server := must.Get(startHTTP("http-address", "127.0.0.1:0", large, 100*time.Millisecond, nil))(t)
-	conn := must.Get(net.Dial("tcp", server.address))(t)
-	defer conn.Close()
-	must.Get(conn.Write([]byte("GET / HTTP/1.1\r\nHost: test\r\n\r\n")))(t)
-	if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the answer ended with %v", err)
-	}
-	must.Do(t, server.stop())
-}
-
-// TestSharedProbe: many requests cause one probe per second, and a request that ends early does not affect other answers.
-func TestSharedProbe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		probes := 0
-		shared := &sharedProbe{probe: func(ctx context.Context) error {
-			probes++
-			return ctx.Err()
-		}}
-		gone, cancel := context.WithCancel(t.Context())
-		cancel()
-		var asking sync.WaitGroup
-		for range 50 {
-			asking.Go(func() {
-				if shared.ask(gone) != nil {
-					t.Error("the answer is another request's end")
-				}
-			})
-		}
-		asking.Wait()
-		if probes != 1 {
-			t.Errorf("%d probes for 50 requests at once", probes)
-		}
-		<-time.After(probeAge)
-		if err := shared.ask(gone); err != nil || probes != 2 {
-			t.Errorf("%d probes a second later, %v", probes, err)
-		}
-	})
-}
-
-// addHeader adds a header, as plugins of a kubeconfig do.
-type addHeader struct{ http.RoundTripper }
-
-func (a addHeader) RoundTrip(req *http.Request) (*http.Response, error) {
-	req = req.Clone(req.Context())
-	req.Header.Set("X-Plugin", "own")
-	return a.RoundTripper.RoundTrip(req)
-}
-
-// ownCredentials returns a client configuration with every credential that can be combined.
-func ownCredentials(t *testing.T, server *httptest.Server) *rest.Config {
-	t.Helper()
-	tokenFile := filepath.Join(t.TempDir(), "token")
-	must.Do(t, os.WriteFile(tokenFile, []byte("own-token"), 0o600))
-	own := server.TLS.Certificates[0] // any certificate will do
-	key := must.Get(x509.MarshalPKCS8PrivateKey(own.PrivateKey))(t)
-	config := &rest.Config{
-		Host: server.URL, BearerToken: "own-token", BearerTokenFile: tokenFile,
-		Impersonate: rest.ImpersonationConfig{UserName: "admin", Groups: []string{"system:masters"}},
-		TLSClientConfig: rest.TLSClientConfig{
-			CAData:  pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
-			KeyData: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), CertData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]}),
-		},
-		AuthProvider: &clientcmdapi.AuthProviderConfig{Name: "none"},
-	}
-	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return addHeader{rt} })
-	return config
-}
-
-// Pods' requests carry the pod's token, and nothing of the plugin's.
-func TestPodClientHasNothingOfThePlugins(t *testing.T) {
-	seen := make(chan *http.Request, 1)
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		seen <- r
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}})
-	}))
-	server.EnableHTTP2 = true
-	server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12}
-	server.StartTLS()
-	defer server.Close()
-
-	tokens := &authz.Tokens{}
-	pod := volume.Pod{Namespace: "shop", Name: "web-0", UID: "u", ServiceAccount: "web"}
-	tokens.Put(pod, "v", volume.NewToken("pod-token", time.Now().Add(time.Hour)))
-	client := must.Get(newPodClient(ownCredentials(t, server), tokens, requests.New()))(t)
-	defer client.Core().Client.CloseIdleConnections()
-	must.Get(client.ConfigMaps("shop").Get(authz.As(t.Context(), pod.Account()), "app", metav1.GetOptions{}))(t)
-	r := <-seen
-	if got := r.Header["Authorization"]; len(got) != 1 || got[0] != "Bearer pod-token" || r.Proto != "HTTP/2.0" {
-		t.Errorf("it came by %s with %q", r.Proto, got)
-	}
-	if len(r.TLS.PeerCertificates) > 0 {
-		t.Error("it came with the plugin's certificate")
-	}
-	for name := range r.Header {
-		if strings.HasPrefix(name, "Impersonate-") || name == "X-Plugin" {
-			t.Errorf("it came with %s", name)
-		}
-	}
-	if _, err := client.ConfigMaps("shop").Get(t.Context(), "app", metav1.GetOptions{}); err == nil {
-		t.Error("a request of nobody was sent")
-	}
-}
-
-// TestOnlyOwnRefusalsAreTold: a refusal of what the plugin asks for as the node says nothing of the plugin's rights.
-func TestOnlyOwnRefusalsAreTold(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
-	defer server.Close()
-	config := &rest.Config{Host: server.URL}
-	for _, isOwn := range []bool{true, false} {
-		r := requests.New()
-		client, err := newNodeClient(config, "node-1", r)
-		if isOwn {
-			client, err = newClient(config, r)
-		}
-		must.Do(t, err)
-		_, err = client.ConfigMaps("shop").Get(t.Context(), "app", metav1.GetOptions{})
-		client.Core().Client.CloseIdleConnections()
-		if told := len(r.Refused()) == 1; told != isOwn || !apierrors.IsForbidden(err) {
-			t.Errorf("the plugin's own request %t: told %t, %v", isOwn, told, err)
-		}
-	}
 }
 
 // TestStatusCommand: what the command prints of a plugin that answers, and how it ends.
