@@ -70,7 +70,9 @@ var resolveTests = map[string]func(e *env){
 		e.wantEvents()
 		e.wantLines(1, "A mounted volume is not updated", "connection refused")
 		e.pods.set(podEnv(), nil, "CPU (resourceFieldRef limits.cpu)", "MEM (resourceFieldRef limits.memory)")
+		e.pods.takeReads()
 		e.wait(2 * time.Second)
+		wantIs(e, "asked for %v after a restart", e.pods.takeReads(), "pod-v1")
 		e.wantFiles(r, files("p3")...)
 		e.wantProblem(r, "")
 		e.wantEvents("InvalidEnvironmentVariableNames: left out, because a volume can't know them: CPU (resourceFieldRef limits.cpu), MEM (resourceFieldRef limits.memory)") // once
