@@ -102,10 +102,25 @@ func TestOnlyOwnRefusalsAreTold(t *testing.T) {
 			client, err = newClient(config, r)
 		}
 		must.Do(t, err)
+		if client.Core().GetRateLimiter() != nil {
+			t.Error("client-go delays requests, beside pkg/requests")
+		}
 		_, err = client.ConfigMaps("shop").Get(t.Context(), "app", metav1.GetOptions{})
 		client.Core().Client.CloseIdleConnections()
 		if told := len(r.Refused()) == 1; told != isOwn || !apierrors.IsForbidden(err) {
 			t.Errorf("the plugin's own request %t: told %t, %v", isOwn, told, err)
+		}
+	}
+}
+
+// TestConnectionsHaveLimits: a server that accepts a connection and then says nothing holds up no request for ever.
+func TestConnectionsHaveLimits(t *testing.T) {
+	base := must.Get(transportOf(must.Get(newHTTPClient(&rest.Config{Host: "https://127.0.0.1:1"}))(t).Transport))(t)
+	for what, limit := range map[string]time.Duration{
+		"handshake": base.TLSHandshakeTimeout, "answer": base.ResponseHeaderTimeout, "silence": base.HTTP2.SendPingTimeout, "ping": base.HTTP2.PingTimeout,
+	} {
+		if limit <= 0 {
+			t.Errorf("%s: %v", what, limit)
 		}
 	}
 }

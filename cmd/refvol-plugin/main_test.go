@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/refvol/refvol/internal/doclines"
+	"github.com/refvol/refvol/internal/expect"
 	"github.com/refvol/refvol/internal/helppage"
 	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/internal/sandbox"
@@ -252,12 +254,23 @@ func TestAStartThatFails(t *testing.T) {
 	fails(t, "serve --http-address= --v=10", map[string]string{
 		"--kubeconfig=" + none + " --max-volume-size=x": `...--max-volume-size: Invalid value: "x"`,
 		"--kubeconfig=" + none:                          "...configure the client of the API server: ",
-		"":                                              "...configure the client of the API server: ",
+		"--kubeconfig=" + none + " --publish-wait=0":    "...configure the client of the API server: ",
+		"": "...configure the client of the API server: ",
 		"--kubeconfig=" + kubeconfig + " --identity=pod --kubelet-dir=" + none:  "..." + none,
 		"--kubeconfig=" + kubeconfig + " --identity=node --kubelet-dir=" + none: "..." + none,
 		"--kubeconfig=" + kubeconfig + " --kubelet-dir=" + none:                 "..." + none,
 		"--kubeconfig=" + kubeconfig + " --driver-name=../x":                    "...mount options: Driver: Invalid value",
+		"--kubeconfig=" + kubeconfig + " --startup-taint=refvol.dev/starting --registration-dir=" + none + " --kubelet-dir=" + t.TempDir() +
+			" --endpoint=unix://" + none + "/csi.sock": "...open the lock of a socket: open " + none + "/csi.sock.lock",
 	})
+}
+
+// TestReportedInterval: a change that no watch reports comes with the next resync, which the commands that wait must know.
+func TestReportedInterval(t *testing.T) {
+	for detection, want := range map[manager.ChangeDetection]time.Duration{manager.Watch: 0, manager.Cache: time.Minute, manager.Get: time.Minute} {
+		o := &serveOptions{changeDetection: string(detection), resyncInterval: time.Minute}
+		expect.Equal(t, string(detection), o.reportedInterval(), want)
+	}
 }
 
 func kubeconfig(t *testing.T) string {

@@ -99,10 +99,15 @@ func statusHandler(opts *serveOptions, n *node.Node, server *csi.Server, ready [
 	o := &report.Reporter{
 		Driver: opts.driverName, Node: opts.nodeName, Version: version.Get().GitVersion,
 		Volumes: n.Volumes.Volumes, Objects: n.Objects.Objects, Refused: server.Refused, MissingRights: n.Rights.Missing,
-		NotReady: func() []string { return unmet(ready) },
-	}
-	if opts.changeDetection != string(manager.Watch) {
-		o.ResyncInterval = opts.resyncInterval
+		NotReady: func() []string { return unmet(ready) }, ResyncInterval: opts.reportedInterval(),
 	}
 	return status.Handler(o.Collect)
+}
+
+// reportedInterval returns the interval in which objects are read again, or 0 if watches report their changes at once.
+func (o *serveOptions) reportedInterval() time.Duration {
+	if o.changeDetection == string(manager.Watch) {
+		return 0
+	}
+	return o.resyncInterval
 }
