@@ -4,6 +4,14 @@
 //
 // It owns the Lab of a suite, the Node of a test, what a test expects of volumes and metrics, and accounts with their rights. It has no
 // state of its own: each suite keeps its Lab. It must not know what a suite proves, and what one suite alone uses is in that suite.
+//
+// A test of an update, with the suite's lab:
+//
+//	n := lab.NewNode(t)
+//	n.ConfigMap("app", map[string]string{"key": "1"})
+//	v := n.Published("app")
+//	n.ConfigMap("app", map[string]string{"key": "2"})
+//	n.Arrives(v, "key", "2", world.Soon)
 package world
 
 import (
