@@ -116,7 +116,7 @@ func TestDashboardHasData(t *testing.T) {
 	n := lab.NewAcrossNode(t, world.AnyPort)
 	v, _ := n.Consented("Atomic")
 	// Each rate needs a first value.
-	world.WantStatus(t, n.FinalAnswer(n.Volume(map[string]string{"secret": "db", "mode": "bad"})), codes.InvalidArgument)
+	world.WantStatus(t, n.FinalAnswer(n.Volume(map[string]string{"secret": "db", "defaultMode": "bad"})), codes.InvalidArgument)
 	scrapes := scrapesOf(n, func() {
 		before := n.Scrape()
 		value := n.Canary()
