@@ -200,6 +200,39 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+// TestASplitEndsTheMoment: a moment that comes while the objects of a set don't match is over. When they match, the pod waits for its next one, or
+// all pods whose moments have passed would take the change at once.
+func TestASplitEndsTheMoment(t *testing.T) {
+	a, b := ref("a"), ref("b")
+	change := Change{
+		Shown: Versions{a: version("1"), b: version("1")}, IsOptional: func(volume.Ref) bool { return false },
+		IsSet: true, Place: 1, Clock: NewClock("pod", time.Hour),
+	}
+	look := func(revisionOfA, revisionOfB string, now time.Time) (isSplit bool, waits map[volume.Ref]Reason) {
+		change.Newest, change.Objects = Versions{}, map[volume.Ref]*volume.Object{}
+		for ref, revision := range map[volume.Ref]string{a: revisionOfA, b: revisionOfB} {
+			change.Newest[ref] = version(revision)
+			change.Objects[ref] = &volume.Object{Ref: ref, Version: version(revision), Revision: volume.Revision(revision)}
+		}
+		if len(change.Split()) > 0 {
+			return true, nil
+		}
+		return false, change.Waits(now)
+	}
+	now := time.Date(2026, time.May, 1, 12, 0, 0, 0, time.UTC)
+	moment := NextMoment("pod", time.Hour, now)
+	if isSplit, waits := look("2", "2", now); isSplit || len(waits) != 2 {
+		t.Fatalf("a change: split: %v, waits: %v", isSplit, waits)
+	}
+	if isSplit, _ := look("3", "2", now.Add(time.Second)); !isSplit {
+		t.Fatal("objects of two revisions match")
+	}
+	isSplit, waits := look("3", "3", moment.Add(time.Minute))
+	if next := "the files will show at " + moment.Add(time.Hour).Format(time.RFC3339); isSplit || !strings.Contains(waits[a].Text, next) || !strings.Contains(waits[b].Text, next) {
+		t.Errorf("after the split: split: %v, waits: %v, want %q of both", isSplit, waits, next)
+	}
+}
+
 func invalid() Reason {
 	return Reason{Mistake, "has an annotation refvol.dev/revision that counts as none: it must have 1 to 128 bytes of letters, digits and . _ - / : @ +"}
 }
