@@ -47,6 +47,26 @@ func TestReferences(t *testing.T) {
 	})
 }
 
+// TestAReferenceThatStays: when a volume is registered again, what it still names stays known, and is not requested again.
+func TestAReferenceThatStays(t *testing.T) {
+	inEachBubble(t, func(t *testing.T, e *env) {
+		ref := secretRef("a")
+		v := e.api.put(secret("a", "1"))
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref})
+		e.MarkMounted(pod("p"), "v")
+		e.wantGet(ref, v, "1")
+		asked := len(e.api.requests(ref))
+		e.RegisterPod(pod("p"), "v", []volume.Ref{ref, configMapRef("b")})
+		if obj, err := e.GetObject(ref); err != nil || obj.Version != v {
+			t.Errorf("just registered again: got %v, %v, want %v", obj, err, v)
+		}
+		synctest.Wait()
+		if n := len(e.api.requests(ref)) - asked; n != 0 {
+			t.Errorf("it was requested %d times more", n)
+		}
+	})
+}
+
 // idleTime is how long an object must be unread before a test's manager stops its watch. The sweep that does it comes up to a minute later.
 const idleTime = 5 * testResync
 
@@ -97,6 +117,7 @@ func TestAReadRestartsAnIdleWatch(t *testing.T) {
 		e.wantGet(ref, v, "1")
 		after(idleTime + time.Minute)
 		e.wantWatches(ref, 0)
+		e.wantCached(0) // the memory is free for others
 		e.changes(ref)
 
 		e.wantGet(ref, v, "1")
