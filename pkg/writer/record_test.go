@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -183,6 +184,29 @@ func TestReceipts(t *testing.T) {
 		v.must(second(w.Withdraw(t.Context(), v.root, refSet("b"), "")))
 		expect.Equal(t, fmt.Sprintf("in place %t, opened after a withdrawal", o.InPlace), v.opened(o), []string{"a"})
 	}
+}
+
+// TestReceiptsGoFirst: at no moment of a rewrite in place does a file have new content and a receipt. A process that is killed then would leave both.
+func TestReceiptsGoFirst(t *testing.T) {
+	o := withAttributes(t)
+	o.InPlace = true
+	v, moments := newVolume(t), 0
+	v.must(second(New(o).Write(t.Context(), v.root, namedTree("1", "1", "1"))))
+	for _, path := range []string{"a", "conf/b", "conf/c"} {
+		v.setReceipt(o, path, time.Now())
+	}
+	watched := o
+	watched.Step = func(change string) {
+		moments++
+		for _, path := range v.opened(o) {
+			if text := must.Get(os.ReadFile(filepath.Join(v.path, dataName, path)))(v); string(text) != "1" {
+				t.Errorf("before the step %q, %s has %q and a receipt", change, path, text)
+			}
+		}
+	}
+	v.must(second(New(watched).Write(t.Context(), v.root, namedTree("22", "22")))) // conf/c is emptied
+	expect.Between(t, "steps", moments, 5, 10)
+	expect.Equal(t, "opened at the end", v.opened(o), nil)
 }
 
 // TestWithFile: a file of a generation can be read by its path, and one that isn't there is an error.
