@@ -10,12 +10,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 	logsapi "k8s.io/component-base/logs/api/v1"
@@ -27,6 +29,7 @@ import (
 	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/internal/sandbox"
 	"github.com/refvol/refvol/pkg/manager"
+	"github.com/refvol/refvol/pkg/node"
 	"github.com/refvol/refvol/pkg/publisher"
 	"github.com/refvol/refvol/pkg/report"
 	"github.com/refvol/refvol/pkg/status"
@@ -127,6 +130,40 @@ func TestChartKnowsEveryFlag(t *testing.T) {
 	slices.Sort(flags)
 	if got, want := schema.Properties.ExtraArgs.Items.Pattern, "^--("+strings.Join(flags, "|")+")(=|$)"; got != want {
 		t.Errorf("extraArgs has the pattern\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestSettings: each setting of the node is the value of its flag.
+func TestSettings(t *testing.T) {
+	opts, cmd := newServeOptions(), &cobra.Command{}
+	opts.addFlags(cmd)
+	must.Do(t, cmd.ParseFlags([]string{
+		"--driver-name=d", "--node-name=n", "--kubelet-dir=/k", "--identity=pod", "--change-detection=Cache", "--cross-namespace",
+		"--resync-interval=2m", "--default-spread=3m", "--publish-wait=4s", "--max-volume-size=1Mi", "--max-total-size=2Mi", "--max-cached-size=3Mi",
+	}))
+	want := node.Settings{
+		Driver: "d", NodeName: "n", KubeletDir: "/k", Identity: "pod", ChangeDetection: manager.Cache, CrossNamespace: true,
+		ResyncInterval: 2 * time.Minute, DefaultSpread: 3 * time.Minute, PublishWait: 4 * time.Second,
+		MaxVolumeSize: 1 << 20, MaxTotalSize: 2 << 20, MaxCachedSize: 3 << 20,
+	}
+	for field, value := range reflect.ValueOf(want).Fields() {
+		if value.IsZero() {
+			t.Errorf("this test knows no flag for %s", field.Name)
+		}
+	}
+	expect.Equal(t, "settings", must.Get(opts.settings())(t), want)
+}
+
+// TestGracePeriod: the kubelet waits longer for the end of the plugin than the plugin for its running calls. Otherwise it kills the plugin
+// before the receipts are saved.
+func TestGracePeriod(t *testing.T) {
+	text := must.Get(os.ReadFile("../../deploy/base/daemonset.yaml"))(t)
+	found := regexp.MustCompile(`terminationGracePeriodSeconds: (\d+)\n`).FindSubmatch(text)
+	if found == nil {
+		t.Fatal("the DaemonSet has no grace period")
+	}
+	if grace := must.Get(time.ParseDuration(string(found[1]) + "s"))(t); grace <= drainTimeout {
+		t.Errorf("the kubelet kills the plugin after %s, and calls may run for %s", grace, drainTimeout)
 	}
 }
 
