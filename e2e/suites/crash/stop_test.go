@@ -2,6 +2,7 @@ package crash
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -82,4 +83,20 @@ func TestStopDuringABurst(t *testing.T) {
 		}
 		n.UnpublishAll(volumes[goes:])
 	}
+}
+
+// TestAPublishThatWaitsEndsWithThePlugin: at SIGTERM it is told why, and doesn't use up the time that running calls have to end.
+func TestAPublishThatWaitsEndsWithThePlugin(t *testing.T) {
+	t.Parallel()
+	n := lab.NewNode(t)
+	v := n.Short("none")
+	answer := n.Publishing(v)
+	n.HasCondition(v, "RefNotFound")
+	must.Do(t, n.Process().Signal(syscall.SIGTERM))
+	if err := n.Answer(answer, world.Soon); err == nil || harness.IsFinalForKubelet(err) || !strings.Contains(err.Error(), "the plugin is stopping") {
+		t.Errorf("the publish ended with %v", err)
+	}
+	must.Do(t, n.Terminate(t.Context())) // fails unless the status was 0
+	n.MustStart()
+	n.MustUnpublish(v)
 }
