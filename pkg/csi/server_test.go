@@ -134,7 +134,8 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 	must.Do(t, must.Get(listen(t.Context(), path))(t).Close())
 }
 
-// TestRegistration: the server is ready once the kubelet has registered the driver. A refusal is logged once for each reason.
+// TestRegistration: the server is ready while the driver is registered. A refusal is logged once for each reason, and again after a
+// registration.
 func TestRegistration(t *testing.T) {
 	s := serve(t, nil)
 	for _, reason := range []string{"no", "no", "never"} {
@@ -146,6 +147,10 @@ func TestRegistration(t *testing.T) {
 	must.Get(s.registrar.NotifyRegistrationStatus(t.Context(), &registration.RegistrationStatus{PluginRegistered: true}))(t)
 	if !s.IsReady() {
 		t.Error("registered, and not ready")
+	}
+	must.Get(s.registrar.NotifyRegistrationStatus(t.Context(), &registration.RegistrationStatus{Error: "never"}))(t)
+	if lines := s.logs.With("Kubelet refused to register the driver"); len(lines) != 3 || s.IsReady() {
+		t.Errorf("refused again for the last reason, ready: %t, and the log has %q", s.IsReady(), lines)
 	}
 }
 
