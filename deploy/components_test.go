@@ -10,10 +10,14 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/refvol/refvol/internal/must"
 )
@@ -136,6 +140,53 @@ func (r rights) add(groups, resources, verbs []string) {
 				r[strings.TrimSpace(verb+" "+resource+" "+group)] = true
 			}
 		}
+	}
+}
+
+// TestUserRights: the roles of kubectl refvol give these rights, and no other. The suite fleet shows that they
+// are enough.
+func TestUserRights(t *testing.T) {
+	objects, given := render(t, "kubectl-refvol"), rights{}
+	role := only[*rbacv1.Role](t, objects)
+	if role.Namespace != namespace {
+		t.Errorf("the role is of namespace %q, want %q", role.Namespace, namespace)
+	}
+	for _, rule := range append(only[*rbacv1.ClusterRole](t, objects).Rules, role.Rules...) {
+		given.add(rule.APIGroups, rule.Resources, rule.Verbs)
+	}
+	want := rights{
+		"get pods": true, "list pods": true, "watch pods": true, "list csinodes storage.k8s.io": true, "get nodes": true,
+		"get pods/portforward": true, "create pods/portforward": true,
+	}
+	if !maps.Equal(given, want) {
+		t.Errorf("given are %v\n     want %v", given, want)
+	}
+}
+
+// TestNetworkPolicy: only Prometheus may connect to the plugin, and the plugin only to the ports of an API server.
+func TestNetworkPolicy(t *testing.T) {
+	port := func(number int32) networkingv1.NetworkPolicyPort {
+		return networkingv1.NetworkPolicyPort{Protocol: new(corev1.ProtocolTCP), Port: new(intstr.FromInt32(number))}
+	}
+	objects := renderWith(t, []string{"network-policy", "metrics"})
+	policy, daemonSet := only[*networkingv1.NetworkPolicy](t, objects), only[*appsv1.DaemonSet](t, objects)
+	want := networkingv1.NetworkPolicySpec{
+		PodSelector: *daemonSet.Spec.Selector,
+		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
+		Ingress: []networkingv1.NetworkPolicyIngressRule{{
+			From: []networkingv1.NetworkPolicyPeer{{NamespaceSelector: &metav1.LabelSelector{
+				MatchLabels: map[string]string{corev1.LabelMetadataName: "monitoring"},
+			}}},
+			Ports: []networkingv1.NetworkPolicyPort{port(9810)},
+		}},
+		Egress: []networkingv1.NetworkPolicyEgressRule{{Ports: []networkingv1.NetworkPolicyPort{port(443), port(6443)}}},
+	}
+	if !reflect.DeepEqual(policy.Spec, want) {
+		t.Errorf("the policy is\n%s\nwant\n%s", asJSON(t, policy.Spec), asJSON(t, want))
+	}
+	alone := only[*networkingv1.NetworkPolicy](t, renderWith(t, []string{"network-policy"})).Spec
+	if want.Ingress = []networkingv1.NetworkPolicyIngressRule{}; !reflect.DeepEqual(alone, want) {
+		t.Errorf("without metrics the policy is\n%s\nwant\n%s", asJSON(t, alone), asJSON(t, want))
 	}
 }
 
