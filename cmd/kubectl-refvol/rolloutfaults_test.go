@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,7 +12,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/fleet"
@@ -196,6 +204,38 @@ func TestCanaryUses(t *testing.T) {
 	}
 	if !maps.EqualFunc(got, want, slices.Equal) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestAnotherObjectOfTheName: pause, resume and abort change only the object that they have looked at. One that was created meanwhile stays as it is.
+func TestAnotherObjectOfTheName(t *testing.T) {
+	of := func(uid string) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "app", UID: types.UID(uid)},
+		}
+	}
+	scheme := metadatafake.NewTestScheme()
+	must.Do(t, metav1.AddMetaToScheme(scheme))
+	client := metadatafake.NewSimpleMetadataClient(scheme)
+	client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) { return true, of("first"), nil })
+	client.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch, _ := action.(clienttesting.PatchAction)
+		asked := &metav1.PartialObjectMetadata{}
+		if err := json.Unmarshal(patch.GetPatch(), asked); err != nil {
+			return true, nil, err
+		}
+		if asked.UID != "" && asked.UID != "second" { // as an API server does
+			return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "configmaps"}, "app", errors.New("precondition failed"))
+		}
+		return true, of("second"), nil
+	})
+	c := &cluster{metadata: client}
+	_, err := c.annotate(t.Context(), fleet.Object{Kind: "ConfigMap", Namespace: "shop", Name: "app"}, func(*rolloutState) (map[string]*string, string) {
+		return map[string]*string{pausedAnnotation: new("true")}, "paused"
+	})
+	if err == nil || !strings.Contains(err.Error(), "was replaced meanwhile") || isAnswer(err) {
+		t.Errorf("got %v, want an error after which it is tried again", err)
 	}
 }
 
