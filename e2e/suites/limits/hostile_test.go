@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -173,4 +174,19 @@ func TestDelegations(t *testing.T) {
 		n.Arrives(v, "key", "3", time.Minute)
 	}
 	n.UnpublishAll(append(volumes, plain))
+}
+
+// TestOnePodsLog: a pod whose publishes fail over and over gets a part of their lines in the log, and not one for each call.
+func TestOnePodsLog(t *testing.T) {
+	const calls = 300
+	n := lab.NewNode(t)
+	v := n.Volume(map[string]string{"configMap": "app", "no-such-attribute": "x"})
+	for range calls {
+		if err := n.Publish(t.Context(), v); status.Code(err) != codes.InvalidArgument {
+			t.Fatalf("the publish ended with %v", err)
+		}
+	}
+	if lines := bytes.Count(n.Log(), []byte("CSI call failed")); lines == 0 || lines > calls/2 {
+		t.Errorf("%d calls failed, and the log has %d lines about them", calls, lines)
+	}
 }
