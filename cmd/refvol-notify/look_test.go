@@ -215,6 +215,21 @@ func TestLookDuringASwitch(t *testing.T) {
 	}
 }
 
+// TestAChangeBeforeTheWatch: what changes before a directory is watched wakes nobody, so the look must find it.
+func TestAChangeBeforeTheWatch(t *testing.T) {
+	v := newVolume(t)
+	v.write("a", "1")
+	o := mustParse(t, "--dir="+v.path, "--url=http://127.0.0.1/")
+	found, err := look(o, func(dir string) {
+		if dir == v.path {
+			v.write("a", "1", "b", "2")
+		}
+	})
+	if err != nil || !slices.Equal(slices.Sorted(maps.Keys(found)), []string{v.at("a"), v.at("b")}) {
+		t.Errorf("found %v, %v", found, err)
+	}
+}
+
 func TestFirstNames(t *testing.T) {
 	names := strings.Fields("a b c d e f g h")
 	for n, want := range map[int]string{0: "", 1: "a", 5: "a, b, c, d, e", 6: "a, b, c, d, e and 1 more", 8: "a, b, c, d, e and 3 more"} {
