@@ -209,6 +209,26 @@ func TestReceiptsGoFirst(t *testing.T) {
 	expect.Equal(t, "opened at the end", v.opened(o), nil)
 }
 
+// TestTheObjectsOfAFileThatIsRewritten: at each moment of a rewrite in place, the file names the object of what it shows. A process that is
+// killed then leaves nothing that a withdrawal doesn't find.
+func TestTheObjectsOfAFileThatIsRewritten(t *testing.T) {
+	o := withAttributes(t)
+	o.InPlace = true
+	v, moments := newVolume(t), 0
+	v.must(second(New(o).Write(t.Context(), v.root, tree(naming(file("a", "1"), "db")))))
+	watched := o
+	watched.Step = func(change string) {
+		moments++
+		text := string(must.Get(os.ReadFile(filepath.Join(v.path, dataName, "a")))(v))
+		want, isKnown := map[string][]volume.Ref{"1": refs("db"), "22": refs("other")}[text]
+		if r := v.receipts(o, "")["a"]; !isKnown || !r.Any && !slices.Equal(r.Refs, want) {
+			t.Errorf("before the step %q, the file has %q and names %v", change, text, r.Refs)
+		}
+	}
+	v.must(second(New(watched).Write(t.Context(), v.root, tree(naming(file("a", "22"), "other")))))
+	expect.Between(t, "steps", moments, 2, 5)
+}
+
 // TestWithFile: a file of a generation can be read by its path, and one that isn't there is an error.
 func TestWithFile(t *testing.T) {
 	v := newVolume(t)
