@@ -253,6 +253,8 @@ func TestOnlyOneWatchIsRefused(t *testing.T) {
 		after(time.Minute)
 		wantStale("while the token is refused", works, false)
 		wantStale("while the token is refused", opens, true)
+		e.api.closeWatches()
+		wantStale("when its watch has ended, too", works, true)
 	})
 }
 
