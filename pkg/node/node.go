@@ -83,7 +83,24 @@ func New(settings Settings, system System) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &wiring{settings: settings, system: system, reads: manager.Options{
+	w := newWiring(settings, system, watches)
+	n := &Node{}
+	if n.Rights, err = w.readAs(settings.Identity); err != nil {
+		return nil, err
+	}
+	if n.Objects, err = manager.New(w.reads); err != nil {
+		return nil, err
+	}
+	w.shows.Objects = n.Objects
+	if n.Volumes, err = publisher.New(w.shows); err != nil {
+		return nil, err
+	}
+	return n, n.show(settings, system.Metrics)
+}
+
+// newWiring gives the settings and the system on to the packages. Whose rights are used is not set yet.
+func newWiring(settings Settings, system System, watches *apiclient.Client) *wiring {
+	return &wiring{settings: settings, system: system, reads: manager.Options{
 		Observer:        system.Metrics,
 		Client:          watches,
 		Requests:        system.Requests,
@@ -116,18 +133,6 @@ func New(settings Settings, system System) (*Node, error) {
 			DefaultSpread:  settings.DefaultSpread,
 		},
 	}}
-	n := &Node{}
-	if n.Rights, err = w.readAs(settings.Identity); err != nil {
-		return nil, err
-	}
-	if n.Objects, err = manager.New(w.reads); err != nil {
-		return nil, err
-	}
-	w.shows.Objects = n.Objects
-	if n.Volumes, err = publisher.New(w.shows); err != nil {
-		return nil, err
-	}
-	return n, n.show(settings, system.Metrics)
 }
 
 // show lets the metrics read the parts.
