@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/refvol/refvol/internal/expect"
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
 	"github.com/refvol/refvol/internal/must"
@@ -212,9 +213,10 @@ func TestAPanicIsAnErrorOfItsCall(t *testing.T) {
 			if !strings.Contains(s.logs.String(), "fakePublisher") {
 				t.Error("the log has no stack")
 			}
-			if got := <-s.observed; got != "NodePublishVolume Unavailable" || len(s.observed) > 0 {
-				t.Errorf("observed %s, and %d more", got, len(s.observed))
+			if n := len(s.observed); n != 1 {
+				t.Fatalf("%d calls are observed", n)
 			}
+			expect.Equal(t, "observed", <-s.observed, "NodePublishVolume Unavailable")
 			s.publisher.publish = nil
 			if _, err := s.node.NodePublishVolume(t.Context(), publishRequestOf(nil)); err != nil {
 				t.Errorf("the server did not survive: %v", err)
