@@ -147,5 +147,16 @@ func TestObserver(t *testing.T) {
 		}
 		e.objects.put(app, "a", "7")
 		want([]string{"changed"}, 1, 0)
+
+		// A change that is shown counts no longer, although another object fails.
+		e.objects.put(configMap("new"), "n", "1")
+		e.objects.put(secret("db"), "p", "1")
+		e.publishNew("v2", "sources", "[{configMap: {name: new}}, {secret: {name: db}}]")
+		e.objects.failWith(secret("db"), errFault)
+		e.update(configMap("new"), "n", "2")
+		o.take()
+		after(time.Hour)
+		e.objects.put(configMap("new"), "n", "3")
+		want([]string{"changed"}, 1, 0)
 	})
 }

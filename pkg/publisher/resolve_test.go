@@ -148,7 +148,9 @@ var resolveTests = map[string]func(e *env){
 		e.objects.put(configMap("app"), "a", "1")
 		e.wantDone(waiting)
 		e.objects.takeRefreshes(configMap("app"))
-		e.wait(10 * testResync)
+		e.wait(testResync / 2) // the publish does not wait any more
+		e.wantBetween("%d refreshes as soon as it is mounted", len(e.objects.takeRefreshes(configMap("app"))), 0, 0)
+		e.wait(10*testResync - testResync/2)
 		e.wantBetween("%d refreshes in 10 resyncs", len(e.objects.takeRefreshes(configMap("app"))), 9, 10)
 		for i := range 3 { // for the first one, the last resync may still be due
 			e.objects.takeRefreshes(configMap("app"))
