@@ -38,7 +38,10 @@ func (s *apiServer) ask(ctx context.Context, account volume.ServiceAccount, ref 
 	if token.Reveal() != "" {
 		question += " with " + token.Reveal()
 	}
-	if requests.MetaOf(ctx).Urgent {
+	switch m := requests.MetaOf(ctx); {
+	case m.For == nil: // it would not wait for the pod's turn
+		question += ", for no pod"
+	case m.Urgent:
 		question += ", urgent"
 	}
 	s.asked = append(s.asked, question)

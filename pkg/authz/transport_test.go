@@ -21,9 +21,11 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/refvol/refvol/internal/expect"
 	"github.com/refvol/refvol/internal/leak"
 	"github.com/refvol/refvol/internal/leak/leaklog"
 	"github.com/refvol/refvol/internal/must"
+	"github.com/refvol/refvol/pkg/requests"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -34,6 +36,8 @@ type wire struct {
 	// tried has the tokens that arrived, and bodies the body that came with each.
 	tried, bodies []string
 	open          int
+	// meta is that of the last request.
+	meta requests.Meta
 }
 
 func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -47,7 +51,7 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 		body = string(data)
 		_ = req.Body.Close()
 	}
-	w.tried, w.bodies = append(w.tried, token), append(w.bodies, body)
+	w.tried, w.bodies, w.meta = append(w.tried, token), append(w.bodies, body), requests.MetaOf(req.Context())
 	if w.err != nil {
 		return nil, w.err
 	}
@@ -200,6 +204,26 @@ func TestAQuestionWithAToken(t *testing.T) {
 		if !is(err) || !slices.Equal(w.tried, []string{token}) {
 			t.Errorf("%q came: %v", w.tried, err)
 		}
+	}
+}
+
+// TestForWhomAQuestionIsSent: a question keeps what its context says of the sender. One with a token of its own does not wait for the account's
+// other requests, and its refusal does not have them wait.
+func TestForWhomAQuestionIsSent(t *testing.T) {
+	sender := requests.Meta{Urgent: true, For: requests.For("a"), Whole: true}
+	for name, test := range map[string]struct {
+		token volume.Token
+		alone bool
+	}{
+		"any token of the account": {},
+		"a token of its own":       {goodFor("x1", time.Hour), true},
+	} {
+		tokens, w := &Tokens{}, &wire{accepts: []string{"x1", "a1"}}
+		putThree(tokens)
+		must.Get(AskWith(reviewsOver(t, tokens, w), tokens)(requests.With(t.Context(), sender), web.Account(), ref("db"), "get", test.token))(t)
+		want := sender
+		want.Account, want.Alone = web.Account(), test.alone
+		expect.Equal(t, name, w.meta, want)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -32,6 +33,9 @@ type podServer struct {
 }
 
 func (s *podServer) get(ctx context.Context, pod volume.Pod) (*Spec, error) {
+	if !reflect.DeepEqual(requests.MetaOf(ctx).For, requests.For(pod.UID)) {
+		return nil, errors.New("the read does not wait for the pod's turn")
+	}
 	s.mu.Lock()
 	s.asked = append(s.asked, time.Now())
 	s.inFlight++
