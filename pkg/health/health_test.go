@@ -78,6 +78,7 @@ func TestVerdict(t *testing.T) {
 		"left out, and healed by a restart":        {limits, []string{"7", "has 8", "has 9 ready", "has 9 ready"}, ""},
 		"left out, healed and restarted":           {limits, []string{"7", "has 8", "has 9 ready", "has 10 ready"}, "restarted once"},
 		"back from a lost node":                    {limits, []string{"ready", "has ready", "has", "has unknown", "has unknown", "has unknown", "has", "has ready"}, ""},
+		"back from a lost node, and not ready yet": {limits, []string{"ready", "has ready", "has", "has unknown", "has unknown", "has unknown", "has"}, "undecided"},
 		"crashed as it leaves":                     {limits, []string{"ready", "has ready", "has leaves 1"}, "restarted once"},
 		"restarted between the looks":              {limits, []string{"ready 3", "has ready 5"}, "restarted 2 times"},
 		"restarted before":                         {limits, []string{"ready", "ready 4", "has ready 4"}, ""},
@@ -95,6 +96,7 @@ func TestVerdict(t *testing.T) {
 		"drained while not ready for a moment":     {limits, []string{"ready", "has ready", "has", "has leaves", "has leaves", "has leaves"}, ""},
 		"on a lost node":                           {limits, []string{"ready", "has ready", "has unknown", "has unknown", "has unknown 3"}, ""},
 		"the change is taken back":                 {limits, []string{"ready", "has ready", "has 1", "ready 1"}, ""},
+		"taken back, and taken again":              {limits, []string{"ready", "has ready", "has 1", "ready 1", "has ready 1"}, ""},
 	} {
 		w, now := New(test.limits), noon
 		for _, look := range test.looks {
