@@ -176,17 +176,28 @@ func TestWithoutEvents(t *testing.T) {
 	})
 }
 
-// TestRefused asks again after a refusal, at most every ten seconds.
+// TestRefused asks again after a refusal, at most every ten seconds. While a right is missing, refusals say nothing new.
 func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &apiServer{}
 		s.answer(nil, strings.Split(all, ",")...)
 		c, refused, _ := running(t, s)
 		after(time.Minute)
-		s.answer(nil, "list configmaps", "watch configmaps", "list secrets")
+		refuse := func() {
+			t.Helper()
+			s.answer(nil, "list configmaps", "watch configmaps", "list secrets")
+			refused <- struct{}{}
+			synctest.Wait()
+			wantReady(t, c, lacks, "watch of secrets")
+		}
+		refuse()
+		after(time.Hour)
 		refused <- struct{}{}
-		synctest.Wait()
-		wantReady(t, c, lacks, "watch of secrets")
+		before := s.answer(nil, strings.Split(all, ",")...)
+		after(2 * time.Minute)
+		wantReady(t, c, "")
+		expect.Equal(t, "requests after an hour of refusals", s.answer(nil, strings.Split(all, ",")...)-before, 4)
+		refuse() // the pauses are short again
 		s.answer(nil, strings.Split(all, ",")...)
 		after(4 * time.Second)
 		wantReady(t, c, "")
