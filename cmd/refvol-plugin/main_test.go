@@ -297,6 +297,7 @@ func TestAStartThatFails(t *testing.T) {
 		"--kubeconfig=" + kubeconfig + " --identity=node --kubelet-dir=" + none: "..." + none,
 		"--kubeconfig=" + kubeconfig + " --kubelet-dir=" + none:                 "..." + none,
 		"--kubeconfig=" + kubeconfig + " --driver-name=../x":                    "...mount options: Driver: Invalid value",
+		"--kubeconfig=" + kubeconfig + " --selinux-context=a\x00b":              "...mount options: SELinuxContext: Invalid value",
 		"--kubeconfig=" + kubeconfig + " --startup-taint=refvol.dev/starting --registration-dir=" + none + " --kubelet-dir=" + t.TempDir() +
 			" --endpoint=unix://" + none + "/csi.sock": "...open the lock of a socket: open " + none + "/csi.sock.lock",
 	})
