@@ -35,12 +35,13 @@ type fakeWatcher struct {
 	opened  func([]string)
 	lost    func(error)
 	ignored map[string]bool
-	// reads is what HasReported compares, and drains the number of calls. refusal, unread and slow make Watch, ID and Drain fail.
-	reads                 receipts.Position
-	drains                int
-	refusal, unread, slow error
-	watches, unmarks      int
-	owner                 string
+	// reads is what HasReported compares, and drains the number of calls. refusal, unread, slow and deaf make Watch, ID, Drain and
+	// Listen fail.
+	reads                       receipts.Position
+	drains                      int
+	refusal, unread, slow, deaf error
+	watches, unmarks            int
+	owner                       string
 }
 
 func (w *fakeWatcher) Watch(_ int, owner string, opened func([]string), lost func(error)) (stop func(), err error) {
@@ -74,6 +75,9 @@ func (w *fakeWatcher) HasReported(before receipts.Position) bool {
 
 func (w *fakeWatcher) Listen(file int) error {
 	id, err := w.ID(file, "")
+	if w.deaf != nil {
+		return w.deaf
+	}
 	delete(w.ignored, id)
 	return err
 }

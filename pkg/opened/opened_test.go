@@ -361,6 +361,12 @@ func TestARewrittenFile(t *testing.T) {
 		v.watcher.opened([]string{v.id("a/x")}) // of the old content
 		rewrite("5", 1)
 		v.want("a", Unknown, "a/x")
+		v.watcher.slow = nil
+		rewrite("6", 1)
+		v.want("a", No, "a/x")
+		v.watcher.deaf = errFault // nobody hears of the next open
+		rewrite("7", 1)
+		v.want("a", Unknown, "a/x")
 	})
 }
 
