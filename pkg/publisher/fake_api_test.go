@@ -33,7 +33,10 @@ type fakeObjects struct {
 	kept              map[string]bool
 	registrationsMade int
 	reads, refreshes  map[volume.Ref][]time.Time
+	readAgain         map[volume.Ref][]time.Time
 	version           int
+	// renewed counts the calls of OnNewCredential.
+	renewed int
 	// rollouts, canaries and revisions have the annotations that each object gets.
 	rollouts, canaries map[volume.Ref]string
 	revisions          map[volume.Ref]volume.Revision
@@ -48,7 +51,7 @@ func newFakeObjects() *fakeObjects {
 	return &fakeObjects{
 		subscriber: func(volume.ServiceAccount, volume.Ref) {}, onRegister: func() {}, onUnregister: func() {}, version: 100,
 		objects: map[volume.Ref]*volume.Object{}, failures: errs{}, denials: errs{},
-		registered: map[string][]volume.Ref{}, kept: map[string]bool{}, reads: times{}, refreshes: times{},
+		registered: map[string][]volume.Ref{}, kept: map[string]bool{}, reads: times{}, refreshes: times{}, readAgain: times{},
 		rollouts: texts{}, canaries: texts{}, revisions: map[volume.Ref]volume.Revision{},
 	}
 }
@@ -116,7 +119,7 @@ func (o *fakeObjects) deny(ref volume.Ref, err error) {
 	o.set(ref, func() { o.denials[ref] = err })
 }
 
-func (o *fakeObjects) OnNewCredential(volume.ServiceAccount) {}
+func (o *fakeObjects) OnNewCredential(volume.ServiceAccount) { o.locked(func() { o.renewed++ }) }
 
 func (o *fakeObjects) Refresh(_ volume.Pod, refs []volume.Ref) {
 	o.locked(func() {
@@ -126,7 +129,13 @@ func (o *fakeObjects) Refresh(_ volume.Pod, refs []volume.Ref) {
 	})
 }
 
-func (o *fakeObjects) ReadAgain(volume.Pod, []volume.Ref) {}
+func (o *fakeObjects) ReadAgain(_ volume.Pod, refs []volume.Ref) {
+	o.locked(func() {
+		for _, ref := range refs {
+			o.readAgain[ref] = append(o.readAgain[ref], time.Now())
+		}
+	})
+}
 
 // take returns what a map has for an object, and forgets it: when the object was read, or refreshed.
 func (o *fakeObjects) take(from map[volume.Ref][]time.Time, ref volume.Ref) (at []time.Time) {

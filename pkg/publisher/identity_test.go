@@ -166,6 +166,7 @@ var asPodsTests = map[string]func(e *env, identity *fakeIdentity, access *fakeAc
 		e.publish(r)
 		e.publish(e.tokened("v1", "t2"))
 		identity.want(e.T, 1, "t2")
+		wantIs(e, "%d times the objects have heard of a token", get(&e.objects.guard, func() int { return e.objects.renewed }), 2)
 		e.publish(none)
 		identity.want(e.T, 0, "t2")
 		e.wantProblem(r, "")
@@ -186,6 +187,26 @@ var asPodsTests = map[string]func(e *env, identity *fakeIdentity, access *fakeAc
 		identity.want(e.T, 1, "t3")
 		e.end(r)
 	},
+	"a republish brings another token before the last one was accepted": func(e *env, identity *fakeIdentity, _ *fakeAccess) {
+		e.publish(e.tokened("v1", "t1"))
+		e.restartUnread()
+		identity.failWith(errReview)
+		e.must(e.p.Publish(e.ctx, e.tokened("v1", "t2")))
+		e.settle()
+		identity.failWith(nil)
+		e.must(e.p.Publish(e.ctx, e.tokened("v1", "t3")))
+		e.wait(testResync)
+		wantIs(e, "the token is %q", get(&identity.guard, func() string { return strings.Join(slices.Collect(maps.Values(identity.held)), ",") }), "t3")
+		e.wantCondition(ConditionCurrent)
+	},
+	"objects of other namespaces need a right, too": func(e *env, _ *fakeIdentity, access *fakeAccess) {
+		e.opts.CrossNamespace = true
+		e.restart()
+		e.objects.put(sharedSecret, "password", "p1")
+		r := e.tokened("v1", "t1", "sources", "[{configMap: {name: app}}, {secret: {name: db, namespace: platform}}]")
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonForbidden,
+			`sources[1].secret.namespace: Forbidden: service account "default" of the pod may not get Secret "platform/db"; the owner of namespace "platform" can allow it with a Role and a RoleBinding there`)
+	},
 	"after a restart the kubelet brings the tokens: a missing one is a fault only if it stays missing": func(e *env, identity *fakeIdentity, access *fakeAccess) {
 		r := e.tokened("v1", "t1")
 		e.publish(r)
@@ -200,7 +221,7 @@ var asPodsTests = map[string]func(e *env, identity *fakeIdentity, access *fakeAc
 		e.wantFiles(r, "a", "1", "pw", "p1")
 		access.failWith(nil)
 		e.publish(e.tokened("v1", "t2"))
-		after(3 * time.Minute)
+		e.settle() // nothing waits for the next try
 		e.wantCondition(ConditionCurrent)
 		e.end(r)
 	},
