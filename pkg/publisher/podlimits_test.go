@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/refvol/refvol/pkg/failure"
+	"github.com/refvol/refvol/pkg/manager"
 	"github.com/refvol/refvol/pkg/volume"
 )
 
@@ -85,6 +86,18 @@ func TestAPodsPathsAreBounded(t *testing.T) {
 		err := e.p.Publish(e.ctx, r[5])
 		if e.wantReason(err, failure.ReasonInvalid, ""); !strings.Contains(err.Error(), "bytes of names and paths, the pod's other volumes 38") {
 			t.Error(err)
+		}
+
+		// What waits for the first answer about its object counts already.
+		e.objects.failWith(configMap("later"), manager.ErrNotSynced)
+		var published []<-chan error
+		r = e.inOnePod("waits", 6, "sources", "[{configMap: {name: later, path: "+deep+", items: ["+items.String()+"]}}]")
+		for i := range 5 {
+			published = append(published, e.waiting(r[i]))
+		}
+		e.wantReason(e.p.Publish(e.ctx, r[5]), failure.ReasonInvalid, "")
+		for _, result := range published {
+			e.wantReason(<-result, failure.ReasonUnavailable, "")
 		}
 
 		// Nothing exists yet, so these volumes name little.

@@ -89,6 +89,8 @@ var stagesTests = map[string]func(e *env){
 			e.resume()
 			e.wantSome(r, "a", "1")
 			e.wantCondition(failure.VolumeUpdateFailed, "older than what the files show")
+			e.wait(2 * testResync)
+			e.wantBetween("it was read again %d times", len(e.objects.take(e.objects.readAgain, appCanary)), 1, 2)
 			e.objects.replace(newest)
 			e.settle()
 			e.wantCondition(ConditionCurrent)
