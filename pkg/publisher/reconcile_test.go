@@ -93,8 +93,15 @@ var reconcileTests = map[string]func(e *env){
 		e.wantNothing()
 		e.mounts.failAt("Unmount", errFault)
 		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable, shown+"; undo: "+errFault.Error())
-		e.mounts.failAt("Unmount", nil)
 		e.mounts.failAt("Attach", nil)
+		e.mounts.failAt("Attached", errFault) // it is mounted
+		e.wantReason(e.p.Publish(e.ctx, r), failure.ReasonUnavailable, shown+"; undo: "+errFault.Error())
+		e.settle()
+		if v := e.lookup(r.VolumeID); v == nil {
+			e.Error("the volume is forgotten although it is mounted")
+		}
+		e.mounts.failAt("Unmount", nil)
+		e.mounts.failAt("Attached", nil)
 		e.publish(r)
 		e.end(r)
 	},
