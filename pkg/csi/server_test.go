@@ -45,6 +45,9 @@ func TestSocketsAreForRootOnlyAndGoAtTheEnd(t *testing.T) {
 		}
 	}
 	s.wantSockets(s.path, s.registrationPath)
+	if lines := s.logs.With("Serving"); len(lines) != 2 || !strings.Contains(lines[1], s.registrationPath) {
+		t.Errorf("the kubelet sees the driver before it can call it: %q", lines)
+	}
 	must.Do(t, s.stop())
 	s.wantSockets()
 }
