@@ -23,6 +23,7 @@ type Opens struct {
 	watches map[*watch]bool
 	ignored map[string]bool
 	queue   []string
+	begun   int
 	reads   receipts.Position
 }
 
@@ -47,11 +48,19 @@ func (o *Opens) Watched() int {
 	return len(o.watches)
 }
 
+// Begun returns the number of watches that were ever begun.
+func (o *Opens) Begun() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.begun
+}
+
 func (o *Opens) Watch(_ int, _ string, opened func([]string), _ func(error)) (stop func(), err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	w := &watch{opened}
 	o.watches[w] = true
+	o.begun++
 	return func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()

@@ -142,8 +142,8 @@ func TestObserver(t *testing.T) {
 		after(time.Minute)
 		e.objects.put(app, "a", strings.Repeat("x", 2*mebibyte))
 		after(time.Minute)
-		if _, _, got := o.take(); len(got) > 0 {
-			t.Errorf("heard %v of what is too large", got)
+		if writes, _, got := o.take(); len(got) > 0 || !slices.Contains(writes, "error") {
+			t.Errorf("heard %v, %v of what is too large", writes, got)
 		}
 		e.objects.put(app, "a", "7")
 		want([]string{"changed"}, 1, 0)

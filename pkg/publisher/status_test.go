@@ -199,6 +199,15 @@ var receiptsTests = map[string]func(e *env, opens *fakenode.Opens, o *fakeObserv
 			e.Error("the volume is still known")
 		}
 	},
+	"a volume that is mounted anew is watched anew": func(e *env, opens *fakenode.Opens, _ *fakeObserver) {
+		r := e.publishApp()
+		e.mounts.vanish(r.Target)
+		e.publish(r)
+		e.wantBetween("%d watches were begun", opens.Begun(), 2, 2)
+		e.wantBetween("%d watches are left", opens.Watched(), 1, 1)
+		e.read(r, opens, "a")
+		e.wantOpened(configMap("app"), opened.Yes)
+	},
 	"receipts of a pinned volume are written although its files never are": func(e *env, opens *fakenode.Opens, _ *fakeObserver) {
 		r := e.publishApp("configMap", "app", "updatePolicy", "Pinned")
 		e.read(r, opens, "a")
