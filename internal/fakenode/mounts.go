@@ -194,8 +194,8 @@ func (v *View) Create(ctx context.Context, params mount.Params) (*Handle, error)
 	return v.handle(f, true)
 }
 
-func (v *View) Reopen(_ context.Context, id, target string) (*Handle, error) {
-	if err := v.Hook("Reopen", id, target); err != nil {
+func (v *View) Reopen(ctx context.Context, id, target string) (*Handle, error) {
+	if err := errors.Join(v.Hook("Reopen", id, target), ctx.Err()); err != nil {
 		return nil, err
 	}
 	v.mu.Lock()
