@@ -104,12 +104,17 @@ func (o *convergedOptions) run(ctx context.Context, args []string, stdout, stder
 	if err != nil {
 		return err
 	}
+	return o.waiter(c, args, stdout, stderr).wait(ctx, o.timeout)
+}
+
+// waiter returns what waits as the flags say.
+func (o *convergedOptions) waiter(c *cluster, args []string, stdout, stderr io.Writer) *waiter {
 	all := c.fleet()
 	all.Settle = settle
 	say := func(text string) {
 		fmt.Fprintln(stderr, text) //nolint:errcheck // the result counts, not this text
 	}
-	w := &waiter{
+	return &waiter{
 		find:      func(ctx context.Context) ([]fleet.Object, error) { return c.find(ctx, o.selector, args) },
 		findAgain: o.selector != "",
 		version:   c.version, survey: all.Collect, watch: o.watch, allowNone: o.allowNone, opened: o.opened,
@@ -118,5 +123,4 @@ func (o *convergedOptions) run(ctx context.Context, args []string, stdout, stder
 		warn:     func(err error) { say(fmt.Sprintf("Warning: %v: trying again", err)) },
 		progress: say,
 	}
-	return w.wait(ctx, o.timeout)
 }

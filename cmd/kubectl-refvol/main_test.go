@@ -5,14 +5,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/refvol/refvol/internal/must"
 	"github.com/refvol/refvol/pkg/fleet"
@@ -316,4 +321,36 @@ func TestNewObjects(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWaiterOfFlags: with -l the command looks again which objects have the labels. A pod that has waited for a while on a node without the plugin
+// is no laggard. The other flags arrive, too.
+func TestWaiterOfFlags(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := metav1.Now()
+		waits := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "w"},
+			Spec:       corev1.PodSpec{NodeName: "bare", Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: driverName}}}}},
+			Status: corev1.PodStatus{
+				Phase: corev1.PodPending, StartTime: &start,
+				Conditions:        []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionFalse, LastTransitionTime: start}},
+				ContainerStatuses: []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}},
+			},
+		}
+		plugin := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "refvol-system", Name: "plugin", Labels: map[string]string{"app": "plugin"}}, Spec: corev1.PodSpec{NodeName: "other"}}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "bare"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
+		opts := &convergedOptions{cluster: &clusterOptions{namespace: "refvol-system", selector: "app=plugin", driver: driverName}, selector: "app=web", opened: true, revision: "r", allowNone: true, watch: true}
+		c := &cluster{opts: opts.cluster, timeout: time.Second, client: fake.NewClientset(waits, plugin, node, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "bare"}}), metadata: fakeObjects(t, annotated("app", nil))}
+		w := opts.waiter(c, []string{"configmaps"}, io.Discard, io.Discard)
+		if !w.findAgain || !w.opened || w.revision != "r" || !w.allowNone || !w.watch {
+			t.Errorf("got %+v", w)
+		}
+		w.find = func(context.Context) ([]fleet.Object, error) {
+			return []fleet.Object{{Kind: "ConfigMap", Namespace: "shop", Name: "app"}}, nil
+		}
+		must.Do(t, w.round(t.Context()))
+		if v := w.last[0]; len(v.WithoutPlugin) != 1 || len(v.Laggards) != 1 || v.Laggards[0].Node != "other" {
+			t.Errorf("without the plugin: %+v, laggards: %+v", v.WithoutPlugin, v.Laggards)
+		}
+	})
 }

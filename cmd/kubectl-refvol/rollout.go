@@ -263,7 +263,7 @@ func quoted(word string) string {
 	if strings.ContainsFunc(word, func(c rune) bool {
 		return !strings.ContainsRune("-_./:=,@%+", c) && !unicode.IsLetter(c) && !unicode.IsDigit(c)
 	}) {
-		return "'" + strings.ReplaceAll(word, "'", `'\\''`) + "'"
+		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 	}
 	return word
 }

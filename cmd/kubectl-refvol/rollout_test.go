@@ -188,6 +188,7 @@ func TestRollout(t *testing.T) {
 				}
 			},
 		},
+		"files that nobody opens":          {flags: "--opened", status: no, sets: "10%", fails: "configmap/app: stays at 10%: --timeout 1m0s has passed: ", prints: "OpenUnknown: "},
 		"a spread longer than the timeout": {before: func(_ *testing.T, f *fakeRollout) { f.lag, f.pods["pod-3"].spread = 4*time.Minute, "5m" }},
 		"a plugin that knows no rollouts": {
 			before: func(_ *testing.T, f *fakeRollout) { f.old = true },

@@ -296,6 +296,7 @@ func (f *fakeRollout) roll(ctx context.Context, t *testing.T, flags string) erro
 	fs.Var(&r.maxUnhealthy, "max-unhealthy", "")
 	fs.Int32Var(&r.allowRestarts, "allow-restarts", 0, "")
 	fs.DurationVar(&r.unreadyFor, "unready-for", r.unreadyFor, "")
+	fs.BoolVar(&r.opened, "opened", false, "")
 	fs.StringVar(&r.rolloutOptions.check, "check", "", "")
 	fs.StringVar(&r.onFailure, "on-failure", revertCanary, "")
 	err := fs.Parse(strings.Fields(flags))

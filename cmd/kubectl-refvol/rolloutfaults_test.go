@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	metadatafake "k8s.io/client-go/metadata/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/refvol/refvol/internal/must"
@@ -61,6 +60,21 @@ func TestRolloutJudges(t *testing.T) {
 			before: are(func(_ *fakeRollout, name string, p *fakePod) { p.ready = name != "pod-3" && name != "pod-7" }), flags: "--max-unhealthy=2",
 		},
 		"more unhealthy pods than are tolerated": {before: are(failing), flags: "--steps=50%,100% --max-unhealthy=10%", status: no, sets: "50%"},
+		"pods that fail between two steps": {
+			before: func(_ *testing.T, f *fakeRollout) {
+				var first time.Time
+				f.check = func([]string) error {
+					if first.IsZero() {
+						first = time.Now()
+					}
+					if time.Since(first) >= time.Minute-healthPause { // the step's last look was before this
+						f.sick = failing
+					}
+					return nil
+				}
+			},
+			flags: "--check=x", status: no, sets: "10%", fails: "stopped: unhealthy pods that have the change",
+		},
 		"an object that was never held": {
 			before: func(_ *testing.T, f *fakeRollout) { f.change("app", "new", "") },
 			status: none, sets: "-", fails: "nothing to do",
@@ -215,9 +229,7 @@ func TestAnotherObjectOfTheName(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "app", UID: types.UID(uid)},
 		}
 	}
-	scheme := metadatafake.NewTestScheme()
-	must.Do(t, metav1.AddMetaToScheme(scheme))
-	client := metadatafake.NewSimpleMetadataClient(scheme)
+	client := fakeObjects(t)
 	client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) { return true, of("first"), nil })
 	client.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		patch, _ := action.(clienttesting.PatchAction)
