@@ -135,6 +135,8 @@ type pod struct {
 	// acted has the times of all actions, starts those of all starts of the sidecar.
 	acted, starts []time.Duration
 	fails         func() error
+	// unreadable is why the files can't be read, or nil.
+	unreadable error
 	// hookFails makes the postStart hook fail, so that the kubelet starts no other container.
 	hookFails bool
 	// kill ends the present process. Only if it may crash, its end is no error.
@@ -201,7 +203,7 @@ func (p *pod) process() *notifier {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return maps.Clone(p.files), nil
+		return maps.Clone(p.files), p.unreadable
 	}
 	n.act = func(context.Context) error {
 		p.mu.Lock()

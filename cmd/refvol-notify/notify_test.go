@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -171,6 +173,28 @@ func TestPoll(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The application starts although the files can't be read. Once they can be, changes are acted on.
+func TestStartWithoutFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t, "--dir=/v", "--url=http://127.0.0.1/", "--settle=0s")
+		p.unreadable = errors.New("no right to the directory")
+		var started atomic.Bool
+		p.started = func(context.Context) { started.Store(true) }
+		defer p.start()()
+		<-time.After(time.Minute)
+		if !started.Load() || strings.Count(p.log.String(), "no right to the directory") != 1 {
+			t.Errorf("the application has started: %t\n%s", started.Load(), p.log)
+		}
+		p.mu.Lock()
+		p.unreadable = nil
+		p.mu.Unlock()
+		<-time.After(2 * time.Second)
+		p.set("/v/a", "2")
+		<-time.After(time.Minute)
+		p.expectActed("62")
+	})
 }
 
 // Restarts come 10 s after each other, then 20 s, up to 5 minutes, and after a long pause at once.

@@ -168,6 +168,18 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
+// If it can't note that the containers restart, it does not restart them: the next process would take them for those that run now.
+func TestRestartCannotBeNoted(t *testing.T) {
+	v, state := newVolume(t), t.TempDir()
+	v.write("a", "1")
+	p := start(t, "--dir="+v.path, "--exit-code=42", "--state="+state, "--settle=0s")
+	must.Do(t, os.MkdirAll(filepath.Join(startedIn(state), "full"), 0o755))
+	v.write("a", "2")
+	if status := <-p.done; status != 1 || !strings.Contains(p.log.String(), "note that the containers restart: ") {
+		t.Errorf("status %d\n%s", status, p.log)
+	}
+}
+
 // A recorded restart happens even if the process is asked to end at that moment. Otherwise its change would be lost.
 func TestNotedRestartHappens(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -251,6 +263,12 @@ func TestDialLoopback(t *testing.T) {
 	defer listener.Close()
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	must.Do(t, err)
+	second, err := net.Listen("tcp6", "[::1]:0")
+	if err == nil { // a machine without IPv6 has no second address
+		defer second.Close()
+		_, port, _ := net.SplitHostPort(second.Addr().String())
+		must.Do(t, must.Get(dialLoopback(t.Context(), "tcp", "localhost:"+port))(t).Close())
+	}
 	for host, want := range map[string]bool{"127.0.0.1": true, "localhost": true, "10.1.2.3": false, "example.com": false, "0.0.0.0": false} {
 		conn, err := dialLoopback(context.Background(), "tcp", net.JoinHostPort(host, port))
 		if err == nil {
