@@ -55,7 +55,7 @@ func refused() []refusal {
 		}},
 		{name: "namespace", attributes: attributes{"secret": "db", "namespace": "platform"}, forbidsAcross: true},
 		{name: "no such update policy", attributes: attributes{"secret": "db", "updatePolicy": "pinned"}},
-		{name: "no such values", attributes: attributes{"secret": "db", "writeStrategy": "", "onDelete": "remove", "optional": "yes"}},
+		{name: "no such values", attributes: attributes{"secret": "db", "writeStrategy": "", "onDelete": "remove", "optional": "yes", "sameRevision": "True"}},
 		{name: "decimal mode", attributes: attributes{"secret": "db", "defaultMode": "420"}},
 		{name: "mode of five digits", attributes: attributes{"secret": "db", "defaultMode": "01777"}},
 	}

@@ -71,6 +71,12 @@ func restartCases(s labels) []labelCase {
 			env: []string{"configmap app/mode false", "secret db/password false"}, envFrom: []string{"configmap app false", "secret db true"},
 			spread: "1m", patience: "120s", cpu: usual,
 		}},
+		{name: "optional objects", pod: env(`spec: {containers: [{name: c,
+			env: [{name: C, valueFrom: {configMapKeyRef: {name: app, key: mode, optional: true}}}, {name: K, valueFrom: {secretKeyRef: {name: db, key: user, optional: true}}}],
+			envFrom: [{configMapRef: {name: app, optional: true}}, {prefix: P_, secretRef: {name: db}}]}]}`), adds: &added{
+			env:     []string{"configmap app/mode true", "secret db/user true", "secret db/password false"},
+			envFrom: []string{"configmap app true", "secret db false"}, spread: "1m", patience: "120s", cpu: usual,
+		}},
 		{name: "the same in each container", pod: changed(env("spec: {containers: [{name: c, envFrom: [{configMapRef: {name: app}}]}]}"), func(pod *corev1.Pod) {
 			second, init := *pod.Spec.Containers[0].DeepCopy(), *pod.Spec.Containers[0].DeepCopy()
 			second.Name, init.Name = "d", "i"
@@ -91,6 +97,7 @@ func restartCases(s labels) []labelCase {
 		{name: "Guaranteed by limits", pod: resources(limits), adds: watchesWith(guaranteed)},
 		{name: "Guaranteed by both", pod: resources(limits + ", " + requests), adds: watchesWith(guaranteed)},
 		{name: "Burstable by the requests", pod: resources(limits + ", requests: {cpu: 500m}"), adds: watchesWith("10m/100m")},
+		{name: "Burstable by the request of memory", pod: resources(limits + ", requests: {cpu: '1', memory: 512Mi}"), adds: watchesWith("10m/100m")},
 		{name: "Burstable by a second container", pod: merged(resources(limits), "spec: {containers: [{name: d, image: none}]}"), adds: watches("a")},
 		{name: "resources of the pod", pod: a("spec: {resources: {" + limits + ", " + requests + "}}"), adds: watchesWith("")},
 
