@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/refvol/refvol/internal/must"
@@ -76,6 +77,44 @@ func TestClusterStaysApart(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestPodMonitors: the plugin's series have the labels that the alerts name. What the sidecars of tenants serve is bounded, and can't be
+// taken for the plugin's.
+func TestPodMonitors(t *testing.T) {
+	for component, test := range map[string]struct {
+		monitor string
+		want    monitoringv1.PodMonitorSpec
+	}{
+		"metrics": {"refvol-plugin", monitoringv1.PodMonitorSpec{
+			JobLabel: "app.kubernetes.io/name", Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": name}},
+			PodMetricsEndpoints: []monitoringv1.PodMetricsEndpoint{{
+				Port: new("http"), Path: "/metrics", Interval: "30s",
+				RelabelConfigs: []monitoringv1.RelabelConfig{{SourceLabels: []monitoringv1.LabelName{"__meta_kubernetes_pod_node_name"}, TargetLabel: "node"}},
+			}},
+		}},
+		"restart-metrics": {"refvol-notify", monitoringv1.PodMonitorSpec{
+			NamespaceSelector: monitoringv1.NamespaceSelector{Any: true}, SampleLimit: new(uint64(50)), LabelLimit: new(uint64(30)),
+			PodMetricsEndpoints: []monitoringv1.PodMetricsEndpoint{{
+				Port: new("refvol-notify"), Path: "/metrics", Interval: "30s",
+				MetricRelabelConfigs: []monitoringv1.RelabelConfig{{SourceLabels: []monitoringv1.LabelName{"__name__"}, Regex: "refvol_notify_.+", Action: "keep"}},
+			}},
+		}},
+	} {
+		set := []string{component}
+		if component == "restart-metrics" {
+			set = []string{"restart", component}
+		}
+		if got := only[*monitoringv1.PodMonitor](t, renderWith(t, set)); got.Name != test.monitor || string(asJSON(t, got.Spec)) != string(asJSON(t, test.want)) {
+			t.Errorf("%s: %s is %s, want %s", component, got.Name, asJSON(t, got.Spec), asJSON(t, test.want))
+		}
+	}
+	chart := only[*monitoringv1.PodMonitor](t, chartObjects(t, newest, values{
+		"restart": values{"enabled": true, "podMonitor": true}, "metrics": values{"interval": "15s", "labels": values{"release": "x"}},
+	}))
+	if chart.Name != "refvol-notify" || chart.Spec.PodMetricsEndpoints[0].Interval != "15s" || chart.Labels["release"] != "x" {
+		t.Errorf("the chart's monitor is %s", asJSON(t, chart))
 	}
 }
 

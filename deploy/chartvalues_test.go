@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,6 +59,7 @@ func chartValues() []chartValue {
 			appendArgs(pod, "--selinux-context=x", "--profiling-address=127.0.0.1:6060")
 		}),
 		pod("resyncInterval", "1m30s", func(pod *corev1.PodSpec) { appendArgs(pod, "--resync-interval=1m30s") }),
+		pod("defaultSpread", "5m", func(pod *corev1.PodSpec) { appendArgs(pod, "--default-spread=5m") }),
 		pod("publishWait", "10s", func(pod *corev1.PodSpec) { appendArgs(pod, "--publish-wait=10s") }),
 		pod("maxVolumeSize", "64Mi", func(pod *corev1.PodSpec) { appendArgs(pod, "--max-volume-size=64Mi") }),
 		pod("maxTotalSize", "1.5Gi", func(pod *corev1.PodSpec) { appendArgs(pod, "--max-total-size=1.5Gi") }),
@@ -283,7 +285,10 @@ func TestChartRefuses(t *testing.T) {
 // TestChartUninstallCheck: what runs before the release is deleted may list pods, and nothing else,
 // and runs without any right on its node.
 func TestChartUninstallCheck(t *testing.T) {
-	objects := hooksOf(t, "pre-delete", values{"imagePullSecrets": []any{values{"name": "registry"}}})
+	objects := hooksOf(t, "pre-delete", values{
+		"imagePullSecrets": []any{values{"name": "registry"}}, "nodeSelector": values{"pool": "apps"},
+		"uninstallCheck": values{"tolerations": []any{values{"operator": "Exists"}}},
+	})
 	const check = "refvol-uninstall-check"
 	role, binding := only[*rbacv1.ClusterRole](t, objects), only[*rbacv1.ClusterRoleBinding](t, objects)
 	if want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}}}; !reflect.DeepEqual(role.Rules, want) {
@@ -296,6 +301,14 @@ func TestChartUninstallCheck(t *testing.T) {
 	pod, plugin := job.Spec.Template.Spec, daemonSet.Spec.Template.Spec
 	if pod.ServiceAccountName != check || len(pod.Volumes) != 0 || len(pod.ImagePullSecrets) != 1 || pod.Containers[0].Image != strings.Replace(plugin.Containers[0].Image, "refvol-plugin", "kubectl-refvol", 1) {
 		t.Errorf("the job is %s", asJSON(t, job))
+	}
+	if !reflect.DeepEqual(pod.Tolerations, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}) || pod.NodeSelector["pool"] != "apps" ||
+		!slices.Contains(pod.Containers[0].Args, "--plugin-namespace="+namespace) {
+		t.Errorf("the check's pod is %s", asJSON(t, pod))
+	}
+	// helm prints the pods that hold up the release, and does not wait for ever.
+	if job.Annotations["helm.sh/hook-output-log-policy"] != "hook-failed" || job.Spec.ActiveDeadlineSeconds == nil || *job.Spec.ActiveDeadlineSeconds >= 300 {
+		t.Errorf("the job has the annotations %v and the deadline %v", job.Annotations, job.Spec.ActiveDeadlineSeconds)
 	}
 	for label, value := range daemonSet.Spec.Selector.MatchLabels {
 		if job.Spec.Template.Labels[label] == value {

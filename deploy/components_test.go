@@ -201,6 +201,9 @@ func TestFlowSchemaCoversEveryRight(t *testing.T) {
 	if len(schema.Spec.Rules) != 1 {
 		t.Fatalf("%d rules, want 1", len(schema.Spec.Rules))
 	}
+	if by := schema.Spec.DistinguisherMethod; by == nil || by.Type != flowcontrolv1.FlowDistinguisherMethodByNamespaceType {
+		t.Errorf("flows are told apart by %s: a large namespace would hold up the others", asJSON(t, by))
+	}
 	subjects := []flowcontrolv1.Subject{{
 		Kind:           flowcontrolv1.SubjectKindServiceAccount,
 		ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Namespace: namespace, Name: name},
