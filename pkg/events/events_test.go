@@ -112,6 +112,24 @@ func TestWarnAgain(t *testing.T) {
 	})
 }
 
+// TestLastEvents: what the last calls report is written after the end of the program's context.
+func TestLastEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &apiServer{takes: time.Second}
+		ctx, end := context.WithCancel(t.Context())
+		r := New(ctx, func(string) Events { return s }, "csi.refvol.dev", "node-1")
+		end()
+		synctest.Wait()
+		r.Warn(web, "RefNotFound", "not found")
+		<-time.After(time.Minute)
+		synctest.Wait()
+		if len(s.created) != 1 {
+			t.Errorf("%d events were written, want 1", len(s.created))
+		}
+		r.Shutdown()
+	})
+}
+
 // TestFailuresAreLoggedOnce: while events cannot be written, each event is tried twelve times. A failure that lasts is logged again later.
 func TestFailuresAreLoggedOnce(t *testing.T) {
 	s := &apiServer{err: errors.New("connection refused")}

@@ -121,6 +121,10 @@ func TestLatePauses(t *testing.T) {
 	}
 	newPause(v.group.most + 1)
 	expect.Is(t, "the end of the watch", r.end(), errTooMany)
+	_, again := v.watch()
+	if newPause(v.group.most + 1); again.end() != nil { // the first of the next group
+		t.Errorf("the next watch was ended: %v", again.end())
+	}
 }
 
 // TestAMarkThatStays: if nobody removes it, the group is discarded. Each read ends, however fast new events arrive.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,10 +106,16 @@ func TestReport(t *testing.T) {
 				{Ref: configMap("db"), State: manager.Denied, Err: errors.New("no\nway"), Since: start},
 				{Ref: configMap("canary"), State: manager.Present, Version: version, Since: start, Canary: "10%"},
 			},
+			missing: []string{"list secrets"}, unready: []string{"registration: not yet"},
+			refused: []status.Refusal{{VolumeID: "v8", At: start}, {VolumeID: "v9", At: start.Add(time.Minute), Message: strings.Repeat("x", 2*maxReason)}},
 		}
 		got := w.report(t, 0)
-		if got.APIVersion != status.APIVersion || got.Kind != status.Kind || got.Driver != "csi.refvol.dev" || got.Node != "node-1" || got.Version != "v1" || !got.ObservedAt.Equal(time.Now()) {
+		if got.APIVersion != status.APIVersion || got.Kind != status.Kind || got.Driver != "csi.refvol.dev" || got.Node != "node-1" || got.Version != "v1" || !got.KnowsRollout || !slices.Equal(got.MissingRights, w.missing) || !slices.Equal(got.NotReady, w.unready) ||
+			!got.ObservedAt.Equal(time.Now()) {
 			t.Errorf("got %+v", got)
+		}
+		if len(got.Refused) != 2 || got.Refused[0].VolumeID != "v9" || len(got.Refused[0].Message) != maxReason {
+			t.Errorf("the failed publishes are %+v, want the latest first", got.Refused)
 		}
 		const want = `{"volumeID":"v1","name":"settings","pod":{"namespace":"shop","name":"web","uid":"uid"},` +
 			`"condition":"RefForbidden","reason":"one\ntwo","abnormal":true,"since":"2000-01-01T00:00:00Z","bytes":4096,"withoutToken":true,"objects":[` +
