@@ -166,6 +166,11 @@ func TestRolloutOfACanary(t *testing.T) {
 				f.change("app", "new", "10%")
 			}),
 			status: no, sets: "10%", fails: "paused by its annotation refvol.dev/rollout-paused: the share stays",
+			after: func(t *testing.T, f *fakeRollout, _ error) {
+				if took := time.Since(f.began); took > 36*time.Second {
+					t.Errorf("the command went on for %s", took-30*time.Second)
+				}
+			},
 		},
 		"a check that fails": {
 			before: with(func(f *fakeRollout) {
