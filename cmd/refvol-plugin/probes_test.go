@@ -14,7 +14,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/klog/v2"
+
+	"github.com/refvol/refvol/internal/leak/leaklog"
 	"github.com/refvol/refvol/internal/must"
+	"github.com/refvol/refvol/pkg/mount"
 )
 
 // TestProbes: what the kubelet's probes of the plugin's own pod get, and what the status says of the same conditions.
@@ -106,4 +110,23 @@ func TestSharedProbe(t *testing.T) {
 			t.Errorf("%d probes a second later, %v", probes, err)
 		}
 	})
+}
+
+// TestNotShared: a plugin that can't tell whether its mounts reach the node publishes, and says so. One that is certain that they don't is not
+// ready.
+func TestNotShared(t *testing.T) {
+	for _, test := range []struct {
+		found, want error
+		says        string
+	}{
+		{nil, nil, ""},
+		{errors.ErrUnsupported, nil, "Can't tell whether volumes reach the node"},
+		{mount.ErrNotShared, mount.ErrNotShared, "Not ready: pods would get empty directories"},
+	} {
+		var log strings.Builder
+		got := notShared(klog.NewContext(t.Context(), leaklog.New(t, &log)), test.found)
+		if !errors.Is(got, test.want) || (test.says == "") != (log.Len() == 0) || !strings.Contains(log.String(), test.says) {
+			t.Errorf("%v: got %v, and the log says %q", test.found, got, log.String())
+		}
+	}
 }
