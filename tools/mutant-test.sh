@@ -1,9 +1,10 @@
 #!/bin/bash
 # Usage: mutant-test.sh TEST ARGUMENT... (by go test -exec and go run -exec, for gremlins)
-# Runs the test of a package, for mount and refvol-plugin also the suites, in another module, that have most of their tests, and for binding,
-# failure and opened also those of the publisher, which does with them what a kubelet and the pods ask for. In the packages that the simulation proves, a mutant that
-# survives also runs its usual seeds, so that no unit test repeats a property. A coverage profile then says that each line of the package has run:
-# gremlins judges only what has, and Go counts no conditions of cases, no constants, and no code that another process runs.
+# Runs the test of a package. For mount and refvol-plugin it also runs the suites that prove most of them, which are in another module. For
+# binding, failure and opened it also runs the tests of the publisher, which does with them what a kubelet and the pods ask for. In the packages
+# that the simulation proves, a mutant that survives also runs its usual seeds, so that no unit test repeats a property. A coverage profile then
+# says that each line of the package has run: gremlins judges only what has, and Go counts no conditions of cases, no constants, and no code
+# that another process runs.
 profile='' limit=10m
 for argument; do
   case $argument in

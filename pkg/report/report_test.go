@@ -110,8 +110,8 @@ func TestReport(t *testing.T) {
 			refused: []status.Refusal{{VolumeID: "v8", At: start}, {VolumeID: "v9", At: start.Add(time.Minute), Message: strings.Repeat("x", 2*maxReason)}},
 		}
 		got := w.report(t, 0)
-		if got.APIVersion != status.APIVersion || got.Kind != status.Kind || got.Driver != "csi.refvol.dev" || got.Node != "node-1" || got.Version != "v1" || !got.KnowsRollout || !slices.Equal(got.MissingRights, w.missing) || !slices.Equal(got.NotReady, w.unready) ||
-			!got.ObservedAt.Equal(time.Now()) {
+		if got.APIVersion != status.APIVersion || got.Kind != status.Kind || got.Driver != "csi.refvol.dev" || got.Node != "node-1" || got.Version != "v1" ||
+			!got.KnowsRollout || !got.ObservedAt.Equal(time.Now()) || !slices.Equal(got.MissingRights, w.missing) || !slices.Equal(got.NotReady, w.unready) {
 			t.Errorf("got %+v", got)
 		}
 		if len(got.Refused) != 2 || got.Refused[0].VolumeID != "v9" || len(got.Refused[0].Message) != maxReason {
